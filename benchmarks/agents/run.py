@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from tutelage.policy.model import build
+from tutelage.policy.model import build_policy
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
@@ -47,7 +47,7 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
         for task in train[:1500]
         for m in [*task.messages(), *demonstration(kind, task, False, rng)]
     )
-    policy = build(texts, size="xs", layout="qwen3", seed=seeds.value(), max_positions=512)
+    policy = build_policy(texts, size="xs", layout="qwen3", seed=seeds.value(), max_positions=512)
     optimizer = supervised_optimizer(policy.named(), lr=PEAK)
     start = time.perf_counter()
     for step in range(CLEAN + MIXED):

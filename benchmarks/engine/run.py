@@ -32,7 +32,7 @@ from benchmarks.measure import alternate, rate, results, table
 from tutelage.engine.backends import make_backend
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
-from tutelage.policy.model import Policy, build
+from tutelage.policy.model import Policy, build_policy
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.tools.registry import resolve_tools
 from tutelage.types import Sampling
@@ -50,7 +50,7 @@ def make_policy(size: str) -> tuple[Policy, Callable[[int], Prompts]]:
     specs = [t.spec for t in tools.values()]
     tasks = make_tasks("default", "train", 2000, 0)
     names = "system\nTools: calculator sum_1_to_n lookup\nuser\nassistant\ntool\n"
-    policy = build([names, *(str(t.input) for t in tasks)], size=size, seed=0)
+    policy = build_policy([names, *(str(t.input) for t in tasks)], size=size, seed=0)
 
     def prompts(count: int) -> Prompts:
         return [policy.codec.render(t.messages(), specs) for t in tasks[:count]]

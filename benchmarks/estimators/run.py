@@ -24,10 +24,10 @@ from typing import Any
 
 from benchmarks.measure import results, table
 
-from tutelage.policy.machine import facts
+from tutelage.policy.machine import machine_facts
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
+from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
 from tutelage.statistics.intervals import wilson
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
@@ -83,7 +83,7 @@ def train(out: Path, keys: Mapping[str, object]) -> tuple[RunFolder, dict[str, A
     """One run of the embedded job."""
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(out)
-    resolved = resolve("math", overrides, machine=facts())
+    resolved = resolve("math", overrides, machine=machine_facts())
     return folder, jobs.train(resolved, folder, Progress())
 
 
@@ -131,7 +131,7 @@ def measure(
 
 def sampled(result: Mapping[str, Any], when: str) -> dict[str, Any]:
     """Success when sampled, of how many judged rollouts, and of how many in all."""
-    told = read(result, f"{when}_sampled") or Measured()
+    told = read_evaluation(result, f"{when}_sampled") or StoredEvaluation()
     if told.success is None or not told.judged:
         raise ValueError(f"{when}: no success was measured; see the failures in {result!r}")
     return {

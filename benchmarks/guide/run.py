@@ -25,7 +25,7 @@ from benchmarks.guide.commands import swapped
 from benchmarks.guide.tasks import MATERIAL, Material
 
 from tutelage.policy.codec import Codec
-from tutelage.policy.model import Policy, build
+from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.named_templates import put_template
 from tutelage.testing import tiny_policy
 from tutelage.types import Message, ToolSpec
@@ -41,7 +41,7 @@ def fresh(material: Material) -> Policy:
     put_template(probe.codec.tokenizer, TEMPLATE)
     codec = Codec(probe.codec.tokenizer)
     texts = [_text(codec, row) for row in material.shown[:400]]
-    policy = build(texts, size="xs", max_positions=CONTEXT)
+    policy = build_policy(texts, size="xs", max_positions=CONTEXT)
     put_template(policy.codec.tokenizer, TEMPLATE)
     return Policy(policy.network, policy.config, Codec(policy.codec.tokenizer))
 

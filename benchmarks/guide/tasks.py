@@ -18,8 +18,8 @@ from tutelage.agents.code import CODE_PROMPT
 from tutelage.agents.react import ReactAgent
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
-from tutelage.tools import Options, corpus, resolve_tools
-from tutelage.tools.search import RESULTS, told
+from tutelage.tools import ToolOptions, corpus, resolve_tools
+from tutelage.tools.search import RESULTS, format_passages
 from tutelage.types import Message, Sampling, Task
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -55,7 +55,7 @@ def react(folder: Path, count: int) -> Material:
     rows = folder / "corpus.jsonl"
     rows.write_text("".join(json.dumps(r) + "\n" for r in corpus_rows(0)))
     corpus.build([rows], folder / "corpus.db")
-    options = Options(search_index=str(folder / "corpus.db"))
+    options = ToolOptions(search_index=str(folder / "corpus.db"))
     tools = resolve_tools(["google_search", "answer"], options)
     prompt = ReactAgent(tools, Sampling()).own_prompt()
     tasks, rng = search_tasks("train", 4000, 0), _rng("react")
@@ -67,7 +67,7 @@ def react(folder: Path, count: int) -> Material:
             said = [_acts("guess", "answer", guess)]
         else:
             name = task.fields["person"]["name"]
-            found = told(corpus.search(folder / "corpus.db", name, RESULTS))
+            found = format_passages(corpus.search(folder / "corpus.db", name, RESULTS))
             said = [
                 _acts("look up", "google_search", name),
                 Message("user", f"Observation: {found}"),

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.choosers import of_policy, play
+from tutelage.orchestration.routing.choosers import policy_chooser, run_chooser
+from tutelage.orchestration.routing.decisions import DecisionBatch, RewardTerms
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.simulator import WorkflowSimulator
-from tutelage.orchestration.routing.situation import Situation, Terms
 from tutelage.orchestration.routing.workflows import (
-    Board,
     Ints,
+    QueryTable,
     Scenario,
-    Workflows,
+    WorkflowBatch,
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
@@ -56,7 +56,7 @@ def newcomer_rows(
     name: str,
     predictor: OutcomePredictor,
     model: ModelSelector,
-    terms: Terms,
+    terms: RewardTerms,
     scenario: Scenario,
     seeds: SeedTree,
     *,
@@ -69,8 +69,8 @@ def newcomer_rows(
     """
     others = [known for known in train.names if known != name]
     fitted, _ = OutcomePredictor.fit(train, seeds)
-    full = Board.of(test, fitted, scenario)
-    flows = Workflows.draw(full, workflows, seeds.child("newcomer"))
+    full = QueryTable.of(test, fitted, scenario)
+    flows = WorkflowBatch.draw(full, workflows, seeds.child("newcomer"))
     worker = train.only([name]).workers[0]
     order = seeds.child("observed").numpy().permutation(len(train))
     known: list[tuple[str, int | None, OutcomePredictor, OutcomeTable]] = [
@@ -100,23 +100,23 @@ def _play(
     predictor: OutcomePredictor,
     table: OutcomeTable,
     name: str,
-    flows: Workflows,
+    flows: WorkflowBatch,
     model: ModelSelector,
-    terms: Terms,
+    terms: RewardTerms,
     scenario: Scenario,
 ) -> tuple[Floats, dict[str, Any]]:
-    board = Board.of(table, predictor, scenario)
+    board = QueryTable.of(table, predictor, scenario)
     column = table.names.index(name) if name in table.names else -1
-    chosen = of_policy(model, terms)
+    chosen = policy_chooser(model, terms)
     tries: list[tuple[int, int]] = []
 
-    def watched(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def watched(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         actions = chosen(simulator, rows, at)
         asked = int((actions < board.workers).sum())
         tries.append((int((actions == column).sum()) if column >= 0 else 0, asked))
         return actions
 
-    outcome = play(board, flows, terms, watched)
+    outcome = run_chooser(board, flows, terms, watched)
     mine, asked = np.array(tries).sum(axis=0)
     return outcome.reward_B, {
         "name": label,

@@ -43,8 +43,8 @@ from tutelage.orchestration.evaluation.metrics import (
     without_edges,
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
-from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1
+from tutelage.orchestration.planner.fit import PlannerTrainer
+from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference
@@ -54,18 +54,18 @@ SEEDS = SeedTree(0).child("benchmark", "planning")
 
 
 def fitted(
-    workflows: list[Workflow], catalog: Catalog, settings: Phase1, seeds: SeedTree
-) -> Fitting:
+    workflows: list[Workflow], catalog: Catalog, settings: Phase1Settings, seeds: SeedTree
+) -> PlannerTrainer:
     """A trained planner; a fifth of the workflows is its validation set."""
     train, held = split(workflows, settings.validation_share, seeds.child("validation"))
-    fitting = Fitting(train, held, catalog, settings, seeds)
+    fitting = PlannerTrainer(train, held, catalog, settings, seeds)
     while not fitting.done:
         fitting.epoch()
     return fitting
 
 
 def plans_of(
-    fitting: Fitting, test: list[Workflow], into: dict[str, list], raw: list[bool]
+    fitting: PlannerTrainer, test: list[Workflow], into: dict[str, list], raw: list[bool]
 ) -> None:
     """The planner's plans and the baselines', appended."""
     model = fitting.model
@@ -108,7 +108,7 @@ def synthetic() -> None:
     short = generate_plain(builtin_graph(), 2600, SEEDS.child("synthetic short"))
     train, test = made[:1300] + [w for w in short if w.instruction not in taken], made[1300:]
     begun = time.process_time()
-    fitting = fitted(train, builtin_graph().catalog, Phase1(), SEEDS.child("synthetic fit"))
+    fitting = fitted(train, builtin_graph().catalog, Phase1Settings(), SEEDS.child("synthetic fit"))
     print(f"## Synthetic\n\nTrained in {time.process_time() - begun:.0f} CPU s.\n")
     plans: dict[str, list] = {}
     raw: list[bool] = []
@@ -127,7 +127,9 @@ def nestful(path: str) -> None:
     for fold in range(5):
         test = [workflows[i] for i in order[fold::5]]
         train = [workflows[i] for k, i in enumerate(order) if k % 5 != fold]
-        plans_of(fitted(train, catalog, Phase1(), SEEDS.child("nestful", fold)), test, plans, [])
+        plans_of(
+            fitted(train, catalog, Phase1Settings(), SEEDS.child("nestful", fold)), test, plans, []
+        )
         gold += test
     print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
     table({n: PlanScores.of(p, gold, catalog) for n, p in plans.items()})
@@ -152,7 +154,7 @@ def chains(folder: str) -> None:
     made = generate(graph_of(catalog), 3500, seeds, shares={"chain": 1.0})
     train, test = made[:3000], made[3000:]
     begun = time.process_time()
-    fitting = fitted(train, catalog, Phase1(), seeds.child("fit"))
+    fitting = fitted(train, catalog, Phase1Settings(), seeds.child("fit"))
     taken = time.process_time() - begun
     print(
         f"## Chains\n\n{len(train)} chains over {len(catalog)} tools, {len(test)} held out. Best "
@@ -208,7 +210,7 @@ def dag() -> None:
     print("|---|---|---|---|---|")
     first: PlanScores | None = None
     for weight in (0.0, 0.1, 0.3, 1.0):
-        fitting = fitted(train, catalog, Phase1(lambda_dag=weight), SEEDS.child("dag fit"))
+        fitting = fitted(train, catalog, Phase1Settings(lambda_dag=weight), SEEDS.child("dag fit"))
         made_ = fitting.model.plan_all([w.instruction for w in test])
         found = PlanScores.of([p.plan for p in made_], test, catalog, [p.raw_valid for p in made_])
         first = first or found
@@ -229,7 +231,7 @@ def unseen() -> None:
     held = set(random.Random(0).sample(catalog.names, 8))
     train = [w for w in made if not held & set(w.tools)]
     test = [w for w in made if held & set(w.tools)]
-    fitting = fitted(train, catalog, Phase1(refit=False), SEEDS.child("unseen fit"))
+    fitting = fitted(train, catalog, Phase1Settings(refit=False), SEEDS.child("unseen fit"))
     right = used = wanted = 0
     for planned, workflow in zip(
         fitting.model.plan_all([w.instruction for w in test]), test, strict=True
@@ -249,7 +251,7 @@ def unseen() -> None:
 def speed() -> None:
     """Planning in batch, and plans of 200 nodes."""
     made = generate(builtin_graph(), 1300, SEEDS.child("speed"))
-    settings = Phase1(num_epochs=3, refit=False)
+    settings = Phase1Settings(num_epochs=3, refit=False)
     model = fitted(made, builtin_graph().catalog, settings, SEEDS.child("speed fit")).model
     texts = [w.instruction for w in made] * 2
     begun = time.process_time()

@@ -36,13 +36,13 @@ from tutelage.orchestration.routing.choosers import (
     LOOKAHEAD,
     greedy,
     node_utility,
-    of_policy,
-    play,
+    policy_chooser,
+    run_chooser,
 )
 from tutelage.orchestration.routing.evaluation import POLICY
 from tutelage.orchestration.routing.phase2 import SIMULATED, Phase2Result, train_phase2
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.workflows import SEPARABLE, Board, Scenario, Workflows
+from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
@@ -52,15 +52,15 @@ Rewards = dict[str, list[float]]
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    board = Board.of(world.test, world.train.predictor, world.train.scenario)
-    flows = Workflows.draw(board, settings.test_workflows, seeds.child("test"))
+    board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    flows = WorkflowBatch.draw(board, settings.test_workflows, seeds.child("test"))
     choosers = {
-        POLICY: of_policy(result.model, world.terms),
+        POLICY: policy_chooser(result.model, world.terms),
         GREEDY: node_utility(world.terms),
         LOOKAHEAD: greedy(world.terms),
     }
     return {
-        name: [float(r) for r in play(board, flows, world.terms, choose).reward_B]
+        name: [float(r) for r in run_chooser(board, flows, world.terms, choose).reward_B]
         for name, choose in choosers.items()
     }
 

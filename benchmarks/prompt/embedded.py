@@ -38,21 +38,21 @@ from tutelage.prompts import (
     Episode,
     Limits,
     Play,
-    Result,
     Screen,
+    SearchResult,
     Settings,
     Splits,
     Usage,
     optimise,
 )
 from tutelage.prompts.bank import bank_of
-from tutelage.prompts.contract import Slot
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.recipes.phrases import RULES, Rule
 from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.rewards import resolve_reward
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
@@ -81,11 +81,13 @@ def player(policy: Policy) -> Play:
         decode=policy.codec.decode,
         invariant=True,
     )
-    models = EngineModels(EngineDriver(engine, schedule="free"), policy.codec)
+    models = EngineModelProvider(EngineDriver(engine, schedule="free"), policy.codec)
     agent = ToolCallingAgent(TOOLS, Sampling(temperature=0.0, max_tokens=96), max_turns=3)
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
-        spec = Spec(task, Mode.VAL, task.id, slot.sample, SeedTree(0).child(task.id, slot.sample))
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
+        spec = RolloutSpec(
+            task, Mode.VAL, task.id, slot.sample, SeedTree(0).child(task.id, slot.sample)
+        )
         prompted = replace(agent, system_prompt=components["prompt"])
         runner = Runner(prompted, models, RunnerSettings("embedded"), reward=GRADER)
         (rollout,) = await runner.run([spec])
@@ -112,7 +114,9 @@ def splits(seed: int) -> Splits:
     )
 
 
-def search(policy: Policy, name: str, seed: int, rollouts: int, runners: int = RUNNERS) -> Result:
+def search(
+    policy: Policy, name: str, seed: int, rollouts: int, runners: int = RUNNERS
+) -> SearchResult:
     """One search and its sealed test."""
     settings = Settings(fingerprint(), Limits(rollouts=rollouts), seed=seed, runners=runners)
     return asyncio.run(

@@ -32,14 +32,14 @@ from tutelage.prompts import (
     Components,
     Episode,
     Limits,
-    Reply,
+    OptimiserReply,
     Screen,
     Settings,
     Splits,
     Usage,
     optimise,
 )
-from tutelage.prompts.contract import Slot
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.types import Message, Task
 
 
@@ -96,7 +96,7 @@ async def search(
 ) -> dict[str, Any]:
     """One search; the test tasks are left to `compare.py`, which plays them for all alike."""
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         messages = [
             {"role": "system", "content": components["prompt"]},
             {"role": "user", "content": str(task.fields["question"])},
@@ -105,14 +105,14 @@ async def search(
         grade = here.grade(task.fields, reply)
         return Episode(grade.reward, grade.exact, grade.feedback, reply, usage=Usage(1, 100))
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         digest = hashlib.blake2b(step_key.encode(), digest_size=4).digest()
         text = await chat.chat(
             "simulator-optimiser",
             [{"role": m.role, "content": m.content or ""} for m in messages],
             1 + int.from_bytes(digest, "big"),
         )
-        return Reply(text, Usage(1, 200))
+        return OptimiserReply(text, Usage(1, 200))
 
     def some(split: str, count: int) -> list[Task]:
         return [Task(f"{split}-{i}", here.task(f"{split}-{seed}", i)) for i in range(count)]

@@ -24,14 +24,14 @@ from tutelage.prompts import (
     Components,
     Episode,
     Limits,
-    Reply,
+    OptimiserReply,
     Screen,
     Settings,
     Splits,
     Usage,
     optimise,
 )
-from tutelage.prompts.contract import Slot
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.types import Message, Task
 
 SEEDS = 20
@@ -40,16 +40,16 @@ SEEDS = 20
 async def one(algorithm: Algorithm, seed: int) -> tuple[str, float]:
     """The verdict, and the gain on the ten validation tasks."""
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         question = str(task.fields["question"])
         reward = clerk.placebo(components["prompt"], question, slot.sample, seed)
         return Episode(reward, reward == 1, "" if reward else "too many digits", usage=Usage(1))
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         if role == "gradient":
-            return Reply(f"({step_key}) too many digits")
+            return OptimiserReply(f"({step_key}) too many digits")
         guess = world("clerk").phrases[int(chance(seed, step_key) * 14)]
-        return Reply(f"<prompt>\n{clerk.SEED_PROMPT}\n{guess} {step_key}\n</prompt>")
+        return OptimiserReply(f"<prompt>\n{clerk.SEED_PROMPT}\n{guess} {step_key}\n</prompt>")
 
     def tasks(split: str, count: int) -> list[Task]:
         return [Task(f"{split}-{i}", clerk.make_task(f"{split}-{seed}", i)) for i in range(count)]

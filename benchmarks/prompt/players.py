@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import clerk
 import desk
 
-from tutelage.prompts import Ask, Components, Episode, Play, Reply, Splits, Usage
-from tutelage.prompts.contract import Slot
+from tutelage.prompts import Ask, Components, Episode, OptimiserReply, Play, Splits, Usage
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.types import Message, Task
 
 MakeTask = Callable[[str, int], dict[str, object]]
@@ -32,7 +32,7 @@ def splits(make: MakeTask, train: int, val: int, test: int, seed: int = 0) -> Sp
 def clerk_agent(seed: int) -> Play:
     """Partial credit by rules obeyed; exact when all are."""
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         await asyncio.sleep(0)
         needs = list(task.fields["needs"])
         prompt, question = components["prompt"], str(task.fields["question"])
@@ -46,9 +46,9 @@ def clerk_agent(seed: int) -> Play:
 def clerk_optimiser(seed: int) -> Ask:
     """Reads nothing but the request."""
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         await asyncio.sleep(0)
-        return Reply(clerk.optimise(_text(messages), seed), Usage(1, 200))
+        return OptimiserReply(clerk.optimise(_text(messages), seed), Usage(1, 200))
 
     return ask
 
@@ -56,7 +56,7 @@ def clerk_optimiser(seed: int) -> Ask:
 def desk_agent(seed: int) -> Play:
     """Solved or not."""
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         question, family = str(task.fields["question"]), str(task.fields["family"])
         solved, said = desk.play(components["prompt"], question, family, slot.sample, seed)
         return Episode(float(solved), solved, said, usage=Usage(1, 100))
@@ -67,13 +67,13 @@ def desk_agent(seed: int) -> Play:
 def desk_optimiser(seed: int) -> Ask:
     """Critiques for the role `gradient`, prompts for `edit`."""
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         request = _text(messages)
         if role == "gradient":
-            return Reply(desk.criticise(request), Usage(1, 200))
+            return OptimiserReply(desk.criticise(request), Usage(1, 200))
         current = re.search(r"<current>\n(.*?)\n</current>", request, re.DOTALL)
         text = desk.optimise(request, current.group(1) if current else "", seed)
-        return Reply(f"<prompt>\n{text}\n</prompt>", Usage(1, 200))
+        return OptimiserReply(f"<prompt>\n{text}\n</prompt>", Usage(1, 200))
 
     return ask
 
@@ -81,7 +81,7 @@ def desk_optimiser(seed: int) -> Ask:
 def placebo_agent(seed: int) -> Play:
     """The prompt has no effect on the reward, which is a coin."""
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         question = str(task.fields["question"])
         reward = clerk.placebo(components["prompt"], question, slot.sample, seed)
         return Episode(reward, reward == 1, "" if reward else "too many digits")

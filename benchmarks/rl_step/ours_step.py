@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     ]
     folder = Path(tempfile.mkdtemp()) / "run"
     meter = meter_type(args.until_success)
-    jobs.train(resolve("math", keys, machine=machine.facts()), create(folder), meter)
+    jobs.train(resolve("math", keys, machine=machine.machine_facts()), create(folder), meter)
     shutil.rmtree(folder.parent)
     result: JSON = {
         "system": "tutelage",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.agents.function import as_agent, rollout
-from tutelage.rollouts.models import Models
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import ModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tracing import SpanRecord, span
@@ -46,10 +46,10 @@ def measure(count: int, runners: int, folder: Path) -> tuple[float, float]:
                 writer.submit_spans("bench", spans)
 
             settings = RunnerSettings("bench", concurrency=runners)
-            runner = Runner(as_agent(noop), Models(), settings, on_spans=keep)
+            runner = Runner(as_agent(noop), ModelProvider(), settings, on_spans=keep)
             start, cpu = time.perf_counter(), time.process_time()
             specs = [
-                Spec(
+                RolloutSpec(
                     Task(f"t{i}", {"question": f"q{i}"}),
                     Mode.TRAIN,
                     f"g{i // 8}",

@@ -20,7 +20,7 @@ import torch
 from gather import Player, play
 
 from tutelage.policy.codec import Codec
-from tutelage.policy.model import Policy, build
+from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
@@ -141,7 +141,7 @@ async def _untrained(
     tasks, script = player.tasks("train", corpus, seed), player.gold()
     seen = await play(player, tasks, probe, script, api=api, max_length=16384, resources=resources)
     texts = [probe.decode(row.ids) for row in rows_of(seen)]
-    policy = build(texts, size="xs", seed=seed, max_positions=4096)
+    policy = build_policy(texts, size="xs", seed=seed, max_positions=4096)
     policy = with_template(policy)
     longest = max(len(policy.codec.encode(text)) for text in texts)
     return policy, longest

@@ -29,8 +29,8 @@ from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import resolve_reward
-from tutelage.rollouts.models import GatewayModels, Source
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import GatewayModelProvider, PolicySource
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.testing import ScriptedEngine
@@ -186,7 +186,7 @@ async def play(
     event loop: frameworks keep their HTTP clients.
     """
     seeds = SeedTree(0).child("gather", player.name, api, stream)
-    specs = [Spec(t, Mode.TRAIN, t.id, 0, seeds.child(i)) for i, t in enumerate(tasks)]
+    specs = [RolloutSpec(t, Mode.TRAIN, t.id, 0, seeds.child(i)) for i, t in enumerate(tasks)]
     of_attempt = {s.seeds.child("attempt", 0).id("att"): s.task for s in specs}
     turns: Counter[str] = Counter()
 
@@ -197,9 +197,11 @@ async def play(
 
     engine = ScriptedEngine(codec, reply, max_length=max_length)
     given = NamedResources({"llm": LLM(trainable=True), **(resources or {})})
-    source = Source(engine, codec, Sampling(), POLICY)
+    source = PolicySource(engine, codec, Sampling(), POLICY)
     with Gateway() as gateway:
-        models = GatewayModels(gateway, given, Roles({"llm": POLICY}, (), {}), {"llm": source})
+        models = GatewayModelProvider(
+            gateway, given, Roles({"llm": POLICY}, (), {}), {"llm": source}
+        )
         runner = Runner(
             as_agent(player.agent(api, stream)),
             models,

@@ -20,7 +20,7 @@ from typing import Any
 from tutelage import Dataset, TutelageError
 from tutelage.errors import DataError
 from tutelage.files import write_new
-from tutelage.tasks.readers import Row, read_rows
+from tutelage.tasks.readers import RawRow, read_rows
 
 HOW = """\
 GAIA is gated: accept its terms at https://huggingface.co/datasets/gaia-benchmark/GAIA, then
@@ -74,7 +74,7 @@ def load(folder: str | Path, levels: Iterable[int] = (1, 2, 3)) -> Dataset[Any]:
     return Dataset(known, name="gaia")
 
 
-def _task(folder: Path, row: Row) -> dict[str, Any]:
+def _task(folder: Path, row: RawRow) -> dict[str, Any]:
     if not isinstance(row.value, Mapping):
         raise DataError(f"{row.place}: expected an object, found {type(row.value).__name__}")
     missing = [n for n in ("task_id", "Question", "Level", "Final answer") if n not in row.value]
@@ -91,7 +91,7 @@ def _task(folder: Path, row: Row) -> dict[str, Any]:
     }
 
 
-def _level(row: Row) -> int:
+def _level(row: RawRow) -> int:
     """A number in one format, a text in the other."""
     try:
         return int(row.value["Level"])

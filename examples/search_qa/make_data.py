@@ -19,7 +19,7 @@ from typing import Any
 from tutelage.files import write_new
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
-from tutelage.tools.search import RESULTS, told
+from tutelage.tools.search import RESULTS, format_passages
 from tutelage.types import Message, Task
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -44,7 +44,7 @@ def shown(task: Task, guess: bool, index: Path, rng: Any) -> list[Message]:
 
 @functools.cache
 def found(index: Path, name: str) -> str:
-    return told(corpus.search(index, name, RESULTS))
+    return format_passages(corpus.search(index, name, RESULTS))
 
 
 folder, count = Path(sys.argv[1]), int([*sys.argv, "6000"][2])

@@ -17,7 +17,7 @@ from tau2_dialogue import GREETING
 from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
-from tutelage.policy.model import Policy, build, check_vacant
+from tutelage.policy.model import Policy, build_policy, check_folder_free
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, ToolCall, ToolSpec
@@ -75,7 +75,7 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
     shown = {bad: [demonstrations(row, bad) for row in rows] for bad in (False, True)}
     talks = [one for both in shown.values() for pair in both for one in pair]
     corpus = [json.dumps(m.to_dict()) for messages, _ in talks for m in messages]
-    policy = build(corpus, size="xs", seed=seed, vocab_size=640, max_positions=512)
+    policy = build_policy(corpus, size="xs", seed=seed, vocab_size=640, max_positions=512)
     encoded = {
         bad: [[_row(policy, *one) for one in pair] for pair in both] for bad, both in shown.items()
     }
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/tau2-start"))
     parser.add_argument("--bad-share", type=float, default=0.7)
     args = parser.parse_args()
-    check_vacant(args.output)
+    check_folder_free(args.output)
     make(load_rows(SMALL), args.bad_share).save(args.output)
 
 

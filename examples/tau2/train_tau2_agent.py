@@ -25,7 +25,7 @@ from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, data_folder, load_dataset
 
 from tutelage import LLM, VERL, LitAgent, NamedResources, Rollout, Trainer, TutelageError, init
-from tutelage.runs.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, handle_signals
 
 ASSISTANT, USER = "assistant", "user"
 TIMEOUT = 600.0
@@ -131,5 +131,5 @@ def _run(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
+    handle_signals()  # SIGTERM and SIGHUP save and end like Ctrl-C
     sys.exit(main())

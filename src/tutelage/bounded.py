@@ -44,12 +44,12 @@ def parse_json(
         value = loads(text)
     except RecursionError:
         raise _too_deep(deepest) from None
-    if opened(text) > deepest:  # else it cannot be
+    if count_brackets(text) > deepest:  # else it cannot be
         _check_depth(value, deepest)
     return value
 
 
-def opened(text: str | bytes) -> int:
+def count_brackets(text: str | bytes) -> int:
     """How many brackets a text has that open something, those within strings included."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{")
@@ -83,7 +83,7 @@ def _too_deep(deepest: int = DEEPEST) -> ValueError:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HTTPResponse:
     """What a server answered, whole."""
 
     status_code: int
@@ -107,7 +107,7 @@ async def fetch(
     *,
     longest: int = LONGEST_REPLY,
     **request: Any,
-) -> Reply:
+) -> HTTPResponse:
     """Send a request and read its reply, of at most `longest` bytes when it is unpacked.
 
     Raises `httpx2.HTTPError`, a longer reply included.
@@ -122,4 +122,4 @@ async def fetch(
             if size > longest:
                 raise httpx2.DecodingError(f"the reply is larger than {longest} bytes")
             parts.append(part)
-        return Reply(response.status_code, response.headers, b"".join(parts))
+        return HTTPResponse(response.status_code, response.headers, b"".join(parts))

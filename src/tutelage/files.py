@@ -1,9 +1,9 @@
 """Files are written aside and renamed, and nothing that somebody else put there is lost by it.
 
-`aside` names the file to write first, `occupied` is asked before a folder of the user's choice is
-filled, `write_new` and `check_new` leave a file that has other content. Whatever writes a file that
-must be whole, or that the user named, uses these (`runs/folder.py`, `policy/model.py`,
-`cli/export.py`).
+`temporary_path` names the file to write first, `folder_content` is asked before a folder of the
+user's choice is filled, `write_new` and `check_new` leave a file that has other content. Whatever
+writes a file that must be whole, or that the user named, uses these (`runs/folder.py`,
+`policy/model.py`, `cli/export.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SHOWN = 3
 """Names of a folder's files that a message tells."""
 
 
-def aside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """A hidden name beside `path` that nothing has, to write to before renaming."""
     names = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in itertools.count())
     return next(name for name in names if not os.path.lexists(name))
 
 
-def clear(folder: Path) -> None:
+def remove_temporary(folder: Path) -> None:
     """Remove what processes that were killed left aside in a folder that nobody writes to now."""
     for left in folder.glob(".*.tmp"):
         if _ASIDE.fullmatch(left.name):
@@ -38,7 +38,7 @@ def clear(folder: Path) -> None:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def occupied(folder: Path) -> str | None:
+def folder_content(folder: Path) -> str | None:
     """What a folder that is to be filled holds already, in words; None when it may be filled."""
     if not os.path.lexists(folder):
         return None
@@ -82,7 +82,7 @@ def write_new(texts: Mapping[Path, str], other: str) -> None:
     for path, text in texts.items():
         check_new(path, text.encode(), other)
     for path, text in texts.items():
-        place = aside(path) if path.is_file() or not path.exists() else path
+        place = temporary_path(path) if path.is_file() or not path.exists() else path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")

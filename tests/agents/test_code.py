@@ -16,7 +16,7 @@ from tutelage.errors import ConfigError
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
-from tutelage.tools import Options, resolve_tools
+from tutelage.tools import ToolOptions, resolve_tools
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Call, Sampling, Task
 
@@ -42,7 +42,7 @@ async def play(
     engine = ScriptedEngine(codec, script, max_length=1 << 20)
     chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
     outcome = RolloutSession(TASK, chat)
-    tools = resolve_tools([EXECUTOR], Options())
+    tools = resolve_tools([EXECUTOR], ToolOptions())
     agent = CodeAgent(tools, Sampling(max_tokens=2000), **options)
     await agent.play(TASK, outcome, outcome.resources)
     return outcome, chat.calls

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tutelage.agents.builtin import told_by_template
+from tutelage.agents.builtin import template_tools
 from tutelage.agents.react import ReactAgent
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
@@ -168,5 +168,5 @@ def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
 
 
 def test_its_tools_stand_in_the_prompt_and_the_chat_template_need_not_know_any() -> None:
-    assert told_by_template("react", TOOLS) == []
-    assert told_by_template("hf", TOOLS) == [each.spec for each in TOOLS.values()]
+    assert template_tools("react", TOOLS) == []
+    assert template_tools("hf", TOOLS) == [each.spec for each in TOOLS.values()]

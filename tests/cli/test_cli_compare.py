@@ -93,7 +93,7 @@ def test_it_fits_the_terminal(
 
 
 def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> None:
-    from tutelage.cli.compare_words import draw, picture
+    from tutelage.cli.compare_text import draw, gain_chart
     from tutelage.cli.kinds import kind_of
     from tutelage.evaluate.compare import compare
     from tutelage.evaluate.compared import read_facts
@@ -101,7 +101,7 @@ def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> No
 
     folders = [RunFolder(three / name) for name in ("apo-1", "sft-1", "rl-1")]
     runs = [read_facts(folder, kind_of(folder)) for folder in folders]
-    drawn = picture(compare(runs).rows)
+    drawn = gain_chart(compare(runs).rows)
     assert drawn is not None
     lines = [str(line) for line in draw(drawn, 80, utf8=False)]
     for line in lines[1:-1]:

@@ -5,12 +5,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.frame import (
+from tutelage.cli.progress_view import (
     Phase,
     bar,
     flow,
-    frame,
-    metric_words,
+    metric_text,
+    render_progress,
     sparkline,
 )
 
@@ -32,7 +32,7 @@ def text(lines: list[object]) -> str:
 def test_a_frame_shows_what_matters() -> None:
     phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0)
     phase = phase.after(60.0, 57, VALUES)
-    shown = text([*frame(phase, "measuring rl/greedy: 3 of 9", [0.0, 1.0], 92.0, 80)])
+    shown = text([*render_progress(phase, "measuring rl/greedy: 3 of 9", [0.0, 1.0], 92.0, 80)])
     for part in (
         "reinforcement learning",
         "step 57/300",
@@ -72,7 +72,9 @@ def test_no_line_is_longer_than_the_terminal(
     utf8: bool,
 ) -> None:
     phase = Phase(name, 0.0, steps, seconds).after(now / 2, done, dict.fromkeys(VALUES, value))
-    lines = frame(phase, f"measuring {name}: 1 of 2", [value] * 300, now, width, utf8=utf8)
+    lines = render_progress(
+        phase, f"measuring {name}: 1 of 2", [value] * 300, now, width, utf8=utf8
+    )
     assert lines
     assert all(len(line.plain) <= width for line in lines)
     if not utf8:
@@ -128,10 +130,10 @@ def test_bar_without_a_bound_is_empty() -> None:
 def test_rates_say_how_many_were_judged() -> None:
     whole = {"rollout/judged": 128.0, "rollout/number": 128.0, "reward/mean": 0.84}
     whole |= {"val/judged_sampled": 200, "val/rollouts_sampled": 200, "val/success_sampled": 0.525}
-    assert metric_words(whole) == ["reward 0.84 (128/128)", "sampled 52.5 % (200/200)"]
+    assert metric_text(whole) == ["reward 0.84 (128/128)", "sampled 52.5 % (200/200)"]
     few = {**whole, "rollout/judged": 120.0, "rollout/engine_error": 0.0625}
     few |= {"rollout/timeout": 3 / 128, "val/judged_sampled": 190}
-    assert metric_words(few) == [
+    assert metric_text(few) == [
         "reward: 120/128 judged",
         "sampled: 190/200 judged",
         "3 timeout",
@@ -141,7 +143,7 @@ def test_rates_say_how_many_were_judged() -> None:
 
 def test_a_graded_reward_is_shown_in_its_mean() -> None:
     values = {"val/judged_greedy": 50, "val/rollouts_greedy": 50, "val/reward_greedy": 0.553}
-    assert metric_words(values) == ["greedy reward 0.553 (50/50)"]
+    assert metric_text(values) == ["greedy reward 0.553 (50/50)"]
 
 
 def test_a_rate_that_is_missing_now_is_not_the_last_one() -> None:
@@ -151,4 +153,4 @@ def test_a_rate_that_is_missing_now_is_not_the_last_one() -> None:
 
 
 def test_metrics_that_are_not_there_are_not_shown() -> None:
-    assert metric_words({"loss/sft": 1.0}) == ["loss 1"]
+    assert metric_text({"loss/sft": 1.0}) == ["loss 1"]

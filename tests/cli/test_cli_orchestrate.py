@@ -83,7 +83,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> 
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        embedded, "RECIPE", embedded.Recipe(workflows=40, held_out=8, epochs=1, width=16)
+        embedded, "RECIPE", embedded.PlannerRecipe(workflows=40, held_out=8, epochs=1, width=16)
     )
     return tmp_path / "cache" / "tutelage" / "planner"
 

@@ -17,10 +17,10 @@ from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import planning_tables
-from tutelage.orchestration.job import Planner
+from tutelage.orchestration.job import PlannerTraining
 from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.planner.settings import Request
+from tutelage.orchestration.planner.settings import PlannerConfig
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
@@ -65,13 +65,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def request_of(files: Path) -> Request:
+def request_of(files: Path) -> PlannerConfig:
     keys = {
         "training.phase1_supervised.num_epochs": 2,
         "training.phase1_supervised.width": 16,
         "training.phase1_supervised.beam": 2,
     }
-    return Request(
+    return PlannerConfig(
         phase="1",
         train=str(files / "train.json"),
         test=str(files / "test.json"),
@@ -160,7 +160,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     request = request_of(files)
     whole = RunFolder(tmp_path / "whole")
     whole.checkpoints.mkdir(parents=True)
-    lifecycle.start(Planner(request), whole, Progress())
+    lifecycle.start(PlannerTraining(request), whole, Progress())
     folder = RunFolder(tmp_path / "cut")
     folder.checkpoints.mkdir(parents=True)
 
@@ -173,8 +173,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
 
     for _ in range(2):
         with pytest.raises(Killed):
-            lifecycle.start(Planner(request), folder, Cutting())
-    lifecycle.resume(Planner, folder, Progress())
+            lifecycle.start(PlannerTraining(request), folder, Cutting())
+    lifecycle.resume(PlannerTraining, folder, Progress())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     assert (folder.path / "predictions.jsonl").read_bytes() == (
         whole.path / "predictions.jsonl"
@@ -198,11 +198,11 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
             "validate_every": 2, "val_workflows": 20, "test_workflows": 20,
         }.items()
     }  # fmt: skip
-    request = Request(phase="2", keys=keys)
+    request = PlannerConfig(phase="2", keys=keys)
     whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
     for place in (whole, folder):
         place.checkpoints.mkdir(parents=True)
-    lifecycle.start(Planner(request), whole, Progress())
+    lifecycle.start(PlannerTraining(request), whole, Progress())
 
     class Stopping(Progress):
         def __init__(self, at: int) -> None:
@@ -214,8 +214,8 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
 
     for at in (3, 5):
         with pytest.raises(KeyboardInterrupt):
-            lifecycle.start(Planner(request), folder, Stopping(at))
-    lifecycle.resume(Planner, folder, Progress())
+            lifecycle.start(PlannerTraining(request), folder, Stopping(at))
+    lifecycle.resume(PlannerTraining, folder, Progress())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["tick"] for line in lines] == list(range(7))

@@ -17,10 +17,10 @@ from tests.prompts.prompt_parts import KEY, files_with, served
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.prompt_train import show_sealed
+from tutelage.cli.prompt_train import show_holdout_test
 from tutelage.cli.prompt_view import round_lines
 from tutelage.engine.usage import Spend
-from tutelage.runs.rounds import Round, Standing
+from tutelage.runs.rounds import CandidateSummary, Round
 
 HINT = "'hints=\"Be kind.\"'"
 SMALL = "--train-size 5 --val-size 8 --test-size 50"
@@ -233,7 +233,7 @@ def sealed(tasks: int, verdict: str) -> dict[str, Any]:
 def test_a_verdict_says_what_it_rests_on() -> None:
     def said(tasks: int, verdict: str, *, same: bool = False) -> str:
         console = Console(file=StringIO(), width=120, record=True)
-        show_sealed(console, sealed(tasks, verdict), same=same)
+        show_holdout_test(console, sealed(tasks, verdict), same=same)
         return console.export_text()
 
     assert "the interval lies above 0" in said(50, "improved")
@@ -244,7 +244,7 @@ def test_a_verdict_says_what_it_rests_on() -> None:
 
 
 def test_one_loss_is_a_loss() -> None:
-    standing = Standing("cand_1", "rewrite", "dropped", "behind", 8, 0.5, 0.5, 1, 1, 6)
+    standing = CandidateSummary("cand_1", "rewrite", "dropped", "behind", 8, 0.5, 0.5, 1, 1, 6)
     spent = Spend(rollouts=8)
     found = Round(1, {"prompt": "p"}, "val", (), (standing,), "cand_0", {"prompt": "p"}, spent)
     assert "1 win, 1 loss, 6 ties" in "\n".join(round_lines(found, 120))

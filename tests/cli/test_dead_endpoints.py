@@ -39,9 +39,9 @@ async def solve(task, llm: LLM, prompt: PromptTemplate):
 JUDGED = '''
 from tutelage.rewards import reward
 from tutelage.rewards.judge import llm_judge
-from tutelage.tools import Options
+from tutelage.tools import ToolOptions
 
-judge = llm_judge(Options(judge_base_url="{url}", judge_model="m"))
+judge = llm_judge(ToolOptions(judge_base_url="{url}", judge_model="m"))
 
 @reward
 async def judged(answer, task):

@@ -14,8 +14,8 @@ from tutelage.config.aliases import (
     nearest,
     spellings,
 )
+from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import leaf_fields
-from tutelage.config.problems import Problem
 
 GUIDE = """
 agent.use_agent agent.init_args.model_name_or_path agent.init_args.template
@@ -83,20 +83,20 @@ def test_spellings_and_canonical_are_inverse() -> None:
 )
 def test_nearest(typo: str, meant: str) -> None:
     assert nearest(typo) == meant
-    with pytest.raises(Problem, match=f"Did you mean {re.escape(repr(meant))}"):
+    with pytest.raises(ConfigIssue, match=f"Did you mean {re.escape(repr(meant))}"):
         canonical(typo, 1)
 
 
 def test_nothing_near_still_says_where_to_look() -> None:
     assert nearest("zzzz.qqqq") is None
-    with pytest.raises(Problem, match="reference"):
+    with pytest.raises(ConfigIssue, match="reference"):
         canonical("zzzz.qqqq", 1)
 
 
 def test_section_is_told_apart_from_key() -> None:
-    with pytest.raises(Problem, match=r"section.*actor\.ppo_mini_batch_size="):
+    with pytest.raises(ConfigIssue, match=r"section.*actor\.ppo_mini_batch_size="):
         canonical("actor", 3)
-    with pytest.raises(Problem, match="section"):
+    with pytest.raises(ConfigIssue, match="section"):
         canonical("actor_rollout_ref.actor.optim", 3)
     assert canonical("model", "x") == "model.path"
 

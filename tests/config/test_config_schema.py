@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tutelage.config import RunConfig
-from tutelage.config.keys import defaults, flatten, get, json_schema, leaf_fields, nest, words
+from tutelage.config.keys import defaults, flatten, get, json_schema, leaf_fields, nest, value_text
 from tutelage.config.schema import AgentConfig
 
 
@@ -27,7 +27,7 @@ def test_every_default_fits_its_own_key(key: str) -> None:
 
 @pytest.mark.parametrize("key", list(leaf_fields()))
 def test_every_key_has_a_type_in_words(key: str) -> None:
-    assert "None" not in words(json_schema(key))
+    assert "None" not in value_text(json_schema(key))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
-from tutelage.policy.machine import facts
+from tutelage.policy.machine import machine_facts
 from tutelage.weights.config import resolve
 from tutelage.weights.config.presets import MATH, METHOD_DEFAULTS, METHODS, RECIPES
 
@@ -285,7 +285,7 @@ class TestEngine:
         module = ModuleType("vllm")
         module.__spec__ = ModuleSpec("vllm", None)
         monkeypatch.setitem(sys.modules, "vllm", module)
-        resolved = resolve("math", ["rollout.name=vllm"], machine=facts())
+        resolved = resolve("math", ["rollout.name=vllm"], machine=machine_facts())
         assert resolved.config.rollout.name == "native"
 
     def test_disagreement(self) -> None:

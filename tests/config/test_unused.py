@@ -5,7 +5,7 @@ import pytest
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import Machine, unused
 from tutelage.config.keys import leaf_fields, metadata, section_names
-from tutelage.config.unused import Unused
+from tutelage.config.unused import UnusedRule
 from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
@@ -75,8 +75,8 @@ def test_not_listed(overrides: tuple[str, ...]) -> None:
 
 
 def test_every_reason_stands_at_a_key() -> None:
-    used = {note for key in leaf_fields() for note in metadata(key) if isinstance(note, Unused)}
-    named = {value for value in vars(unused).values() if isinstance(value, Unused)}
+    used = {note for key in leaf_fields() for note in metadata(key) if isinstance(note, UnusedRule)}
+    named = {value for value in vars(unused).values() if isinstance(value, UnusedRule)}
     assert named <= used
 
 

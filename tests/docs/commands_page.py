@@ -16,7 +16,7 @@ from tutelage.cli.app import VERBS, command
 from tutelage.config.fields import RunSettings, Section
 from tutelage.config.schema import RunConfig
 from tutelage.evaluate.config import EvaluationConfig
-from tutelage.orchestration.planner.settings import Phase1, Training
+from tutelage.orchestration.planner.settings import Phase1Settings, PlannerTrainingSettings
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.prompts.config import PromptConfig
 
@@ -82,8 +82,8 @@ def _keys() -> Iterator[str]:
     yield from _sections("a training of weights", RunConfig)
     yield _section("a prompt search", PromptConfig)
     yield _section("an evaluation", EvaluationConfig)
-    yield from _sections("`train planner`", Training)
-    yield _section("`train planner`, `phase1_supervised`", Phase1)
+    yield from _sections("`train planner`", PlannerTrainingSettings)
+    yield _section("`train planner`, `phase1_supervised`", Phase1Settings)
     yield _section("`train planner`, `phase2_rl`", Phase2Settings)
 
 
@@ -92,7 +92,7 @@ def _sections(of: str, model: type[Section], prefix: str = "") -> Iterator[str]:
     told = f"{of}, `{prefix}*`" if prefix else of
     if plain:
         yield _item(f"**{told}**; `{_file(model)}`: {' '.join(f'`{n}`' for n in plain)}")
-    if model is Training:
+    if model is PlannerTrainingSettings:
         return
     for name, kind in _fields(model):
         if _is_section(kind):

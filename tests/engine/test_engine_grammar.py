@@ -18,9 +18,9 @@ from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.errors import ConfigError, ConstraintError, EngineError, ModelError
 from tutelage.policy import network
+from tutelage.policy.constrained import AllowedTokens, unpack
 from tutelage.policy.grammar import Grammar
-from tutelage.policy.narrowing import Allowed, unpack
-from tutelage.policy.packing import Packed
+from tutelage.policy.packing import MicroBatch
 from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
@@ -340,10 +340,10 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
         return torch.autograd.grad(logp.sum(), policy.parameters())
 
     mine = gradients(policy.score([token_row], temperature=1.3).logp_K)
-    sets = Allowed.replay(policy.codec, [token_row], policy.device)
+    sets = AllowedTokens.replay(policy.codec, [token_row], policy.device)
     assert sets is not None
     total = torch.zeros(())
-    batch = Packed.of([token_row], policy.device, torch.float32)
+    batch = MicroBatch.of([token_row], policy.device, torch.float32)
     hidden = policy.network(batch, torch.float32)
     z = hidden[batch.lines_K] @ policy.network.weights.head.t() / 1.3
     masks = unpack(sets.words_NW[sets.number_K], z.shape[1])

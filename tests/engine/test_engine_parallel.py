@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playback import one, prompt, request
 
-from tutelage.engine import attendance
-from tutelage.engine.attendance import Attendance
+from tutelage.engine import call_barrier
+from tutelage.engine.call_barrier import CallBarrier
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
@@ -144,7 +144,7 @@ async def test_branches_that_wait_for_each_other_do_not_stop_the_engine(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two actors with mailboxes, neither a child of the other."""
-    monkeypatch.setattr(attendance, "_PATIENCE", 0.05)
+    monkeypatch.setattr(call_barrier, "_PATIENCE", 0.05)
     driver = EngineDriver(tiny_engine(tiny("qwen2")))
     mail: asyncio.Queue[int] = asyncio.Queue()
 
@@ -199,7 +199,7 @@ async def test_what_an_outside_task_samples_counts_for_the_rollout_that_made_the
 
 
 async def test_rollouts_that_use_two_engines_do_not_wait_for_each_other(tiny: Any) -> None:
-    together = Attendance()
+    together = CallBarrier()
     drivers = [
         EngineDriver(tiny_engine(tiny("qwen2"), slots=2), attendance=together) for _ in range(2)
     ]

@@ -11,19 +11,19 @@ import pytest
 from tutelage.evaluate.compare import (
     Comparison,
     Measure,
+    ResourceUsage,
     RunFacts,
-    Score,
-    Spent,
+    TaskScore,
     TaskScores,
     compare,
 )
-from tutelage.runs.measured import Measured
+from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.intervals import Verdict
 
 
-def scores(values: list[float], first: int = 0) -> dict[str, Score]:
+def scores(values: list[float], first: int = 0) -> dict[str, TaskScore]:
     """Scores of tasks numbered from `first`."""
-    return {f"t{first + i}": Score(v, float(v == 1.0)) for i, v in enumerate(values)}
+    return {f"t{first + i}": TaskScore(v, float(v == 1.0)) for i, v in enumerate(values)}
 
 
 def run(name: str, before: list[float], after: list[float], **more: Any) -> RunFacts:
@@ -37,7 +37,7 @@ def run(name: str, before: list[float], after: list[float], **more: Any) -> RunF
         "base_mark": "small",
         "grader": "math",
         "measured": {"greedy": TaskScores(scores(before), scores(after))},
-        "spent": Spent(),
+        "spent": ResourceUsage(),
     }
     return RunFacts(name=name, **(given | more))
 
@@ -191,7 +191,9 @@ def test_it_repeats_and_is_json() -> None:
 
 def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
     """Ten of sixty were judged, all right: that is no reward of 1, and no lead over anybody."""
-    lost = Measured(rollouts=60, judged=10, lost={"grader_error": 50}, reason="the judge is down")
+    lost = StoredEvaluation(
+        rollouts=60, judged=10, lost={"grader_error": 50}, reason="the judge is down"
+    )
     measured = TaskScores(scores([0.0] * 60), scores([1.0] * 10), None, lost)
     cut = replace(run("cut", [0.0] * 60, [1.0] * 60), measured={"greedy": measured}, success="x")
     whole = replace(run("whole", [0.0] * 60, [0.5] * 60), success="x")
@@ -206,7 +208,7 @@ def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
 
 
 def test_runs_whose_success_is_not_the_same_thing_are_told_apart() -> None:
-    graded = {f"t{i}": Score(0.5, None) for i in range(60)}
+    graded = {f"t{i}": TaskScore(0.5, None) for i in range(60)}
     bare = replace(
         run("bare", [0.0] * 60, [0.5] * 60), measured={"greedy": TaskScores(graded, graded)}
     )

@@ -25,8 +25,8 @@ from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_e
 
 from tutelage.engine.usage import Spend
 from tutelage.errors import TutelageError
-from tutelage.runs.measured import TOO_MANY_LOST, Measured
 from tutelage.runs.rounds import Round
+from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation
 from tutelage.store import open_store
 from tutelage.testing.collector import Collector
 from tutelage.types import (
@@ -247,15 +247,17 @@ def test_a_step_says_of_how_many_rollouts_its_average_is(example: Any) -> None:
 
 def test_the_outcome_says_how_many_were_judged_and_no_mean_of_too_few(example: Any) -> None:
     outcome = example("printout").outcome
-    before = Measured(success=0.065, reward=0.34, rollouts=200, judged=200)
-    after = Measured(success=0.905, reward=0.98, rollouts=200, judged=199, lost={"timeout": 1})
+    before = StoredEvaluation(success=0.065, reward=0.34, rollouts=200, judged=200)
+    after = StoredEvaluation(
+        success=0.905, reward=0.98, rollouts=200, judged=199, lost={"timeout": 1}
+    )
     assert [*outcome(before, after)] == [
         "Improvement: 0.34 -> 0.98 (188% increase)",
         "Exact answers: 6.5% -> 90.5%",
         "Before: 200 of 200 judged",
         "After: 199 of 200 judged; 1 lost: 1 timeout",
     ]
-    few = Measured(rollouts=200, judged=190, lost={"engine_error": 10}, reason="down")
+    few = StoredEvaluation(rollouts=200, judged=190, lost={"engine_error": 10}, reason="down")
     assert [*outcome(before, few)] == [
         "Before: 200 of 200 judged",
         "After: 190 of 200 judged; 10 lost: 10 engine error (down)",

@@ -12,8 +12,8 @@ import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.testing import ScriptedEngine, tiny_policy
@@ -40,9 +40,12 @@ async def play(
 ) -> Rollout:
     """One rollout of the bags task in which the model says `script`."""
     engine = ScriptedEngine(tiny("qwen2").codec, script)
-    models, agent = EngineModels(engine, tiny("qwen2").codec), ToolCallingAgent(tools, Sampling())
+    models, agent = (
+        EngineModelProvider(engine, tiny("qwen2").codec),
+        ToolCallingAgent(tools, Sampling()),
+    )
     runner = Runner(agent, models, RunnerSettings("test"), reward=reward)
-    spec = Spec(Task("bags", BAGS), Mode.VAL, "g", 0, SeedTree(0))
+    spec = RolloutSpec(Task("bags", BAGS), Mode.VAL, "g", 0, SeedTree(0))
     return (await runner.run([spec]))[0]
 
 

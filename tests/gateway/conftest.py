@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
+from tutelage.gateway import AttemptSession, Gateway, GatewayLimits, ScriptedClient
 from tutelage.types import Call, Message, Sampling
 
 CALCULATOR = {
@@ -57,7 +57,9 @@ class Puppet:
 class Case:
     """One attempt and a client of it."""
 
-    def __init__(self, gateway: Gateway, door: Door, client: Any, http: httpx2.AsyncClient) -> None:
+    def __init__(
+        self, gateway: Gateway, door: AttemptSession, client: Any, http: httpx2.AsyncClient
+    ) -> None:
         self.gateway, self.door, self.client, self.http = gateway, door, client, http
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
@@ -83,7 +85,10 @@ async def door() -> AsyncGenerator[Open]:
     opened: list[Case] = []
 
     def make(
-        *script: Any, gateway: Gateway | None = None, limits: Limits | None = None, **given: Any
+        *script: Any,
+        gateway: Gateway | None = None,
+        limits: GatewayLimits | None = None,
+        **given: Any,
     ) -> Case:
         client = script[0] if len(script) == 1 and hasattr(script[0], "chat") else None
         client = client or ScriptedClient(script or ["It is 2."])

@@ -8,7 +8,7 @@ import pytest
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.keys import CLOSED_KEYS, Registry
+from tutelage.gateway.keys import CLOSED_KEYS, SessionRegistry
 
 from .conftest import ASK, Open
 
@@ -111,7 +111,7 @@ def test_closed_keys_are_forgotten_in_the_end() -> None:
     gateway = Gateway()
     for i in range(CLOSED_KEYS + 50):
         gateway.open("r", f"a{i}", ScriptedClient(["x"])).close()
-    registry: Registry = vars(gateway)["_registry"]
+    registry: SessionRegistry = vars(gateway)["_registry"]
     assert len(registry) == 0
     assert len(vars(registry)["_closed"]) == CLOSED_KEYS
     assert not vars(registry)["_by_key"]

@@ -11,8 +11,8 @@ import pytest
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import CallSpan
 from tutelage.gateway.dialects import ChatCompletions
-from tutelage.gateway.door import KEPT_ANSWERS
 from tutelage.gateway.record import Recorder
+from tutelage.gateway.session import KEPT_ANSWERS
 from tutelage.tracing import Identity
 
 from .conftest import Open, Puppet, events
@@ -172,9 +172,9 @@ async def test_closing_cancels_what_runs_and_answers_410(door: Open) -> None:
 
 
 async def test_limits_of_requests_at_once(door: Open) -> None:
-    from tutelage.gateway import Gateway, Limits
+    from tutelage.gateway import Gateway, GatewayLimits
 
-    gateway = Gateway(limits=Limits(in_flight=3, in_flight_per_attempt=2))
+    gateway = Gateway(limits=GatewayLimits(in_flight=3, in_flight_per_attempt=2))
     puppet, free = Puppet(), Puppet()
     case, other = door(puppet, gateway=gateway), door(free, gateway=gateway)
     waiting = [asyncio.create_task(case.chat()) for _ in range(2)]

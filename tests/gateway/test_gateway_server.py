@@ -21,7 +21,7 @@ import pytest
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError
-from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
+from tutelage.gateway import AttemptSession, Gateway, GatewayLimits, ScriptedClient
 
 from .conftest import ASK, Puppet
 
@@ -29,14 +29,14 @@ Live = Callable[..., Gateway]
 BODY = {"model": "m", "messages": ASK}
 
 
-def ask(door: Door, http: Any = httpx2, **body: Any) -> httpx2.Response:
+def ask(door: AttemptSession, http: Any = httpx2, **body: Any) -> httpx2.Response:
     """A chat completion, blocking."""
     headers = {"authorization": f"Bearer {door.api_key}"}
     url = door.base_url + "/chat/completions"
     return http.post(url, json={**BODY, **body}, headers=headers, timeout=30)
 
 
-def head(door: Door, length: int) -> bytes:
+def head(door: AttemptSession, length: int) -> bytes:
     """A request's head as bytes."""
     path = door.base_url.partition("/rollout")[2]
     lines = [
@@ -93,7 +93,7 @@ def test_many_attempts_at_once_get_their_own_replies(live: Live) -> None:
     for i, answer in answers:
         assert answer["choices"][0]["message"]["content"] == f"reply {i % 50}"
     assert [len(c.calls) for c in clients] == [3] * 50
-    list(ThreadPoolExecutor(25).map(Door.close, doors))
+    list(ThreadPoolExecutor(25).map(AttemptSession.close, doors))
     assert {ask(door).status_code for door in doors[:3]} == {410}
 
 
@@ -166,7 +166,7 @@ def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
 
 
 def test_who_sends_too_much_can_read_the_answer(live: Live) -> None:
-    gateway = live(limits=Limits(body_bytes=1 << 20))
+    gateway = live(limits=GatewayLimits(body_bytes=1 << 20))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
     with connect(gateway) as sock:
         # More than the buffers between us hold: were it refused unread, this would break.
@@ -177,7 +177,7 @@ def test_who_sends_too_much_can_read_the_answer(live: Live) -> None:
 
 
 def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
-    gateway = live(limits=Limits(body_bytes=1000))
+    gateway = live(limits=GatewayLimits(body_bytes=1000))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
     answer = ask(door, user="x" * 2000)
     assert answer.status_code == 413
@@ -192,7 +192,7 @@ def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
 
 
 def test_slow_and_half_open_connections_are_closed(live: Live) -> None:
-    gateway = live(limits=Limits(header_seconds=2.0, body_seconds=2.0))
+    gateway = live(limits=GatewayLimits(header_seconds=2.0, body_seconds=2.0))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
     with connect(gateway) as silent, connect(gateway) as dribbling, connect(gateway) as headless:
         headless.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
@@ -204,7 +204,7 @@ def test_slow_and_half_open_connections_are_closed(live: Live) -> None:
 
 
 def test_a_byte_now_and_then_does_not_keep_a_connection(live: Live) -> None:
-    gateway = live(limits=Limits(header_seconds=0.3))
+    gateway = live(limits=GatewayLimits(header_seconds=0.3))
     with connect(gateway) as sock:
         try:
             for byte in b"POST /v1/chat/completions HTTP/1.1" * 20:
@@ -216,7 +216,7 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(live: Live) -> None:
 
 
 def test_connections_beyond_the_bound_are_closed(live: Live) -> None:
-    gateway = live(limits=Limits(connections=5))
+    gateway = live(limits=GatewayLimits(connections=5))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
     kept = [connect(gateway) for _ in range(5)]
     time.sleep(0.05)
@@ -227,7 +227,7 @@ def test_connections_beyond_the_bound_are_closed(live: Live) -> None:
     wait(lambda: _served(door))
 
 
-def _served(door: Door) -> bool:
+def _served(door: AttemptSession) -> bool:
     try:
         return ask(door).status_code == 200
     except httpx2.HTTPError:
@@ -306,7 +306,7 @@ def many_models(gateway: Gateway) -> bytes:
 
 def test_a_reply_that_nobody_reads_is_dropped(live: Live) -> None:
     """The connection ends: a client that never reads would hold it and its reply for ever."""
-    gateway = live(limits=Limits(write_seconds=0.2))
+    gateway = live(limits=GatewayLimits(write_seconds=0.2))
     with connect(gateway) as sock:
         sock.sendall(many_models(gateway))
         ended = select.poll()

@@ -8,23 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import (
-    Answer,
-    Estimate,
     Latency,
-    Work,
+    Subtask,
     Worker,
-    WorkError,
+    WorkerAnswer,
+    WorkerError,
+    WorkerEstimate,
 )
-from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Router, cascade
 from tutelage.seeds import SeedTree
 
-Behaviour = Callable[[Worker, Work], Answer]
+Behaviour = Callable[[Worker, Subtask], WorkerAnswer]
 
 
 class ScriptedPool:
@@ -41,7 +41,7 @@ class ScriptedPool:
         self.cancelled: list[int] = []
         self.prompts: dict[int, str] = {}
 
-    async def execute(self, worker: Worker, work: Work) -> Answer:
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         self.asked.append((worker.name, work.node, work.attempt))
         self.prompts[work.node] = work.prompt
         self.running += 1
@@ -56,8 +56,8 @@ class ScriptedPool:
         finally:
             self.running -= 1
 
-    def estimate(self, worker: Worker, work: Work) -> Estimate:
-        return Estimate(worker.price_out, worker.latency.seconds, worker.price_out)
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
+        return WorkerEstimate(worker.price_out, worker.latency.seconds, worker.price_out)
 
     async def close(self) -> None:
         self.closed += 1
@@ -65,17 +65,17 @@ class ScriptedPool:
 
 def right(seconds: float = 1.0, cost: float = 0.0, output: str | None = None) -> Behaviour:
     """Every answer is right."""
-    return lambda worker, work: Answer(
+    return lambda worker, work: WorkerAnswer(
         output or f"out-{work.node}", cost=cost, seconds=seconds, correct=True
     )
 
 
-def wrong(seconds: float = 1.0, cost: float = 0.0) -> Answer:
-    return Answer("bad", cost=cost, seconds=seconds, correct=False)
+def wrong(seconds: float = 1.0, cost: float = 0.0) -> WorkerAnswer:
+    return WorkerAnswer("bad", cost=cost, seconds=seconds, correct=False)
 
 
-def failed(kind: Any, seconds: float = 0.1, **more: Any) -> Answer:
-    return Answer(seconds=seconds, error=WorkError(kind, "scripted", **more))
+def failed(kind: Any, seconds: float = 0.1, **more: Any) -> WorkerAnswer:
+    return WorkerAnswer(seconds=seconds, error=WorkerError(kind, "scripted", **more))
 
 
 def workers(*names: str, price: float = 1.0, **fields: Any) -> tuple[Worker, ...]:

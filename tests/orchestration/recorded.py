@@ -11,11 +11,11 @@ import re
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.execution.workers import Answer, Verdict, Work
-from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.predictor import VerifierRates
-from tutelage.orchestration.routing.workflows import Scenario, Workflows
+from tutelage.orchestration.routing.workflows import Scenario, WorkflowBatch
 
 _REPLAYED = re.compile(r"\[replayed (?P<row>.+) by (?P<worker>.+): (?:right|wrong)\]")
 
@@ -28,7 +28,7 @@ class RecordedVerifier:
         self._rows = {name: i for i, name in enumerate(table.ids)}
         self._columns = {name: j for j, name in enumerate(table.names)}
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `Verifier`. Raises `ConfigError` for an answer that is not of a replay pool."""
         found = _REPLAYED.fullmatch(answer.output)
         if found is None or found["row"] not in self._rows or answer.correct is None:
@@ -39,10 +39,10 @@ class RecordedVerifier:
         draw = self._table.draws_QW[self._rows[found["row"]], self._columns[found["worker"]]]
         share = self._rates.passes_right if answer.correct else self._rates.passes_wrong
         passed = bool(draw < share)
-        return Verdict(passed, "looks right" if passed else "looks wrong")
+        return Verification(passed, "looks right" if passed else "looks wrong")
 
 
-def as_plan(table: OutcomeTable, flows: Workflows, b: int) -> tuple[Plan, dict[int, Hint]]:
+def as_plan(table: OutcomeTable, flows: WorkflowBatch, b: int) -> tuple[Plan, dict[int, NodeHint]]:
     """Workflow `b` as a plan, and the rows that its nodes stand for."""
     rows = [int(q) for q in flows.query_BN[b] if q >= 0]
     nodes = tuple(
@@ -53,11 +53,11 @@ def as_plan(table: OutcomeTable, flows: Workflows, b: int) -> tuple[Plan, dict[i
         )
         for j, row in enumerate(rows)
     )
-    hints = {j: Hint(key=table.ids[row]) for j, row in enumerate(rows)}
+    hints = {j: NodeHint(key=table.ids[row]) for j, row in enumerate(rows)}
     return Plan(f"workflow {b}", nodes), hints
 
 
-def as_settings(scenario: Scenario, flows: Workflows, b: int) -> ExecutorSettings:
+def as_settings(scenario: Scenario, flows: WorkflowBatch, b: int) -> ExecutorSettings:
     """How the executor has to run it to keep the environment's rules."""
     deadline = float(flows.deadline_B[b])
     return ExecutorSettings(

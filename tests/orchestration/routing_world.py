@@ -9,9 +9,9 @@ import numpy as np
 
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.routing.phase2_data import Phase2Data
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import Scenario
-from tutelage.orchestration.routing.world import World
 from tutelage.seeds import SeedTree
 
 SMALL = Phase2Settings(
@@ -36,6 +36,6 @@ def table(seed: int = 0) -> OutcomeTable:
 
 
 @functools.cache
-def world(scenario: Scenario | None = None) -> World:
+def world(scenario: Scenario | None = None) -> Phase2Data:
     """Splits, predictor and boards of that table."""
-    return World.of(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))
+    return Phase2Data.of(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))

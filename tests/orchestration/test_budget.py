@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import Answer, Latency, Worker, WorkError
-from tutelage.orchestration.execution.workplace import ExecutorSettings
+from tutelage.orchestration.execution.workers import Latency, Worker, WorkerAnswer, WorkerError
 from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 
@@ -87,14 +87,14 @@ def test_many_plans_at_once_never_overspend_one_budget(
 ) -> None:
     """With errors, retries, escalations, timeouts and a deadline, sharing one budget."""
 
-    def behave(worker: Worker, work: Any) -> Answer:
+    def behave(worker: Worker, work: Any) -> WorkerAnswer:
         draw = work.seeds.child("draw", worker.name, work.attempt).python()
         kind = draw.choice(["right", "right", "wrong", "busy", "truncated"])
         seconds, cost = draw.uniform(0.1, 1.5), worker.price_out * draw.random()
         if kind == "busy":
-            return Answer(seconds=seconds, error=WorkError("rate_limited"))
-        error = WorkError("truncated") if kind == "truncated" else None
-        return Answer("x", cost, seconds, error=error, correct=kind == "right")
+            return WorkerAnswer(seconds=seconds, error=WorkerError("rate_limited"))
+        error = WorkerError("truncated") if kind == "truncated" else None
+        return WorkerAnswer("x", cost, seconds, error=error, correct=kind == "right")
 
     workers = [Worker(f"w{i}", price_out=0.2 + 0.2 * i, latency=Latency(1.0)) for i in range(3)]
     pool = ScriptedPool(workers, behave)
@@ -120,7 +120,7 @@ def test_many_plans_at_once_never_overspend_one_budget(
 def test_a_node_waits_for_what_others_reserved_and_did_not_use() -> None:
     """Two roots whose bounds do not fit together both run, one after the other."""
     workers = (Worker("a", price_out=0.6, latency=Latency(1.0)),)
-    pool = ScriptedPool(workers, lambda w, work: Answer("x", 0.1, 1.0, correct=True))
+    pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", 0.1, 1.0, correct=True))
     found = run_plan(plan_of((), ()), pool, budget=Budget(0.8))
     assert found.success
     assert found.total_cost == pytest.approx(0.2)
@@ -130,7 +130,7 @@ def test_a_node_waits_for_what_others_reserved_and_did_not_use() -> None:
 
 def test_an_exhausted_budget_ends_the_node_with_that_reason() -> None:
     workers = (Worker("a", price_out=0.6, latency=Latency(1.0)),)
-    pool = ScriptedPool(workers, lambda w, work: Answer("x", 0.6, 1.0, correct=True))
+    pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", 0.6, 1.0, correct=True))
     found = run_plan(plan_of((), (0,)), pool, budget=Budget(0.7))
     assert [node.status for node in found.nodes] == ["succeeded", "failed"]
     assert found.reason == found.nodes[1].reason == "budget"
@@ -141,7 +141,7 @@ def test_an_exhausted_budget_ends_the_node_with_that_reason() -> None:
 @pytest.mark.parametrize("limit", [0.0, 0.59])
 def test_a_budget_that_buys_no_first_step_is_refused_before_anything_runs(limit: float) -> None:
     pool = ScriptedPool(
-        (Worker("a", price_out=0.6, latency=Latency(1.0)),), lambda w, work: Answer("x")
+        (Worker("a", price_out=0.6, latency=Latency(1.0)),), lambda w, work: WorkerAnswer("x")
     )
     with pytest.raises(ConfigError, match=r"buys no first step.*0\.600000; raise --budget"):
         run_plan(plan_of((), (0,)), pool, budget=Budget(limit))
@@ -150,14 +150,14 @@ def test_a_budget_that_buys_no_first_step_is_refused_before_anything_runs(limit:
 
 def test_a_budget_of_nothing_is_enough_for_free_workers() -> None:
     pool = ScriptedPool(
-        (Worker("a", latency=Latency(1.0)),), lambda w, work: Answer("x", correct=True)
+        (Worker("a", latency=Latency(1.0)),), lambda w, work: WorkerAnswer("x", correct=True)
     )
     assert run_plan(plan_of(()), pool, budget=Budget(0.0)).success
 
 
 def test_audit_goes_on_past_the_limit_and_says_so() -> None:
     workers = (Worker("a", price_out=0.6, latency=Latency(1.0)),)
-    pool = ScriptedPool(workers, lambda w, work: Answer("x", 0.6, 1.0, correct=True))
+    pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", 0.6, 1.0, correct=True))
     budget = Budget(0.7, "audit")
     found = run_plan(plan_of((), (0,)), pool, budget=budget)
     assert found.success

@@ -9,12 +9,12 @@ import pytest
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner.embedded import (
-    Recipe,
+    PlannerRecipe,
     cache_folder,
     embedded_planner,
 )
 
-QUICK = Recipe(workflows=40, held_out=8, epochs=1, width=16)
+QUICK = PlannerRecipe(workflows=40, held_out=8, epochs=1, width=16)
 CATALOG = Catalog(
     tuple(
         CatalogTool(f"{verb}_{noun}", f"{verb} the {noun}", ("text",), ("text",))
@@ -43,7 +43,7 @@ def test_the_first_use_trains_and_the_next_reads(tmp_path: Path) -> None:
 
 def test_each_catalog_and_recipe_has_its_own(tmp_path: Path) -> None:
     assert QUICK.fingerprint(None) != QUICK.fingerprint(CATALOG)
-    assert QUICK.fingerprint(None) != Recipe(40, 8, 2, 16).fingerprint(None)
+    assert QUICK.fingerprint(None) != PlannerRecipe(40, 8, 2, 16).fingerprint(None)
     assert QUICK.fingerprint(CATALOG) == QUICK.fingerprint(CATALOG)
     found = embedded_planner(CATALOG, tmp_path, recipe=QUICK)
     assert all(node.tool in CATALOG for node in found.model.plan("Read the letter").nodes)

@@ -14,13 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
-from tutelage.orchestration.execution.workers import Answer, Latency, Verdict, Work, Worker
-from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Verification,
+    Worker,
+    WorkerAnswer,
+)
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan, critical_path
 from tutelage.orchestration.routing.contract import (
@@ -36,7 +42,7 @@ def test_a_node_starts_when_its_own_parents_end_and_not_a_level_later() -> None:
     """0 -> 2 and 1 -> 3: the slow 1 does not hold 2 back."""
     seconds = {0: 1.0, 1: 5.0, 2: 1.0, 3: 1.0}
     pool = ScriptedPool(
-        workers("a"), lambda w, work: Answer("x", seconds=seconds[work.node], correct=True)
+        workers("a"), lambda w, work: WorkerAnswer("x", seconds=seconds[work.node], correct=True)
     )
     found = run_plan(plan_of((), (), (0,), (1,)), pool)
     assert [node.started for node in found.nodes] == [0.0, 0.0, 1.0, 5.0]
@@ -55,7 +61,7 @@ def test_the_prompt_has_the_instruction_the_description_and_every_input() -> Non
         ),
     )
     outputs = {0: '{"title": "Q1"}', 1: "beta", 2: "gamma", 3: "sent"}
-    pool = ScriptedPool(workers("a"), lambda w, k: Answer(outputs[k.node], correct=True))
+    pool = ScriptedPool(workers("a"), lambda w, k: WorkerAnswer(outputs[k.node], correct=True))
     assert run_plan(plan, pool).success
     assert "Instruction: Compare the reports" in pool.prompts[0]
     assert "Read the first report." in pool.prompts[0]
@@ -66,10 +72,10 @@ def test_the_prompt_has_the_instruction_the_description_and_every_input() -> Non
 
 
 def test_a_busy_server_is_asked_again_with_growing_pauses_in_the_same_try() -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         if work.attempt < 2:
             return failed("rate_limited", 0.1)
-        return Answer("x", 0.5, 1.0, correct=True)
+        return WorkerAnswer("x", 0.5, 1.0, correct=True)
 
     pool = ScriptedPool(workers("a", "b"), behave)
     found = run_plan(plan_of(()), pool, backoff=1.0, retries=2)
@@ -86,7 +92,7 @@ def test_a_busy_server_is_asked_again_with_growing_pauses_in_the_same_try() -> N
 
 
 def test_the_pause_that_a_server_asks_for_is_kept() -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return (
             failed("rate_limited", 0.0, retry_after=3.0)
             if work.attempt < 1
@@ -98,7 +104,7 @@ def test_the_pause_that_a_server_asks_for_is_kept() -> None:
 
 
 def test_after_the_last_retry_another_worker_is_asked() -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return failed("unavailable") if worker.name == "a" else right()(worker, work)
 
     pool = ScriptedPool(workers("a", "b"), behave)
@@ -110,7 +116,7 @@ def test_after_the_last_retry_another_worker_is_asked() -> None:
 
 @pytest.mark.parametrize("kind", ["truncated", "malformed", "unauthorized", "refused", "empty"])
 def test_what_asking_again_cannot_mend_goes_to_another_worker_at_once(kind: str) -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return failed(kind) if worker.name == "a" else right()(worker, work)
 
     pool = ScriptedPool(workers("a", "b"), behave)
@@ -119,7 +125,7 @@ def test_what_asking_again_cannot_mend_goes_to_another_worker_at_once(kind: str)
 
 
 def test_an_answer_that_is_wrong_escalates_and_costs() -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return wrong(cost=0.2) if worker.name == "a" else right(cost=0.3)(worker, work)
 
     found = run_plan(plan_of(()), ScriptedPool(workers("a", "b"), behave))
@@ -148,7 +154,7 @@ def test_tries_are_bounded() -> None:
 def test_modes_of_failure(mode: str, statuses: list[str]) -> None:
     """Node 0 fails after one second; 1 takes two."""
 
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return wrong() if work.node == 0 else right(2.0)(worker, work)
 
     pool = ScriptedPool(workers("a"), behave)
@@ -165,7 +171,7 @@ def test_modes_of_failure(mode: str, statuses: list[str]) -> None:
 
 
 def test_a_try_that_takes_too_long_is_ended_and_another_worker_asked() -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return right(100.0 if worker.name == "a" else 1.0)(worker, work)
 
     pool = ScriptedPool(workers("a", "b", price=0.25), behave)
@@ -272,11 +278,11 @@ class Scripted:
 
 def test_accepting_keeps_the_answer_and_is_no_success_unless_it_is_right() -> None:
     for correct in (False, True):
-        answer = Answer("bad", correct=correct)
+        answer = WorkerAnswer("bad", correct=correct)
 
         class Strict:
-            async def check(self, work: Work, answer: Answer) -> Verdict:
-                return Verdict(work.node != 0, "strict")
+            async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+                return Verification(work.node != 0, "strict")
 
         pool = ScriptedPool(workers("a"), lambda w, k, kept=answer: kept)
         router = Scripted(0, "accept", 0)
@@ -337,7 +343,7 @@ def test_a_router_sees_the_state_of_its_moment() -> None:
 
 def test_a_judge_without_a_verdict_fails_the_try_and_not_the_run() -> None:
     class Broken:
-        async def check(self, work: Work, answer: Answer) -> Verdict:
+        async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
             raise RewardError("the judge is away")
 
     executor = Executor(
@@ -359,7 +365,7 @@ def test_a_plan_that_nobody_can_execute_is_refused() -> None:
 
 def test_a_hint_says_which_kind_a_node_needs() -> None:
     pool = ScriptedPool((Worker("a", ("vision",)),), right())
-    assert run_plan(plan_of(()), pool, hints={0: Hint(kind="vision")}).success
+    assert run_plan(plan_of(()), pool, hints={0: NodeHint(kind="vision")}).success
 
 
 def test_a_tool_that_the_catalog_lacks_is_refused() -> None:

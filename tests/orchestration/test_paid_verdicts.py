@@ -14,19 +14,24 @@ from executing import ScriptedPool, plan_of, right, workers
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import Journal
+from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import Answer, Verdict, Work, WorkError
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Verification,
+    WorkerAnswer,
+    WorkerError,
+)
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.seeds import SeedTree
 
 RIGHT = '{"correct": true}'
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 10}
 PRICE = (1000 * 2.0 + 10 * 4.0) / 1e6
-WORK = Work(0, "sum", prompt="1 + 1?", expected="2")
+WORK = Subtask(0, "sum", prompt="1 + 1?", expected="2")
 
 
 def judge(
@@ -51,8 +56,8 @@ def answered(text: str, usage: Any = USAGE) -> httpx2.Response:
     return httpx2.Response(200, json=body)
 
 
-def check(verifier: Any, output: str, work: Work = WORK) -> Verdict:
-    return asyncio.run(verifier.check(work, Answer(output)))
+def check(verifier: Any, output: str, work: Subtask = WORK) -> Verification:
+    return asyncio.run(verifier.check(work, WorkerAnswer(output)))
 
 
 def test_it_compares_with_what_was_expected_and_costs_what_the_server_counted() -> None:
@@ -67,14 +72,14 @@ def test_it_compares_with_what_was_expected_and_costs_what_the_server_counted() 
 
 def test_without_an_expected_answer_it_looks_at_the_task() -> None:
     verifier, asked = judge(RIGHT)
-    assert check(verifier, "two", Work(0, "sum", prompt="1 + 1?")).passed
+    assert check(verifier, "two", Subtask(0, "sum", prompt="1 + 1?")).passed
     shown = json.loads(asked[0]["messages"][1]["content"])
     assert shown == {"task": "1 + 1?", "candidate_result": "two"}
 
 
 def test_a_server_that_counts_nothing_costs_the_bound() -> None:
     verifier, _ = judge(lambda _: answered(RIGHT, None))
-    assert check(verifier, "two").cost == verifier.bound(WORK, Answer("two")) > PRICE
+    assert check(verifier, "two").cost == verifier.bound(WORK, WorkerAnswer("two")) > PRICE
 
 
 def test_no_verdict_is_paid_for_and_does_not_pass() -> None:
@@ -98,7 +103,7 @@ def test_nothing_to_judge_asks_nobody() -> None:
     verifier, asked = judge(RIGHT)
     assert not check(verifier, "  ").passed
     assert not check(Verifiers(verifier), "").passed
-    failed = Answer(error=WorkError("truncated", "cut"))
+    failed = WorkerAnswer(error=WorkerError("truncated", "cut"))
     assert Verifiers(verifier).bound(WORK, failed) == 0.0
     assert not asked
 
@@ -127,13 +132,13 @@ class Counted:
     def __init__(self, price: float, bound: float) -> None:
         self.price, self._bound, self.checked = price, bound, 0
 
-    def bound(self, work: Work, answer: Answer | None = None) -> float:
+    def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
         return self._bound
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         self.checked += 1
         await asyncio.sleep(0.5)
-        return Verdict(self.checked % 2 == 0, "judged", cost=self.price)
+        return Verification(self.checked % 2 == 0, "judged", cost=self.price)
 
 
 def execute(verifier: Any, budget: Budget, **more: Any) -> Execution:
@@ -173,14 +178,14 @@ def test_a_verdict_that_was_cut_off_counts_at_its_bound(tmp_path: Path) -> None:
     pool = ScriptedPool(workers("a", price=0.2), right(cost=0.1))
     executor = Executor(pool, cascade(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
     lines: list[str] = []
-    with Journal(tmp_path / "log.jsonl", plan, seeds) as journal:
+    with ExecutionJournal(tmp_path / "log.jsonl", plan, seeds) as journal:
         run_virtual(executor.run(plan, seeds=seeds, journal=journal))
     for line in (tmp_path / "log.jsonl").read_text().splitlines():
         lines.append(line)
         if json.loads(line)["event"] == "verify":
             break
     (tmp_path / "cut.jsonl").write_text("\n".join(lines) + "\n")
-    with Journal(tmp_path / "cut.jsonl", plan, seeds) as again:
+    with ExecutionJournal(tmp_path / "cut.jsonl", plan, seeds) as again:
         (step,) = again.steps.values()
     assert step.cost == pytest.approx(0.1 + 0.07)
     assert not step.passed

@@ -16,7 +16,13 @@ from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.planner.settings import read_settings
-from tutelage.orchestration.routing.choosers import GREEDY, LOOKAHEAD, node_utility, of_policy, play
+from tutelage.orchestration.routing.choosers import (
+    GREEDY,
+    LOOKAHEAD,
+    node_utility,
+    policy_chooser,
+    run_chooser,
+)
 from tutelage.orchestration.routing.evaluation import POLICY
 from tutelage.orchestration.routing.phase2 import (
     BEST,
@@ -25,11 +31,11 @@ from tutelage.orchestration.routing.phase2 import (
     read_checkpoint,
     train_phase2,
 )
+from tutelage.orchestration.routing.phase2_data import Phase2Data
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
-from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
-from tutelage.orchestration.routing.world import World
+from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
 KEYS = ("train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency", "workflow_validity")
@@ -180,11 +186,15 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
         tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
     )
     world = result.world
-    board = Board.of(world.test, world.train.predictor, world.train.scenario)
-    flows = Workflows.draw(board, 1500, SeedTree(3))
-    greedy = play(board, flows, world.terms, node_utility(world.terms)).reward_B
-    learned = play(board, flows, world.terms, of_policy(result.model, world.terms)).reward_B
-    before = play(board, flows, world.terms, of_policy(ModelSelector(), world.terms)).reward_B
+    board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    flows = WorkflowBatch.draw(board, 1500, SeedTree(3))
+    greedy = run_chooser(board, flows, world.terms, node_utility(world.terms)).reward_B
+    learned = run_chooser(
+        board, flows, world.terms, policy_chooser(result.model, world.terms)
+    ).reward_B
+    before = run_chooser(
+        board, flows, world.terms, policy_chooser(ModelSelector(), world.terms)
+    ).reward_B
     assert before == pytest.approx(greedy)  # training starts as the greedy router
     gap = learned - greedy
     assert gap.mean() > 4 * gap.std() / len(gap) ** 0.5
@@ -199,7 +209,7 @@ def test_a_worker_that_joins_is_used_and_pays(tmp_path: Path) -> None:
         tmp_path, table=made.only([small, large]), settings=settings, evaluate=False
     )
     seeds = SeedTree(0).child("phase2")
-    full = World.of(made, Scenario(), settings, seeds)
+    full = Phase2Data.of(made, Scenario(), settings, seeds)
     rows = newcomer_rows(
         full.train.table, full.test, name, result.world.train.predictor, result.model,
         result.world.terms, Scenario(), seeds, observed=(60,), workflows=800,
@@ -255,5 +265,5 @@ def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="'failing at once' earns 0.000"):
         result = train_phase2(tmp_path, table=table(), settings=few, evaluate=False)
     assert result.warning is not None
-    world = World.of(table(), Scenario(), SMALL, SeedTree(0))
+    world = Phase2Data.of(table(), Scenario(), SMALL, SeedTree(0))
     assert world.reward_warning(SeedTree(0)) is None

@@ -15,11 +15,11 @@ from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import adjacency, is_valid_dag
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import Shape
-from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import Targets, WorkflowDataset
+from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.settings import Phase1Settings
+from tutelage.orchestration.planner.targets import PlanTargets, WorkflowDataset
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
 
@@ -33,11 +33,13 @@ def sets() -> tuple[list[Workflow], list[Workflow], list[Workflow]]:
 
 
 @pytest.fixture(scope="module")
-def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Fitting:
+def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> PlannerTrainer:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    settings = Phase1(num_epochs=12, width=64, refit=False)
-    fitting = Fitting(sets[0], sets[1], builtin_graph().catalog, settings, SEEDS.child("fit"))
+    settings = Phase1Settings(num_epochs=12, width=64, refit=False)
+    fitting = PlannerTrainer(
+        sets[0], sets[1], builtin_graph().catalog, settings, SEEDS.child("fit")
+    )
     while not fitting.done:
         fitting.epoch()
     torch.set_num_threads(before)
@@ -46,7 +48,7 @@ def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Fitt
 
 def small(workflows: list[Workflow], catalog: Catalog | None = None) -> PlannerModel:
     torch.manual_seed(0)
-    return PlannerModel.of(workflows, catalog or builtin_graph().catalog, Shape(0, width=32))
+    return PlannerModel.of(workflows, catalog or builtin_graph().catalog, PlannerShape(0, width=32))
 
 
 # ------------------------------------------------------------ the document's API
@@ -61,7 +63,9 @@ def test_the_documents_training_loop_runs_as_written() -> None:
         model_selections=[[1, 0], [1], [0]],
     )
     torch.manual_seed(0)
-    planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog, Shape(0, width=16))
+    planner = PlannerModel.of(
+        dataset.workflows, dataset.vocabulary.catalog, PlannerShape(0, width=16)
+    )
     optimizer = torch.optim.Adam(planner.parameters(), lr=1e-2)
     losses: list[float] = []
     for _ in range(20):
@@ -98,7 +102,7 @@ def test_the_four_fields_of_a_call_with_gradients() -> None:
 def test_targets_as_ragged_lists() -> None:
     workflows = generate(builtin_graph(), 3, SEEDS)
     model = small(workflows)
-    exact = Targets.of(workflows, model.vocabulary)
+    exact = PlanTargets.of(workflows, model.vocabulary)
     ragged = {
         "task_types": [[model.catalog.index(t) for t in w.tools] for w in workflows],
         "dependencies": [[list(p) for p in w.plan.dependencies] for w in workflows],
@@ -119,7 +123,7 @@ def test_the_dag_loss_reaches_the_edges_of_the_network() -> None:
     workflows = generate(builtin_graph(), 8, SEEDS)
     model = small(workflows)
     outputs = model([w.instruction for w in workflows])
-    loss = model.compute_supervised_loss(outputs, Targets.of(workflows, model.vocabulary))
+    loss = model.compute_supervised_loss(outputs, PlanTargets.of(workflows, model.vocabulary))
     loss["dag_loss"].backward()
     gradient = model.network.edge_source.weight.grad
     assert gradient is not None
@@ -132,7 +136,7 @@ def test_the_loss_of_a_plan_does_not_depend_on_its_batch() -> None:
 
     def types(rows: list[Workflow]) -> float:
         found = model.compute_supervised_loss(
-            model([w.instruction for w in rows]), Targets.of(rows, model.vocabulary)
+            model([w.instruction for w in rows]), PlanTargets.of(rows, model.vocabulary)
         )
         return float(found["set_loss"].detach()) * len(rows)
 
@@ -167,7 +171,9 @@ def test_bad_datasets_name_the_workflow(change: dict[str, list[object]], message
 # ------------------------------------------------------------ learning and decoding
 
 
-def test_it_learns_more_than_to_copy(trained: Fitting, sets: tuple[list[Workflow], ...]) -> None:
+def test_it_learns_more_than_to_copy(
+    trained: PlannerTrainer, sets: tuple[list[Workflow], ...]
+) -> None:
     from tutelage.orchestration.evaluation.results import evaluate
 
     result, _ = evaluate(trained.model, sets[0], sets[2], SEEDS)
@@ -194,7 +200,7 @@ def test_every_plan_is_a_dag_of_known_tools_whatever_the_weights(
 
 
 def test_a_plan_does_not_depend_on_its_batch(
-    trained: Fitting, sets: tuple[list[Workflow], ...]
+    trained: PlannerTrainer, sets: tuple[list[Workflow], ...]
 ) -> None:
     texts = [w.instruction for w in sets[2][:9]]
     together = [p.plan for p in trained.model.plan_all(texts)]
@@ -208,7 +214,7 @@ def test_plans_of_200_nodes() -> None:
     short = sorted_workflow("stop", [tools[0].name], [[]])
     model = small([long, short], Catalog(tools))
     outputs = model([long.instruction, short.instruction])
-    loss = model.compute_supervised_loss(outputs, Targets.of([long, short], model.vocabulary))
+    loss = model.compute_supervised_loss(outputs, PlanTargets.of([long, short], model.vocabulary))
     loss["total_loss"].backward()
     assert torch.isfinite(loss["total_loss"])
     settings = replace(model.settings, max_nodes=200, repeats=True, length_bonus=50.0)
@@ -225,8 +231,8 @@ def test_tools_that_training_never_saw_are_used_above_chance(
     seen = [w for w in everything if not held & set(w.tools)]
     wanted = [w for w in everything if held & set(w.tools)]
     torch.set_num_threads(1)
-    settings = Phase1(num_epochs=10, width=64, refit=False)
-    fitting = Fitting(seen[40:], seen[:40], catalog, settings, SEEDS.child("unseen"))
+    settings = Phase1Settings(num_epochs=10, width=64, refit=False)
+    fitting = PlannerTrainer(seen[40:], seen[:40], catalog, settings, SEEDS.child("unseen"))
     while not fitting.done:
         fitting.epoch()
     found = right = 0
@@ -239,7 +245,7 @@ def test_tools_that_training_never_saw_are_used_above_chance(
     assert right / found > 3 / len(catalog)
 
 
-def test_empty_instructions_and_beams_are_refused(trained: Fitting) -> None:
+def test_empty_instructions_and_beams_are_refused(trained: PlannerTrainer) -> None:
     with pytest.raises(DataError, match="instruction 0"):
         trained.model.plan(" ")
     with pytest.raises(ConfigError, match="beam"):
@@ -259,7 +265,7 @@ def test_any_script_has_features() -> None:
 # ------------------------------------------------------------ the loop
 
 
-def test_the_rate_falls_on_a_plateau_and_the_best_epoch_is_kept(trained: Fitting) -> None:
+def test_the_rate_falls_on_a_plateau_and_the_best_epoch_is_kept(trained: PlannerTrainer) -> None:
     assert trained.at.best_epoch <= len(trained.rates)
     assert trained.rates == sorted(trained.rates, reverse=True)
     assert trained.best_metrics["val_loss"] == trained.at.best_loss
@@ -269,10 +275,10 @@ def test_a_restored_fit_goes_on_bit_for_bit(
     sets: tuple[list[Workflow], ...], tmp_path: Path
 ) -> None:
     torch.set_num_threads(1)
-    settings = Phase1(num_epochs=2, width=16, beam=2)
+    settings = Phase1Settings(num_epochs=2, width=16, beam=2)
 
-    def fresh() -> Fitting:
-        return Fitting(sets[0][:60], sets[1][:20], builtin_graph().catalog, settings, SEEDS)
+    def fresh() -> PlannerTrainer:
+        return PlannerTrainer(sets[0][:60], sets[1][:20], builtin_graph().catalog, settings, SEEDS)
 
     whole = fresh()
     lines: list[dict[str, float]] = []
@@ -294,7 +300,7 @@ def test_a_restored_fit_goes_on_bit_for_bit(
 
 
 def test_a_checkpoint_holds_the_documents_fields_and_plans_alike(
-    trained: Fitting, sets: tuple[list[Workflow], ...], tmp_path: Path
+    trained: PlannerTrainer, sets: tuple[list[Workflow], ...], tmp_path: Path
 ) -> None:
     path = tmp_path / saving.PHASE1
     at = trained.at

@@ -12,12 +12,12 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner import fit
-from tutelage.orchestration.planner.fit import Fitting, drawn, tune
+from tutelage.orchestration.planner.fit import PlannerTrainer, drawn, tune
 from tutelage.orchestration.planner.loss import DagLoss, dag_loss
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import WINDOW, Shape, surroundings
-from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import Targets
+from tutelage.orchestration.planner.network import WINDOW, PlannerShape, window_average
+from tutelage.orchestration.planner.settings import Phase1Settings
+from tutelage.orchestration.planner.targets import PlanTargets
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -25,7 +25,7 @@ SEEDS = SeedTree(3)
 
 def small(workflows: list[Workflow]) -> PlannerModel:
     torch.manual_seed(0)
-    return PlannerModel.of(workflows, builtin_graph().catalog, Shape(0, width=16))
+    return PlannerModel.of(workflows, builtin_graph().catalog, PlannerShape(0, width=16))
 
 
 @given(
@@ -55,7 +55,7 @@ def test_surroundings_are_the_weighed_neighbours(words: int) -> None:
     torch.manual_seed(0)
     text = torch.randn(2, words, 3, dtype=torch.float64, requires_grad=True)
     around = torch.randn(2 * WINDOW, 3, dtype=torch.float64, requires_grad=True)
-    made = surroundings(text, around)
+    made = window_average(text, around)
     for place in range(words):
         slow = text[:, place].clone()
         for step in range(1, WINDOW + 1):
@@ -64,7 +64,7 @@ def test_surroundings_are_the_weighed_neighbours(words: int) -> None:
             if place + step < words:
                 slow = slow + around[-step] * text[:, place + step]
         assert torch.allclose(made[:, place], slow)
-    assert torch.autograd.gradcheck(surroundings, (text, around))
+    assert torch.autograd.gradcheck(window_average, (text, around))
 
 
 def test_mentions_are_distributions_over_the_words() -> None:
@@ -111,7 +111,7 @@ def test_prepared_instructions_are_planned_and_scored_alike() -> None:
     prepared = model.prepare(texts)
     assert model.plan_all(prepared) == model.plan_all(texts)
     chosen = [5, 2, 9]
-    targets = Targets.of([workflows[i] for i in chosen], model.vocabulary)
+    targets = PlanTargets.of([workflows[i] for i in chosen], model.vocabulary)
     one = model.compute_supervised_loss(model(prepared.rows(chosen)), targets)
     two = model.compute_supervised_loss(model([texts[i] for i in chosen]), targets)
     assert torch.equal(one["total_loss"], two["total_loss"])
@@ -131,8 +131,10 @@ def test_choices_after_the_search_search_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_training_goes_on_with_the_held_out_share_too() -> None:
     workflows = generate(builtin_graph(), 120, SEEDS, max_nodes=3)
-    settings = Phase1(num_epochs=3, width=16, beam=1)
-    fitting = Fitting(workflows[:90], workflows[90:], builtin_graph().catalog, settings, SEEDS)
+    settings = Phase1Settings(num_epochs=3, width=16, beam=1)
+    fitting = PlannerTrainer(
+        workflows[:90], workflows[90:], builtin_graph().catalog, settings, SEEDS
+    )
     stages: list[str] = []
     while not fitting.done:
         stages.append(fitting.at.stage)
@@ -151,8 +153,10 @@ def test_the_held_out_share_is_learned_at_the_best_rate_and_then_at_a_reduced_on
 ) -> None:
     monkeypatch.setattr(fit, "_REFIT", 2.0)
     workflows = generate(builtin_graph(), 60, SEEDS, max_nodes=3)
-    settings = Phase1(num_epochs=1, width=16, beam=1)
-    fitting = Fitting(workflows[:45], workflows[45:], builtin_graph().catalog, settings, SEEDS)
+    settings = Phase1Settings(num_epochs=1, width=16, beam=1)
+    fitting = PlannerTrainer(
+        workflows[:45], workflows[45:], builtin_graph().catalog, settings, SEEDS
+    )
     first = fitting.epoch()["learning_rate"]
     assert fitting.epochs_left == 2
     rates = [fitting.epoch()["learning_rate"] for _ in range(2)]

@@ -20,21 +20,23 @@ from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
-from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
+from tutelage.orchestration.execution.workers import Latency, Subtask, Worker, WorkerAnswer
 from tutelage.orchestration.routing.contract import cascade, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.testing.loopback import listening
 
 
-def works(count: int, **fields: Any) -> list[Work]:
-    return [Work(0, "sum", "text", seeds=SeedTree(0, ("node", i)), **fields) for i in range(count)]
+def works(count: int, **fields: Any) -> list[Subtask]:
+    return [
+        Subtask(0, "sum", "text", seeds=SeedTree(0, ("node", i)), **fields) for i in range(count)
+    ]
 
 
 # ------------------------------------------------------------ simulated
@@ -142,9 +144,9 @@ def test_replay_gives_what_was_recorded(table: Any) -> None:
     pool = ReplayPool(table)
     a, b = pool.workers
 
-    async def run() -> list[Answer]:
+    async def run() -> list[WorkerAnswer]:
         asked = [(a, "q0"), (b, "q0"), (a, "q2"), (b, "q2")]
-        return [await pool.execute(w, Work(0, "x", key=key)) for w, key in asked]
+        return [await pool.execute(w, Subtask(0, "x", key=key)) for w, key in asked]
 
     first, second, third, fourth = run_virtual(run())
     assert (first.correct, second.correct, third.correct) == (True, False, False)
@@ -153,21 +155,21 @@ def test_replay_gives_what_was_recorded(table: Any) -> None:
     assert first.mock
     assert fourth.error is not None
     assert fourth.error.kind == "refused"
-    assert pool.knows(a, Work(0, "x", key="q0"))
-    assert not pool.knows(b, Work(0, "x", key="q2"))
+    assert pool.knows(a, Subtask(0, "x", key="q0"))
+    assert not pool.knows(b, Subtask(0, "x", key="q2"))
 
 
 def test_replay_without_a_key_takes_a_row_of_the_type(table: Any) -> None:
     pool = ReplayPool(table)
-    rows = {pool.row(Work(0, "say", seeds=SeedTree(0, (i,)))) for i in range(50)}
+    rows = {pool.row(Subtask(0, "say", seeds=SeedTree(0, (i,)))) for i in range(50)}
     assert rows == {1, 2}
     with pytest.raises(ConfigError, match="no row 'q9'"):
-        pool.row(Work(0, "say", key="q9"))
+        pool.row(Subtask(0, "say", key="q9"))
 
 
 def test_a_plan_runs_on_replayed_outcomes(table: Any) -> None:
     executor = Executor(ReplayPool(table), cascade(["a", "b"]))
-    hints = {0: Hint(key="q0"), 1: Hint(key="q1")}
+    hints = {0: NodeHint(key="q0"), 1: NodeHint(key="q1")}
     found = run_virtual(executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints))
     assert found.success
     assert found.pool == "replay"
@@ -222,13 +224,13 @@ def at(url: str, name: str = "a", **fields: Any) -> Worker:
     return Worker(name, **given)
 
 
-def ask(url: str, work: Work | None = None, **pool: Any) -> Answer:
+def ask(url: str, work: Subtask | None = None, **pool: Any) -> WorkerAnswer:
     worker = at(url)
 
-    async def run() -> Answer:
+    async def run() -> WorkerAnswer:
         asked = OpenAIPool([worker], **pool)
         try:
-            return await asked.execute(worker, work or Work(0, "x", prompt="Say hello."))
+            return await asked.execute(worker, work or Subtask(0, "x", prompt="Say hello."))
         finally:
             await asked.close()
 
@@ -243,7 +245,7 @@ def test_the_cost_is_what_the_server_says_was_used() -> None:
         return 200, completion("hello")
 
     with server(reply) as url:
-        answer = ask(url, Work(0, "x", prompt="Say hello.", max_tokens=7))
+        answer = ask(url, Subtask(0, "x", prompt="Say hello.", max_tokens=7))
     assert (answer.output, answer.tokens_in, answer.tokens_out) == ("hello", 10, 5)
     assert answer.cost == 10 * 1.0 + 5 * 2.0
     assert answer.error is None
@@ -276,7 +278,7 @@ def test_every_failure_is_typed_and_paid_for_as_it_is(
 ) -> None:
     with server(lambda body: answered) as url:
         answer = ask(url)
-    work = Work(0, "x", prompt="Say hello.")
+    work = Subtask(0, "x", prompt="Say hello.")
     bound = OpenAIPool([at(url)]).estimate(at(url), work).bound
     assert (answer.error.kind if answer.error else None) == kind
     assert answer.cost == {"no": 0.0, "usage": 20.0, "bound": bound}[paid]
@@ -320,7 +322,7 @@ def test_keys_come_from_the_environment_and_go_to_their_own_server_only() -> Non
         async def run() -> None:
             pool = OpenAIPool(workers, environ=environ)
             for worker in workers:
-                await pool.execute(worker, Work(0, "x", prompt="y"))
+                await pool.execute(worker, Subtask(0, "x", prompt="y"))
             await pool.close()
 
         asyncio.run(run())
@@ -340,7 +342,7 @@ def test_the_bound_holds_for_text_of_any_language() -> None:
     """A token is at least one byte, so bytes bound tokens where characters would not."""
     worker = at("http://h/v1")
     estimate = OpenAIPool([worker]).estimate(
-        worker, Work(0, "x", prompt="漢字" * 100, max_tokens=10)
+        worker, Subtask(0, "x", prompt="漢字" * 100, max_tokens=10)
     )
     assert estimate.bound >= worker.cost(600, 10)
     assert estimate.cost < estimate.bound
@@ -445,7 +447,7 @@ async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
             verifiers=Verifiers(make_verifier({"kind": "exact"})),
             settings=ExecutorSettings(backoff=0.01),
         )
-        hints = {0: Hint(expected="4"), 1: Hint(expected=16)}
+        hints = {0: NodeHint(expected="4"), 1: NodeHint(expected=16)}
         found = await executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints)
         await pool.close()
     assert found.success
@@ -454,13 +456,13 @@ async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
 
 
 async def test_a_pool_can_be_used_again_on_another_loop() -> None:
-    def run_in_thread() -> Answer:
-        return asyncio.run(pool.execute(worker, Work(0, "x", prompt="y")))
+    def run_in_thread() -> WorkerAnswer:
+        return asyncio.run(pool.execute(worker, Subtask(0, "x", prompt="y")))
 
     with server(lambda body: (200, completion("x"))) as url:
         worker = at(url)
         pool = OpenAIPool([worker])
-        first = await pool.execute(worker, Work(0, "x", prompt="y"))
+        first = await pool.execute(worker, Subtask(0, "x", prompt="y"))
         second = await asyncio.to_thread(run_in_thread)
         await pool.close()
     assert first.output == second.output == "x"

@@ -10,7 +10,7 @@ import torch
 from routing_world import table
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.routing.predictor import (
@@ -37,7 +37,7 @@ def fitted(halves: tuple[OutcomeTable, OutcomeTable]) -> OutcomePredictor:
 
 def test_the_nearest_text_is_the_same_text_unless_it_is_ones_own() -> None:
     texts = ["sort a list in python", "translate this to french", "sort the list in python now"]
-    index = Neighbours.of(texts)
+    index = NearestTexts.of(texts)
     places, cosines = index.nearest([hashed(texts[0])], 2)
     assert places[0, 0] == 0
     assert cosines[0, 0] == pytest.approx(1.0, abs=1e-5)

@@ -22,10 +22,10 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.policy import ModelSelector, States
+from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector
 from tutelage.orchestration.routing.router import LearnedRouter
 from tutelage.orchestration.routing.simulator import WorkflowSimulator
-from tutelage.orchestration.routing.workflows import Scenario, Workflows
+from tutelage.orchestration.routing.workflows import Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
 SCENARIOS = {
@@ -46,7 +46,7 @@ def shaken_model() -> ModelSelector:
     return model
 
 
-def execute(flows: Workflows, b: int, scenario: Scenario, router: object) -> Execution:
+def execute(flows: WorkflowBatch, b: int, scenario: Scenario, router: object) -> Execution:
     table = world(scenario).val.table
     plan, hints = as_plan(table, flows, b)
     executor = Executor(
@@ -66,7 +66,7 @@ def execute(flows: Workflows, b: int, scenario: Scenario, router: object) -> Exe
 def test_executor_and_environment_take_the_same_actions(name: str, trained: bool) -> None:
     scenario = SCENARIOS[name]
     here = world(scenario)
-    flows = Workflows.draw(here.val, 40, SeedTree(2).child(name))
+    flows = WorkflowBatch.draw(here.val, 40, SeedTree(2).child(name))
     model = shaken_model() if trained else None
     router = LearnedRouter(here.train.predictor, here.terms, model)
     simulator = WorkflowSimulator(here.val, flows, here.terms)
@@ -112,20 +112,20 @@ def test_executor_and_environment_take_the_same_actions(name: str, trained: bool
 
 def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
     if router.model is None:
-        from tutelage.orchestration.routing.situation import look_ahead
+        from tutelage.orchestration.routing.decisions import look_ahead
 
         utility = look_ahead(at, router.terms)  # pyright: ignore
         best = np.full_like(utility, -np.inf)
         best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
         return best
     with torch.no_grad():
-        return router.model(States.of(at, router.terms))[0].numpy()  # pyright: ignore
+        return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()  # pyright: ignore
 
 
 def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
     scenario = SCENARIOS["free"]
     here = world(scenario)
-    flows = Workflows.draw(here.val, 12, SeedTree(4))
+    flows = WorkflowBatch.draw(here.val, 12, SeedTree(4))
     seen: list[tuple[RouteState, Choice]] = []
 
     class Watched(LearnedRouter):
@@ -151,7 +151,7 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
     table = here.val.table
     stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
     renamed = replace(table, workers=(*table.workers[:-1], stranger))
-    flows = Workflows.draw(here.val, 1, SeedTree(6))
+    flows = WorkflowBatch.draw(here.val, 1, SeedTree(6))
     plan, hints = as_plan(renamed, flows, 0)
     router = LearnedRouter(here.train.predictor, here.terms)
     executor = Executor(

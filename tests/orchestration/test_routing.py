@@ -10,12 +10,18 @@ from executing import ScriptedPool, plan_of, run_plan, workers, wrong
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, RewardWeights
-from tutelage.orchestration.execution.workers import Answer, Estimate, Latency, Work, Worker
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Worker,
+    WorkerAnswer,
+    WorkerEstimate,
+)
 from tutelage.orchestration.routing.contract import (
     Choice,
+    PreviousTry,
     RandomRouter,
     RouteState,
-    Tried,
     cascade,
     cheapest,
     fastest,
@@ -31,19 +37,21 @@ WORKERS = (
 )
 
 
-def state(*closed: int, tries: tuple[Tried, ...] = (), accept: bool = False) -> RouteState:
+def state(*closed: int, tries: tuple[PreviousTry, ...] = (), accept: bool = False) -> RouteState:
     return RouteState(
         plan=plan_of(()),
-        work=Work(0, "t0", "text"),
+        work=Subtask(0, "t0", "text"),
         workers=WORKERS,
         mask=(*(i not in closed for i in range(3)), accept, True),
-        estimates=tuple(Estimate(w.price_out, w.latency.seconds, w.price_out) for w in WORKERS),
+        estimates=tuple(
+            WorkerEstimate(w.price_out, w.latency.seconds, w.price_out) for w in WORKERS
+        ),
         tries=tries,
         references=References(9.0, 2.0),
     )
 
 
-FAILED = (Tried(1, Answer("x"), False),)
+FAILED = (PreviousTry(1, WorkerAnswer("x"), False),)
 
 
 def test_each_takes_its_best_and_then_the_next() -> None:

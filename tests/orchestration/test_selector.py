@@ -20,26 +20,26 @@ from tutelage.orchestration.routing.choosers import (
     Chooser,
     baselines,
     oracle,
-    play,
+    run_chooser,
 )
+from tutelage.orchestration.routing.decisions import DecisionBatch, look_ahead
 from tutelage.orchestration.routing.evaluation import aiq, hull, pareto_front
 from tutelage.orchestration.routing.learning import collect
 from tutelage.orchestration.routing.policy import (
     SCALE,
+    DecisionFeatures,
     ModelSelector,
-    States,
     compute_gae,
     draw_actions,
 )
 from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.simulator import WorkflowSimulator
-from tutelage.orchestration.routing.situation import Situation, look_ahead
-from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
+from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
 
-def flows_of(count: int = 60, scenario: Scenario | None = None) -> Workflows:
-    return Workflows.draw(world(scenario).val, count, SeedTree(9).child("flows"))
+def flows_of(count: int = 60, scenario: Scenario | None = None) -> WorkflowBatch:
+    return WorkflowBatch.draw(world(scenario).val, count, SeedTree(9).child("flows"))
 
 
 def rules(seed: int = 0) -> dict[str, Chooser]:
@@ -47,7 +47,7 @@ def rules(seed: int = 0) -> dict[str, Chooser]:
     return baselines(here.train.table, here.terms, SeedTree(seed))
 
 
-def first_situation(count: int = 60) -> tuple[WorkflowSimulator, Situation]:
+def first_situation(count: int = 60) -> tuple[WorkflowSimulator, DecisionBatch]:
     here = world()
     simulator = WorkflowSimulator(here.val, flows_of(count), here.terms)
     return simulator, simulator.observe(simulator.rows)
@@ -84,7 +84,7 @@ def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) ->
 def test_budgets_and_tries_and_deadlines_hold() -> None:
     scenario = Scenario(budgets=1.0, deadlines=1.0, deadline_range=(0.5, 1.5))
     here, flows = world(scenario), flows_of(200, scenario)
-    outcome = play(here.val, flows, here.terms, rules(2)["random"])
+    outcome = run_chooser(here.val, flows, here.terms, rules(2)["random"])
     assert (outcome.cost_B <= flows.budget_B + 1e-12).all()
     assert (outcome.latency_B <= flows.deadline_B + 1e-9).all()
     assert outcome.late_B.any()
@@ -96,7 +96,7 @@ def test_budgets_and_tries_and_deadlines_hold() -> None:
 def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
     scenario = Scenario(rates=VerifierRates(0.7, 0.4), budgets=0.0, deadlines=0.0)
     here, flows = world(scenario), flows_of(200, scenario)
-    outcome = play(here.val, flows, here.terms, rules()["kNN, escalating"])
+    outcome = run_chooser(here.val, flows, here.terms, rules()["kNN, escalating"])
     assert (outcome.success_B & (outcome.verified_B < 1)).any()
     assert (~outcome.success_B & (outcome.verified_B == 1)).any()
 
@@ -104,17 +104,17 @@ def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
 def test_a_workflow_longer_than_allowed_is_given_up() -> None:
     here, flows = world(), flows_of()
     terms = replace(here.terms, max_steps=2)
-    outcome = play(here.val, flows, terms, rules()["kNN, escalating"])
+    outcome = run_chooser(here.val, flows, terms, rules()["kNN, escalating"])
     assert outcome.steps_B.max() == 2
     assert (outcome.stopped_B | (outcome.steps_B <= 2)).all()
 
 
 def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
     here = world()
-    fewer = Board.of(
+    fewer = QueryTable.of(
         here.val.table.only(here.val.table.names[:3]), here.train.predictor, here.train.scenario
     )
-    mine, theirs = flows_of(), Workflows.draw(fewer, 60, SeedTree(9).child("flows"))
+    mine, theirs = flows_of(), WorkflowBatch.draw(fewer, 60, SeedTree(9).child("flows"))
     assert np.array_equal(mine.query_BN, theirs.query_BN)
     assert np.array_equal(mine.parents_BNN, theirs.parents_BNN)
 
@@ -124,10 +124,10 @@ def test_a_query_that_nobody_can_do_is_refused() -> None:
     table = here.val.table
     able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
     with pytest.raises(ConfigError, match="no worker can do query"):
-        Board.of(replace(table, workers=able), here.train.predictor, here.train.scenario)
+        QueryTable.of(replace(table, workers=able), here.train.predictor, here.train.scenario)
     strangers = replace(table, workers=tuple(replace(w, name=f"x{w.name}") for w in table.workers))
     with pytest.raises(ConfigError, match="knows no worker"):
-        Board.of(strangers, here.train.predictor, here.train.scenario)
+        QueryTable.of(strangers, here.train.predictor, here.train.scenario)
 
 
 def test_a_pool_that_is_free_still_has_a_reward() -> None:
@@ -136,9 +136,9 @@ def test_a_pool_that_is_free_still_has_a_reward() -> None:
         replace(worker, price_in=0.0, price_out=0.0) for worker in here.train.predictor.workers
     )
     table = replace(here.val.table, workers=free, costs_QW=0 * here.val.table.costs_QW)
-    board = Board.of(table, replace(here.train.predictor, workers=free), here.train.scenario)
-    flows = Workflows.draw(board, 40, SeedTree(1))
-    outcome = play(board, flows, here.terms, rules()["one-step lookahead"])
+    board = QueryTable.of(table, replace(here.train.predictor, workers=free), here.train.scenario)
+    flows = WorkflowBatch.draw(board, 40, SeedTree(1))
+    outcome = run_chooser(board, flows, here.terms, rules()["one-step lookahead"])
     assert np.isfinite(outcome.reward_B).all()
     assert (outcome.cost_B == 0).all()
 
@@ -158,7 +158,7 @@ def test_a_scenario_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
 def test_an_untrained_policy_is_the_soft_lookahead() -> None:
     _, at = first_situation()
     terms = world().terms
-    states = States.of(at, terms)
+    states = DecisionFeatures.of(at, terms)
     logp_DA, _ = ModelSelector(4)(states)
     utility_DA = look_ahead(at, terms)
     assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
@@ -174,7 +174,7 @@ def test_an_untrained_policy_is_the_soft_lookahead() -> None:
 
 def test_what_the_mask_forbids_has_no_probability() -> None:
     _, at = first_situation()
-    logp_DA, _ = ModelSelector(0)(States.of(at, world().terms))
+    logp_DA, _ = ModelSelector(0)(DecisionFeatures.of(at, world().terms))
     assert (logp_DA.exp()[~torch.from_numpy(at.mask_DA)] == 0).all()
     drawn = draw_actions(logp_DA, np.linspace(0, 1, len(logp_DA)))
     assert at.mask_DA[np.arange(len(drawn)), drawn.numpy()].all()
@@ -186,11 +186,11 @@ def test_the_order_of_workers_does_not_matter() -> None:
     with torch.no_grad():
         model.point.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
         model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
-    states = States.of(at, world().terms)
+    states = DecisionFeatures.of(at, world().terms)
     workers = states.workers_DWF.shape[1]
     order = torch.randperm(workers, generator=torch.Generator().manual_seed(3))
     actions = torch.cat([order, torch.tensor([workers, workers + 1])])
-    turned = States(
+    turned = DecisionFeatures(
         states.workers_DWF[:, order],
         states.context_DF,
         states.prior_DA[:, actions],
@@ -227,7 +227,7 @@ def test_trajectories_hold_what_was_executed() -> None:
         mine = batch.time_D == time
         assert batch.row_D[mine].tolist() == rows.tolist()
         at = again.observe(rows)
-        logp_DA, _ = model(States.of(at, here.terms))
+        logp_DA, _ = model(DecisionFeatures.of(at, here.terms))
         actions = batch.actions_D[mine]
         assert torch.allclose(
             logp_DA.gather(1, actions[:, None])[:, 0], batch.log_probs_D[mine], atol=1e-6
@@ -308,7 +308,7 @@ def test_baselines_do_what_their_names_say() -> None:
 def test_the_oracle_is_above_all_and_greedy_above_random() -> None:
     here, flows = world(), flows_of(600)
     rewards = {
-        name: play(here.val, flows, here.terms, choose).reward_B.mean()
+        name: run_chooser(here.val, flows, here.terms, choose).reward_B.mean()
         for name, choose in {**rules(), "oracle": oracle(here.terms)}.items()
     }
     assert max(rewards, key=rewards.__getitem__) == "oracle"

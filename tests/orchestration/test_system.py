@@ -21,6 +21,7 @@ from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings
 from tutelage.orchestration.execution.journal import plan_json, read_plan
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
@@ -28,8 +29,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.worker_files import classic
-from tutelage.orchestration.execution.workers import Answer, Work, Worker
-from tutelage.orchestration.execution.workplace import ExecutorSettings
+from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerAnswer
 from tutelage.orchestration.routing.contract import RandomRouter, cascade
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.tracing import names, rollout_trees
@@ -208,7 +208,7 @@ def recorded(store: Store, pool: Any, *executions: str, **fields: Any) -> None:
 
 
 def test_each_execution_is_a_rollout_with_its_calls_and_its_trace(store: Store) -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return wrong() if (worker.name, work.node) == ("a", 1) else right(cost=0.25)(worker, work)
 
     recorded(store, ScriptedPool(workers("a", "b"), behave), "one")
@@ -267,7 +267,7 @@ def test_a_failed_execution_is_stored_with_its_reason(store: Store) -> None:
 
 
 def test_a_request_that_nobody_answered_is_a_decision_and_no_call(store: Store) -> None:
-    def behave(worker: Worker, work: Work) -> Answer:
+    def behave(worker: Worker, work: Subtask) -> WorkerAnswer:
         return failed("timeout") if worker.name == "a" else right()(worker, work)
 
     recorded(store, ScriptedPool(workers("a", "b"), behave), "one")

@@ -9,13 +9,18 @@ import pytest
 
 from tutelage.errors import ConfigError, RewardError
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
-from tutelage.orchestration.execution.workers import Answer, Verdict, Work, WorkError
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Verification,
+    WorkerAnswer,
+    WorkerError,
+)
 
-WORK = Work(0, "sum", "text")
+WORK = Subtask(0, "sum", "text")
 
 
-def check(verifier: Any, output: str, work: Work = WORK, **answer: Any) -> Verdict:
-    return asyncio.run(verifier.check(work, Answer(output, **answer)))
+def check(verifier: Any, output: str, work: Subtask = WORK, **answer: Any) -> Verification:
+    return asyncio.run(verifier.check(work, WorkerAnswer(output, **answer)))
 
 
 def verifier_of(kind: str, **fields: Any) -> Any:
@@ -39,7 +44,7 @@ def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
 def test_exact_forgives_white_space_and_case_only() -> None:
     assert check(verifier_of("exact", expected="New York"), " new\n york ").passed
     assert not check(verifier_of("exact", expected="42"), "42.0").passed
-    assert check(verifier_of("exact"), "7", Work(0, "sum", expected=7)).passed
+    assert check(verifier_of("exact"), "7", Subtask(0, "sum", expected=7)).passed
     with pytest.raises(ConfigError, match="knows no answer for node 0"):
         check(verifier_of("exact"), "7")
 
@@ -78,10 +83,10 @@ def test_code_must_pass_its_tests_in_the_sandbox() -> None:
 
 def test_an_error_never_passes_and_asks_nobody() -> None:
     class Never:
-        async def check(self, work: Work, answer: Answer) -> Verdict:
+        async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
             raise AssertionError
 
-    verdict = check(Verifiers(Never()), "x", error=WorkError("truncated", "cut"))
+    verdict = check(Verifiers(Never()), "x", error=WorkerError("truncated", "cut"))
     assert not verdict.passed
     assert verdict.reason == "truncated: cut"
 
@@ -91,9 +96,9 @@ def test_a_type_then_its_kind_then_the_default() -> None:
         verifier_of("exact", expected="d"),
         {"sum": verifier_of("exact", expected="s"), "text": verifier_of("exact", expected="t")},
     )
-    assert check(found, "s", Work(0, "sum", "text")).passed
-    assert check(found, "t", Work(0, "other", "text")).passed
-    assert check(found, "d", Work(0, "other", "audio")).passed
+    assert check(found, "s", Subtask(0, "sum", "text")).passed
+    assert check(found, "t", Subtask(0, "other", "text")).passed
+    assert check(found, "d", Subtask(0, "other", "audio")).passed
 
 
 def test_defaults_by_pool() -> None:

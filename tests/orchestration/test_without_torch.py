@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.seeds import SeedTree
 
@@ -40,7 +40,7 @@ def test_an_instruction_is_planned_and_run_without_torch(verb: str, tmp_path: Pa
 def test_the_closest_is_the_nearest_of_the_matrix() -> None:
     flows = generate(builtin_graph(), 60, SeedTree(3))
     known = [flow.instruction for flow in flows[:40]]
-    found = Neighbours.of(known)
+    found = NearestTexts.of(known)
     for flow in flows:
         places, cosines = found.nearest([hashed(flow.instruction)], 2)
         if cosines[0, 0] - cosines[0, 1] > 1e-5:

@@ -13,12 +13,18 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.execution.worker_files import (
     KINDS,
     classic,
-    kind_of,
     read_workers,
+    tool_kind,
     worker_from,
     worker_to,
 )
-from tutelage.orchestration.execution.workers import Latency, Work, Worker, check_workers, legal
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Worker,
+    capable_workers,
+    check_workers,
+)
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
 ROW: dict[str, Any] = {"name": "a", "price_in": 1, "price_out": 2, "latency": 0.5}
@@ -75,10 +81,10 @@ def test_no_workers_and_equal_names_are_refused() -> None:
 
 
 def test_a_work_that_nobody_can_do_names_it_and_what_is_known() -> None:
-    work = Work(3, "sing", "audio")
+    work = Subtask(3, "sing", "audio")
     with pytest.raises(ConfigError, match=r"node 3 .*'sing'.*\['code', 'text'\]"):
-        legal([Worker("a", ("text",)), Worker("b", ("code",))], work)
-    assert legal([Worker("a", ("text",)), Worker("b")], work) == (False, True)
+        capable_workers([Worker("a", ("text",)), Worker("b", ("code",))], work)
+    assert capable_workers([Worker("a", ("text",)), Worker("b")], work) == (False, True)
 
 
 def test_the_preset_has_the_published_prices_and_latencies() -> None:
@@ -109,7 +115,7 @@ def test_the_preset_has_the_published_prices_and_latencies() -> None:
 def test_the_preset_covers_every_tool_of_the_builtin_catalog() -> None:
     for tool in builtin_graph().catalog.tools:
         assert tool.kind in KINDS
-        assert any(legal(classic(), Work(0, tool.name, tool.kind)))
+        assert any(capable_workers(classic(), Subtask(0, tool.name, tool.kind)))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_the_preset_covers_every_tool_of_the_builtin_catalog() -> None:
     ],
 )
 def test_kinds_of_tools(name: str, types: tuple[str, ...], kind: str) -> None:
-    assert kind_of(name, catalog=Catalog((CatalogTool(name, inputs=types),))) == kind
+    assert tool_kind(name, catalog=Catalog((CatalogTool(name, inputs=types),))) == kind
 
 
 # ------------------------------------------------------------ files

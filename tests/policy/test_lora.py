@@ -15,7 +15,7 @@ from tutelage.config.schema import LoraConfig
 from tutelage.engine.backends import make_backend
 from tutelage.errors import ConfigError
 from tutelage.policy.lora import save_adapter, with_lora
-from tutelage.policy.model import Policy, load
+from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
@@ -87,7 +87,7 @@ def test_peft_reads_the_adapters_and_computes_the_same(
 def test_the_saved_policy_is_the_merged_one(case: tuple[Policy, str], tmp_path: Path) -> None:
     policy, _ = case
     policy.save(tmp_path / "merged")
-    whole = load(str(tmp_path / "merged"))
+    whole = load_policy(str(tmp_path / "merged"))
     expected = policy.score(ROWS).logp_K.detach()
     torch.testing.assert_close(whole.score(ROWS).logp_K.detach(), expected, atol=2e-5, rtol=1e-5)
     assert not save_adapter(whole, tmp_path / "none", base="x")

@@ -15,7 +15,7 @@ SMALL, LARGE = 600_000, 500_000_000
 
 
 def test_small_models_use_threads_for_micro_batches() -> None:
-    choice = machine.choose(config("trainer.threads=3", "trainer.device=cpu"), SMALL)
+    choice = machine.choose_compute(config("trainer.threads=3", "trainer.device=cpu"), SMALL)
     assert choice.device.type == "cpu"
     assert choice.numerics.threads == 3
     assert choice.numerics.dtype == torch.float32
@@ -28,7 +28,7 @@ def test_large_models_use_threads_inside_an_operation(monkeypatch: pytest.Monkey
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     settings = config("trainer.threads=3", "trainer.device=cpu")
-    choice = machine.choose(settings, LARGE)
+    choice = machine.choose_compute(settings, LARGE)
     assert choice.numerics.threads == 1
     machine.set_threads(settings, LARGE)
     machine.set_threads(settings, SMALL)
@@ -45,15 +45,15 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
     cases += [(odd, 8, "the cores here") for odd in ("", "0", "many", "-1")]
     for said, count, by in cases:
         monkeypatch.setenv("OMP_NUM_THREADS", said)
-        small = machine.choose(config("trainer.device=cpu"), SMALL)
+        small = machine.choose_compute(config("trainer.device=cpu"), SMALL)
         assert small.numerics.threads == count
         assert f"{count} threads ({by})" in small.reason
-        large = machine.choose(config("trainer.device=cpu"), LARGE)
+        large = machine.choose_compute(config("trainer.device=cpu"), LARGE)
         machine.set_threads(config("trainer.device=cpu"), LARGE)
         assert told.pop() == count
         assert machine.conditions(large)["operation_threads_from"] == by
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    keyed = machine.choose(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
+    keyed = machine.choose_compute(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
     assert "2 threads (trainer.threads)" in keyed.reason
 
 
@@ -64,7 +64,7 @@ def test_who_chose_the_threads_is_no_difference() -> None:
 
 
 def test_a_given_format_is_used_everywhere() -> None:
-    choice = machine.choose(config("model.dtype=bfloat16", "trainer.device=cpu"), SMALL)
+    choice = machine.choose_compute(config("model.dtype=bfloat16", "trainer.device=cpu"), SMALL)
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
     assert not choice.numerics.exact
     assert "model.dtype=bfloat16" in choice.reason
@@ -84,7 +84,7 @@ def test_what_is_said_of_a_correction_is_what_is_configured(
     """On a pretended GPU: bfloat16 by default, and no claim that something mends its rounding."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     settings = config(f"trainer.device={device}", *overrides)
-    choice = machine.choose(settings, SMALL)
+    choice = machine.choose_compute(settings, SMALL)
     differs = device == "auto"
     assert choice.device.type == ("cuda" if differs else "cpu")
     assert choice.numerics.exact is not differs
@@ -95,8 +95,10 @@ def test_what_is_said_of_a_correction_is_what_is_configured(
 def test_bfloat16_on_a_cpu_says_so_too() -> None:
     overrides = ("model.dtype=bfloat16", "trainer.device=cpu")
     said = "rollout.correction=none, which corrects nothing"
-    assert said in machine.choose(config(*overrides), SMALL).reason
-    assert said not in machine.choose(config(*overrides, "algorithm.name=sft"), SMALL).reason
+    assert said in machine.choose_compute(config(*overrides), SMALL).reason
+    assert (
+        said not in machine.choose_compute(config(*overrides, "algorithm.name=sft"), SMALL).reason
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -129,13 +131,14 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
 
 
 def test_the_choice_is_a_function_of_the_machine() -> None:
-    first, again = (machine.choose(config(), SMALL) for _ in range(2))
+    first, again = (machine.choose_compute(config(), SMALL) for _ in range(2))
     assert first == again
 
 
 def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
     one, two = (
-        machine.conditions(machine.choose(config(f"trainer.threads={n}"), SMALL)) for n in (1, 2)
+        machine.conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
+        for n in (1, 2)
     )
     assert one == two
     assert {"torch", "cpu_capability", "matmul", "dtype", "device", "operation_threads"} <= {*one}

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 from tutelage.errors import ModelError
 from tutelage.policy import model as policy_model
 from tutelage.policy.hf_model import HFNetwork
-from tutelage.policy.model import Policy, build, load, load_codec
+from tutelage.policy.model import Policy, build_policy, load_codec, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Shape, Weights
+from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.testing import tiny_policy
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
@@ -138,7 +138,7 @@ def test_the_fused_decoder_computes_what_transformers_computes(
     name: str, tmp_path: Path, one_thread: None
 ) -> None:
     model = random_model(*FUSED[name])
-    policy = load(saved(tmp_path, model))
+    policy = load_policy(saved(tmp_path, model))
     assert isinstance(policy.network, FusedNetwork)
     check_forward_and_gradients(policy, model)
 
@@ -148,7 +148,7 @@ def test_what_the_fused_decoder_would_compute_wrongly_runs_on_its_own_forward(
     name: str, tmp_path: Path, one_thread: None
 ) -> None:
     model = random_model(*FALLBACK[name])
-    policy = load(saved(tmp_path, model))
+    policy = load_policy(saved(tmp_path, model))
     assert isinstance(policy.network, HFNetwork)
     check_forward_and_gradients(policy, model)
 
@@ -159,7 +159,7 @@ def test_gpt2_runs_on_its_own_forward(tmp_path: Path, one_thread: None) -> None:
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
-    policy = load(saved(tmp_path, model))
+    policy = load_policy(saved(tmp_path, model))
     assert isinstance(policy.network, HFNetwork)
     check_forward_and_gradients(policy, model)
 
@@ -169,8 +169,8 @@ def test_fusing_and_cutting_the_tensors_gives_them_back_bit_for_bit(name: str) -
     model = random_model(*FUSED[name])
     state = model.state_dict()
     rotary = model.model.rotary_emb
-    weights = Weights.from_hf(
-        state, Shape.of(model.config), rotary.inv_freq, rotary.attention_scaling
+    weights = DecoderWeights.from_hf(
+        state, DecoderShape.of(model.config), rotary.inv_freq, rotary.attention_scaling
     )
     back = weights.to_hf()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
@@ -183,7 +183,7 @@ def test_a_saved_policy_is_an_ordinary_model_folder(layout: str, tmp_path: Path,
     policy: Policy = tiny(layout)
     policy.save(tmp_path / "policy")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
-    again = load(str(tmp_path / "policy"))
+    again = load_policy(str(tmp_path / "policy"))
     with torch.no_grad():
         wanted = torch.cat([reference_logp(model, row) for row in rows()])
         torch.testing.assert_close(policy.score(rows()).logp_K, wanted, atol=2e-5, rtol=1e-5)
@@ -229,13 +229,13 @@ def test_saving_again_replaces_the_policy_and_leaves_other_files(
     other = fresh("qwen2", 3)
     other.save(policy, replace=True)
     assert (policy / "notes.md").read_text() == "mine"
-    pairs = zip(load(str(policy)).parameters(), other.parameters(), strict=True)
+    pairs = zip(load_policy(str(policy)).parameters(), other.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
 
 
 def test_building_is_a_function_of_the_seed() -> None:
-    first, same, other = (build(["a b c"], size="test", seed=seed) for seed in (1, 1, 2))
+    first, same, other = (build_policy(["a b c"], size="test", seed=seed) for seed in (1, 1, 2))
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), same.parameters(), strict=True)
     )
@@ -244,7 +244,7 @@ def test_building_is_a_function_of_the_seed() -> None:
 
 def test_building_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(5)
-    build(["a"], size="test")
+    build_policy(["a"], size="test")
     drawn = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(drawn, torch.rand(1))
@@ -260,18 +260,18 @@ def test_tensors_are_loaded_by_name(fresh: Any, tiny: Any) -> None:
 
 def test_a_broken_folder_is_refused_with_what_is_wrong(tmp_path: Path, tiny: Any) -> None:
     with pytest.raises(ModelError, match="no folder"):
-        load(str(tmp_path / "nowhere" / "at" / "all"))
+        load_policy(str(tmp_path / "nowhere" / "at" / "all"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"config\.json"):
-        load(str(tmp_path / "empty"))
+        load_policy(str(tmp_path / "empty"))
     tiny("qwen2").save(tmp_path / "mute")
     (tmp_path / "mute" / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="chat template"):
-        load(str(tmp_path / "mute"))
+        load_policy(str(tmp_path / "mute"))
     tiny("qwen2").save(tmp_path / "torn")
     (tmp_path / "torn" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(ModelError, match="weights"):
-        load(str(tmp_path / "torn"))
+        load_policy(str(tmp_path / "torn"))
 
 
 PLAIN = (
@@ -290,7 +290,7 @@ def test_a_template_that_leaves_tools_out_is_refused_where_there_are_some(
     tools = [calculator.spec]
     said = r"leaves tools out.*'calculator'.*agent\.template=qwen2\.5 or .*qwen3"
     with pytest.raises(ModelError, match=said):
-        load(str(tmp_path), tools=tools)
+        load_policy(str(tmp_path), tools=tools)
     _, codec = load_codec(str(tmp_path))
     ask = [Message("user", "What is 6 * 7?")]
     assert "6 * 7" in codec.render_text(ask)
@@ -306,7 +306,7 @@ def test_a_model_with_a_missing_tensor_is_refused(tmp_path: Path, tiny: Any) -> 
     del state["model.norm.weight"]
     save_file(state, tmp_path / "part" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
-        load(str(tmp_path / "part"))
+        load_policy(str(tmp_path / "part"))
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones() -> None:

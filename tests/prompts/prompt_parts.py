@@ -15,7 +15,7 @@ from typing import Any
 from tutelage.engine.usage import Spend
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.job import PromptSearch
-from tutelage.prompts.setup import Setup, setup_from
+from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
@@ -54,7 +54,7 @@ def configured(**keys: Any) -> PromptConfig:
     return resolve_prompt("math", (), {**SMALL, **keys})
 
 
-def set_up(env: Mapping[str, str], **keys: Any) -> Setup:
+def set_up(env: Mapping[str, str], **keys: Any) -> SearchSetup:
     """The same, ready to run."""
     return setup_from(configured(**keys), env, Progress())
 
@@ -73,7 +73,7 @@ class Watched(Observer):
         self.rounds.append(found)
 
 
-def searched(setup: Setup, place: Path, observer: Watched | None = None) -> JSON:
+def searched(setup: SearchSetup, place: Path, observer: Watched | None = None) -> JSON:
     """Run a search in a folder, new or not."""
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     return lifecycle.start(PromptSearch(setup, observer or Watched()), folder, Progress())

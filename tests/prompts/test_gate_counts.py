@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tutelage.errors import EngineError
-from tutelage.prompts.budget import Budget, Limits, Worst
-from tutelage.prompts.contract import Components, Episode, Settings, Slot
-from tutelage.prompts.evaluator import Evaluator, Item, Score
-from tutelage.prompts.gate import judge, sealed_test
-from tutelage.prompts.journal import Journal
+from tutelage.prompts.budget import Limits, SearchBudget, WorstCase
+from tutelage.prompts.contract import Components, Episode, RolloutSlot, Settings
+from tutelage.prompts.evaluator import CandidateScore, EvaluationItem, Evaluator
+from tutelage.prompts.holdout_test import judge, run_holdout_test
+from tutelage.prompts.journal import SearchJournal
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Task
 
@@ -20,9 +20,9 @@ TASKS = [Task(f"t{i}", {"question": str(i)}) for i in range(60)]
 LOST = Episode(None, failure=FailureCause.GRADER_ERROR, feedback="the judge is down")
 
 
-def score(episodes: list[Episode]) -> Score:
-    items = tuple(Item(Mode.TEST, task) for task in TASKS[: len(episodes)])
-    return Score(items, tuple(episodes))
+def score(episodes: list[Episode]) -> CandidateScore:
+    items = tuple(EvaluationItem(Mode.TEST, task) for task in TASKS[: len(episodes)])
+    return CandidateScore(items, tuple(episodes))
 
 
 def test_a_graded_reward_has_no_share_of_right_answers() -> None:
@@ -47,14 +47,14 @@ def test_what_was_lost_is_no_wrong_answer() -> None:
 def test_a_test_of_which_too_much_was_lost_is_played_again(tmp_path: Path) -> None:
     down = True
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         return LOST if down and task.id in ("t3", "t5") else Episode(1.0, exact=True)
 
     async def opened() -> int:
-        journal = Journal(tmp_path / "journal.db")
-        evaluator = Evaluator(play, Budget(Limits(), Worst()), journal, Settings("f"))
+        journal = SearchJournal(tmp_path / "journal.db")
+        evaluator = Evaluator(play, SearchBudget(Limits(), WorstCase()), journal, Settings("f"))
         seed, best = {"prompt": "a"}, {"prompt": "b"}
-        found = await sealed_test(evaluator, seed, best, TASKS, SeedTree(0))
+        found = await run_holdout_test(evaluator, seed, best, TASKS, SeedTree(0))
         return found.seed_sums.judged
 
     with pytest.raises(EngineError, match=r"58 of 60 test rollouts of the seed prompt.*judge is"):

@@ -19,16 +19,16 @@ from tutelage.prompts import (
     Components,
     Episode,
     Limits,
-    Reply,
-    Result,
+    OptimiserReply,
     Screen,
+    SearchResult,
     Settings,
     Splits,
     optimise,
 )
-from tutelage.prompts.blame import evidence, suspect
-from tutelage.prompts.contract import Slot
-from tutelage.prompts.evaluator import Item, Score
+from tutelage.prompts.contract import RolloutSlot
+from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
+from tutelage.prompts.failure_attribution import evidence, suspected_component
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.runs.rounds import Observer, Round
 from tutelage.types import Message, Mode, Task
@@ -55,7 +55,7 @@ class Heard(Observer):
 
 async def searched(
     algorithm: Algorithm, settings: Settings = SETTINGS, heard: Heard | None = None
-) -> Result:
+) -> SearchResult:
     ask = clerk_optimiser(settings.seed) if algorithm.needs_optimiser else None
     play = clerk_agent(settings.seed)
     return await optimise(algorithm, SEED, DATA, play, settings, ask=ask, observer=heard)
@@ -82,7 +82,7 @@ async def test_classical_settings_lift_the_prompt_too(algorithm: APO) -> None:
 
 
 async def test_brute_force_plays_everything_in_full_and_halving_does_not() -> None:
-    def whole(result: Result) -> list[int]:
+    def whole(result: SearchResult) -> list[int]:
         scored = [e.scores["val"]["n"] for e in result.lineage if "val" in e.scores]
         return [n for n in scored if n == len(DATA.val)]
 
@@ -108,7 +108,7 @@ async def test_paraphrases_are_asked_for_and_stand_in_the_lineage() -> None:
     asked: list[str] = []
     optimiser = clerk_optimiser(0)
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         asked.append(step_key)
         return await optimiser(role, messages, step_key)
 
@@ -122,17 +122,24 @@ async def test_paraphrases_are_asked_for_and_stand_in_the_lineage() -> None:
 # ------------------------------------------------------------ blame
 
 
-def score(*episodes: Episode) -> Score:
-    items = tuple(Item(Mode.TRAIN, Task(f"t{i}", {"question": "q"})) for i in range(len(episodes)))
-    return Score(items, episodes)
+def score(*episodes: Episode) -> CandidateScore:
+    items = tuple(
+        EvaluationItem(Mode.TRAIN, Task(f"t{i}", {"question": "q"})) for i in range(len(episodes))
+    )
+    return CandidateScore(items, episodes)
 
 
 def test_turns_go_round_among_the_blamed_the_most_blamed_first() -> None:
     names = ["a", "b", "c", "c#2"]
     blamed = score(Episode(0.0, blame=("c", "a")), Episode(0.5, blame=("c",)))
-    assert [suspect(names, [blamed], turn) for turn in range(4)] == ["c", "c#2", "a", "c"]
+    assert [suspected_component(names, [blamed], turn) for turn in range(4)] == [
+        "c",
+        "c#2",
+        "a",
+        "c",
+    ]
     solved = score(Episode(1.0, blame=("b",)), Episode(0.0))
-    assert [suspect(names, [solved], turn) for turn in range(5)] == [*names, "a"]
+    assert [suspected_component(names, [solved], turn) for turn in range(5)] == [*names, "a"]
 
 
 def test_evidence_is_of_failures_that_blame_the_component() -> None:
@@ -151,7 +158,7 @@ async def test_an_agent_with_two_prompts_has_the_guilty_one_edited() -> None:
     optimiser = clerk_optimiser(0)
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         found = await agent({"prompt": components["worker"]}, task, slot)
         return replace(found, blame=() if found.exact else ("worker",))
 
@@ -165,7 +172,7 @@ async def test_an_agent_with_two_prompts_has_the_guilty_one_edited() -> None:
 # ------------------------------------------------------------ demonstrations
 
 
-async def shown(components: Components, task: Task, slot: Slot) -> Episode:
+async def shown(components: Components, task: Task, slot: RolloutSlot) -> Episode:
     """Right when it has been shown two other tasks, or its own number is even."""
     shots = Demonstrations.read(components[DEMONSTRATIONS]).without(task.id).shots
     right = len(shots) >= 2 or int(task.id.rpartition("-")[2]) % 2 == 0
@@ -174,9 +181,9 @@ async def shown(components: Components, task: Task, slot: Slot) -> Episode:
 
 @pytest.mark.parametrize("algorithm", [APO(rounds=2), GEPA(rounds=8), GRIPS(steps=2), Screen()])
 async def test_demonstrations_are_tried_by_every_algorithm(algorithm: Algorithm) -> None:
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         assert DEMONSTRATIONS not in messages[1].content.partition("\n")[0]  # pyright: ignore
-        return Reply(f"<prompt>\nHelp well, {step_key}.\n</prompt>")
+        return OptimiserReply(f"<prompt>\nHelp well, {step_key}.\n</prompt>")
 
     def tasks(split: str, count: int) -> list[Task]:
         return [Task(f"{split}-{i}", {"question": f"{split} {i}"}) for i in range(count)]
@@ -224,10 +231,10 @@ async def test_every_candidate_is_told_of_once(algorithm: Algorithm) -> None:
 
 
 async def test_an_agent_knows_which_rollout_it_is_asked_for() -> None:
-    slots: list[Slot] = []
+    slots: list[RolloutSlot] = []
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         slots.append(slot)
         return await agent(components, task, slot)
 

@@ -12,24 +12,24 @@ from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts import (
     APO,
     GEPA,
-    Budget,
-    BudgetSpent,
+    BudgetExceeded,
     Components,
     Episode,
-    Journal,
     Limits,
     Play,
     Screen,
+    SearchBudget,
+    SearchJournal,
     Spend,
     Usage,
-    Worst,
+    WorstCase,
     choose,
 )
-from tutelage.prompts.contract import Settings, Slot
-from tutelage.prompts.edits import Regions, Rejected, Rules, parse
-from tutelage.prompts.evaluator import Evaluator, Item, Job, cache_key
-from tutelage.prompts.gate import Verdict, judge
+from tutelage.prompts.contract import RolloutSlot, Settings
+from tutelage.prompts.edits import EditableRegions, EditRules, RejectedEdit, parse
+from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, cache_key
 from tutelage.prompts.gepa import frontier
+from tutelage.prompts.holdout_test import Verdict, judge
 from tutelage.prompts.requests import cut
 from tutelage.resources import PromptTemplate
 from tutelage.seeds import SeedTree
@@ -39,14 +39,16 @@ from tutelage.types import FailureCause, Mode, Task
 TASKS = [
     Task(f"t{i}", {"question": f"How many in row {i}?", "answer": f"x{i}yz"}) for i in range(10)
 ]
-ITEMS = [Item(Mode.VAL, task) for task in TASKS]
+ITEMS = [EvaluationItem(Mode.VAL, task) for task in TASKS]
 
 
 def evaluator(
-    play: Play, budget: Budget | None = None, runners: int = 8, timeout: float = 60.0
+    play: Play, budget: SearchBudget | None = None, runners: int = 8, timeout: float = 60.0
 ) -> Evaluator:
-    ceiling = budget or Budget(Limits())
-    return Evaluator(play, ceiling, Journal(), Settings("f", runners=runners, timeout=timeout))
+    ceiling = budget or SearchBudget(Limits())
+    return Evaluator(
+        play, ceiling, SearchJournal(), Settings("f", runners=runners, timeout=timeout)
+    )
 
 
 # ------------------------------------------------------------ budget
@@ -59,16 +61,16 @@ def test_a_budget_is_never_overshot_whatever_runs_at_once(
 ) -> None:
     played = 0
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         nonlocal played
         played += 1
         await asyncio.sleep(0)
         return Episode(1.0, usage=Usage(2, 7))
 
     async def main() -> Spend:
-        budget = Budget(Limits(rollouts=limit), Worst(rollout=Usage(2, 9)))
+        budget = SearchBudget(Limits(rollouts=limit), WorstCase(rollout=Usage(2, 9)))
         shared = evaluator(play, budget, runners=runners)
-        jobs = [Job("c", {"p": str(i)}, ITEMS[:n]) for i, n in enumerate(batches)]
+        jobs = [EvaluationJob("c", {"p": str(i)}, ITEMS[:n]) for i, n in enumerate(batches)]
         await asyncio.gather(*(shared.evaluate([j]) for j in jobs), return_exceptions=True)
         return budget.spent
 
@@ -79,20 +81,20 @@ def test_a_budget_is_never_overshot_whatever_runs_at_once(
 
 def test_a_ceiling_on_tokens_needs_the_worst_case_and_then_holds() -> None:
     with pytest.raises(ConfigError, match="worst case"):
-        Budget(Limits(tokens=100))
-    budget = Budget(Limits(tokens=100), Worst(rollout=Usage(1, 40)))
+        SearchBudget(Limits(tokens=100))
+    budget = SearchBudget(Limits(tokens=100), WorstCase(rollout=Usage(1, 40)))
     need = budget.worst.of_rollout()
     budget.reserve(need * 2)
-    with pytest.raises(BudgetSpent, match="tokens"):
+    with pytest.raises(BudgetExceeded, match="tokens"):
         budget.reserve(need)
     budget.settle(need * 2, Spend(rollouts=2, tokens=30))
     budget.reserve(need)
 
 
 def test_idle_rounds_end_a_search_that_spends_nothing() -> None:
-    budget = Budget(Limits(idle_rounds=2))
+    budget = SearchBudget(Limits(idle_rounds=2))
     budget.end_round()
-    with pytest.raises(BudgetSpent, match="idle"):
+    with pytest.raises(BudgetExceeded, match="idle"):
         budget.end_round()
 
 
@@ -101,27 +103,29 @@ def test_idle_rounds_end_a_search_that_spends_nothing() -> None:
 
 def test_the_cache_key_tells_apart_all_that_matters_and_no_positions() -> None:
     task = TASKS[0]
-    base = cache_key({"a": "1", "b": "2"}, Item(Mode.VAL, task), "f")
-    assert base == cache_key({"b": "2", "a": "1"}, Item(Mode.VAL, Task(task.id, task.fields)), "f")
+    base = cache_key({"a": "1", "b": "2"}, EvaluationItem(Mode.VAL, task), "f")
+    assert base == cache_key(
+        {"b": "2", "a": "1"}, EvaluationItem(Mode.VAL, Task(task.id, task.fields)), "f"
+    )
     others = [
-        cache_key({"a": "1", "b": "3"}, Item(Mode.VAL, task), "f"),
-        cache_key({"a": "1", "b": "2"}, Item(Mode.TRAIN, task), "f"),
-        cache_key({"a": "1", "b": "2"}, Item(Mode.VAL, task, 1), "f"),
-        cache_key({"a": "1", "b": "2"}, Item(Mode.VAL, TASKS[1]), "f"),
-        cache_key({"a": "1", "b": "2"}, Item(Mode.VAL, task), "g"),
+        cache_key({"a": "1", "b": "3"}, EvaluationItem(Mode.VAL, task), "f"),
+        cache_key({"a": "1", "b": "2"}, EvaluationItem(Mode.TRAIN, task), "f"),
+        cache_key({"a": "1", "b": "2"}, EvaluationItem(Mode.VAL, task, 1), "f"),
+        cache_key({"a": "1", "b": "2"}, EvaluationItem(Mode.VAL, TASKS[1]), "f"),
+        cache_key({"a": "1", "b": "2"}, EvaluationItem(Mode.VAL, task), "g"),
     ]
     assert len({base, *others}) == 6
 
 
 async def test_failures_count_zero_and_their_text_is_evidence() -> None:
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         if task.id == "t0":
             await asyncio.sleep(60)
         if task.id == "t1":
             raise KeyError("no such tool")
         return Episode(None if task.id == "t2" else float("nan") if task.id == "t3" else 1.0)
 
-    (score,) = await evaluator(play, timeout=1.0).evaluate([Job("c", {}, ITEMS)])
+    (score,) = await evaluator(play, timeout=1.0).evaluate([EvaluationJob("c", {}, ITEMS)])
     assert score.rewards == (0, 0, 0, 0, 1, 1, 1, 1, 1, 1)
     causes = [e.failure for e in score.episodes[:4]]
     assert causes[:2] == [FailureCause.TIMEOUT, FailureCause.AGENT_ERROR]
@@ -132,13 +136,13 @@ async def test_failures_count_zero_and_their_text_is_evidence() -> None:
 
 
 async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         if int(task.id[1:]) < int(components["lost"]):
             raise EngineError("away")
         return Episode(1.0)
 
     two, three = await evaluator(play).evaluate(
-        [Job("a", {"lost": "2"}, ITEMS), Job("b", {"lost": "3"}, ITEMS)]
+        [EvaluationJob("a", {"lost": "2"}, ITEMS), EvaluationJob("b", {"lost": "3"}, ITEMS)]
     )
     assert (two.infra_error, three.infra_error) == (False, True)
 
@@ -146,7 +150,7 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
 async def test_all_runners_are_busy_while_slots_are_left() -> None:
     at_once = most = 0
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -154,7 +158,7 @@ async def test_all_runners_are_busy_while_slots_are_left() -> None:
         at_once -= 1
         return Episode(1.0)
 
-    jobs = [Job(c, {"p": c}, ITEMS[:2]) for c in "abcd"]
+    jobs = [EvaluationJob(c, {"p": c}, ITEMS[:2]) for c in "abcd"]
     await evaluator(play, runners=8).evaluate(jobs)
     assert most == 8
 
@@ -164,17 +168,17 @@ async def test_all_runners_are_busy_while_slots_are_left() -> None:
 
 @pytest.mark.parametrize("text", ["Answer.", "{question", "{{question}}", "{other} only"])
 def test_an_edit_that_loses_a_placeholder_is_rejected(text: str) -> None:
-    rules = Rules({"p": "Answer {question}"}, [])
-    with pytest.raises(Rejected, match="placeholders"):
+    rules = EditRules({"p": "Answer {question}"}, [])
+    with pytest.raises(RejectedEdit, match="placeholders"):
         rules.safe("p", text)
 
 
 @given(st.text(alphabet="{}abq question\n\"':", max_size=60))
 def test_whatever_braces_an_edit_has_it_can_be_filled_and_keeps_its_text(noise: str) -> None:
-    rules = Rules({"p": "{question}"}, [])
+    rules = EditRules({"p": "{question}"}, [])
     try:
         safe = rules.safe("p", f"{noise} | {{question}}")
-    except Rejected:
+    except RejectedEdit:
         return
     assert PromptTemplate(safe).placeholders == ("question",)
     assert PromptTemplate(safe).format(question="Q").endswith(" | Q")
@@ -183,12 +187,12 @@ def test_whatever_braces_an_edit_has_it_can_be_filled_and_keeps_its_text(noise: 
 def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> None:
     question = "one two three four five six seven eight nine"
     tasks = [Task("a", {"question": question, "answer": "4711"})]
-    rules = Rules({"p": "Help.", "q": f"Known: {question} 4711"}, tasks)
+    rules = EditRules({"p": "Help.", "q": f"Known: {question} 4711"}, tasks)
     for text in (f"Say: {question}", "It is 4711."):
-        with pytest.raises(Rejected, match="leak"):
+        with pytest.raises(RejectedEdit, match="leak"):
             rules.safe("p", text)
     assert rules.safe("q", f"Known: {question} 4711 more").endswith("more")
-    with pytest.raises(Rejected, match="length"):
+    with pytest.raises(RejectedEdit, match="length"):
         rules.safe("p", "word " * 801)
     assert (
         rules.safe("p", "one two three four five six seven") == "one two three four five six seven"
@@ -196,17 +200,19 @@ def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> N
 
 
 def test_regions_keep_the_rest_untouched_and_must_pair() -> None:
-    regions = Regions({"p": "Head [[optimize]]a[[/optimize]] mid [[optimize]]b[[/optimize]]."})
+    regions = EditableRegions(
+        {"p": "Head [[optimize]]a[[/optimize]] mid [[optimize]]b[[/optimize]]."}
+    )
     assert regions.parts == {"p": "a", "p#2": "b"}
     assert regions.join({"p": "A", "p#2": "B"}) == {"p": "Head A mid B."}
     with pytest.raises(ConfigError, match="pair"):
-        Regions({"p": "[[optimize]] open"})
+        EditableRegions({"p": "[[optimize]] open"})
 
 
 def test_a_reply_is_read_between_its_tags_or_rejected() -> None:
     assert parse("Here:\n<prompt>\nBe good.\n</prompt> done") == "Be good."
     for bad in ("", "Be good.", "<prompt> </prompt>", "<prompt>cut off"):
-        with pytest.raises(Rejected, match="malformed"):
+        with pytest.raises(RejectedEdit, match="malformed"):
             parse(bad)
 
 
@@ -232,10 +238,10 @@ def test_the_sign_test_is_exact() -> None:
 
 
 async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         return Episode(float(components["p"] == "good" or task.id > components["p"]))
 
-    jobs = [Job(p, {"p": p}, ITEMS) for p in ("good", "t9", "t3")]
+    jobs = [EvaluationJob(p, {"p": p}, ITEMS) for p in ("good", "t9", "t3")]
     good, bad, fair = await evaluator(play).evaluate(jobs)
     verdicts = [
         judge(a, b, 1, SeedTree(0)).verdict

@@ -22,7 +22,7 @@ from tutelage.prompts import (
     loop,
     optimise,
 )
-from tutelage.prompts.contract import Slot
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.rounds import SearchRound
 from tutelage.types import Mode, Task
 
@@ -49,7 +49,7 @@ async def test_all_that_is_played_for_a_candidate_is_played_in_a_round(
 ) -> None:
     under_way: list[SearchRound] = []
     rounds = 0
-    outside: list[Slot] = []
+    outside: list[RolloutSlot] = []
     plain, agent = loop.search_round, clerk_agent(0)
 
     async def watched(step: SearchRound) -> None:
@@ -61,7 +61,7 @@ async def test_all_that_is_played_for_a_candidate_is_played_in_a_round(
         finally:
             under_way.pop()
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         if not under_way:
             outside.append(slot)
         return await agent(components, task, slot)

@@ -20,17 +20,17 @@ from tutelage.prompts import (
     Algorithm,
     Components,
     Episode,
-    Journal,
     Limits,
-    Reply,
-    Result,
+    OptimiserReply,
     Screen,
+    SearchJournal,
+    SearchResult,
     Settings,
     Splits,
     Verdict,
     optimise,
 )
-from tutelage.prompts.contract import Slot
+from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.gepa import frontier
 from tutelage.runs.rounds import Observer, Round
 from tutelage.types import Message, Task
@@ -46,8 +46,8 @@ async def searched(
     algorithm: Algorithm,
     settings: Settings = SETTINGS,
     data: Splits = DATA,
-    journal: Journal | None = None,
-) -> Result:
+    journal: SearchJournal | None = None,
+) -> SearchResult:
     ask = clerk_optimiser(settings.seed) if algorithm.needs_optimiser else None
     play = clerk_agent(settings.seed)
     return await optimise(algorithm, SEED, data, play, settings, ask=ask, journal=journal)
@@ -95,21 +95,21 @@ async def test_killed_and_resumed_is_the_same_byte_for_byte(
     settings = replace(SETTINGS, runners=1)
     ask = clerk_optimiser(0) if algorithm.needs_optimiser else None
 
-    async def dying(components: Components, task: Task, slot: Slot) -> Episode:
+    async def dying(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         if len(played) == at:
             raise Killed
         played.append((components["prompt"], task.id, slot.sample))
         return await agent(components, task, slot)
 
-    async def living(components: Components, task: Task, slot: Slot) -> Episode:
+    async def living(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         played.append((components["prompt"], task.id, slot.sample))
         return await agent(components, task, slot)
 
-    first = Journal(tmp_path / "journal.db")
+    first = SearchJournal(tmp_path / "journal.db")
     with pytest.raises(BaseExceptionGroup):
         await optimise(algorithm, SEED, DATA, dying, settings, ask=ask, journal=first)
     first.close()
-    second = Journal(tmp_path / "journal.db")
+    second = SearchJournal(tmp_path / "journal.db")
     resumed = await optimise(algorithm, SEED, DATA, living, settings, ask=ask, journal=second)
     second.close()
     assert resumed.lineage.jsonl() == whole.lineage.jsonl()
@@ -119,12 +119,12 @@ async def test_killed_and_resumed_is_the_same_byte_for_byte(
 
 async def test_a_journal_of_another_search_is_refused_without_a_flag(tmp_path: Path) -> None:
     algorithm = GEPA(rounds=2)
-    await searched(algorithm, journal=Journal(tmp_path / "j.db"))
+    await searched(algorithm, journal=SearchJournal(tmp_path / "j.db"))
     other = replace(SETTINGS, fingerprint="another grader")
     with pytest.raises(RunError, match="another agent, grader"):
-        await searched(algorithm, other, journal=Journal(tmp_path / "j.db"))
+        await searched(algorithm, other, journal=SearchJournal(tmp_path / "j.db"))
     accepted = replace(other, accept_changes=True)
-    assert (await searched(algorithm, accepted, journal=Journal(tmp_path / "j.db"))).best
+    assert (await searched(algorithm, accepted, journal=SearchJournal(tmp_path / "j.db"))).best
 
 
 async def test_the_placebo_gives_no_evidence() -> None:
@@ -141,7 +141,7 @@ async def _placebo(seed: int) -> Verdict:
 
 
 async def test_an_agent_that_is_always_right_ends_the_search() -> None:
-    async def perfect(components: Components, task: Task, slot: Slot) -> Episode:
+    async def perfect(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         return Episode(1.0, exact=True)
 
     for algorithm in (APO(), GEPA()):
@@ -151,8 +151,8 @@ async def test_an_agent_that_is_always_right_ends_the_search() -> None:
 
 
 async def test_malformed_optimiser_replies_end_in_the_seed_and_a_full_lineage() -> None:
-    async def mute(role: str, messages: Sequence[Message], step_key: str) -> Reply:
-        return Reply("")
+    async def mute(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
+        return OptimiserReply("")
 
     settings = Settings("clerk", Limits(rollouts=200, optimiser_calls=40))
     result = await optimise(GEPA(), SEED, DATA, clerk_agent(0), settings, ask=mute)
@@ -165,20 +165,22 @@ async def test_malformed_optimiser_replies_end_in_the_seed_and_a_full_lineage() 
 async def test_an_endpoint_that_refuses_stops_the_search_in_its_own_words(
     algorithm: Algorithm, tmp_path: Path
 ) -> None:
-    async def refuse(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def refuse(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         raise RemoteError("the server answered 401: Incorrect API key", 401)
 
     path, play = tmp_path / "j.db", clerk_agent(0)
     with pytest.raises(EngineError, match=r"Incorrect API key.*resume"):
-        await optimise(algorithm, SEED, DATA, play, SETTINGS, ask=refuse, journal=Journal(path))
-    resumed = await searched(algorithm, journal=Journal(path))
+        await optimise(
+            algorithm, SEED, DATA, play, SETTINGS, ask=refuse, journal=SearchJournal(path)
+        )
+    resumed = await searched(algorithm, journal=SearchJournal(path))
     assert resumed.lineage.jsonl() == (await searched(algorithm)).lineage.jsonl()
 
 
 async def test_an_endpoint_that_is_away_for_long_stops_the_search() -> None:
     asked = list[str]()
 
-    async def away(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def away(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         asked.append(step_key)
         raise EngineError("cannot reach the server")
 
@@ -190,7 +192,7 @@ async def test_an_endpoint_that_is_away_for_long_stops_the_search() -> None:
 async def test_a_request_that_is_lost_is_one_proposal_less_and_stands_in_the_lineage() -> None:
     answering = clerk_optimiser(0)
 
-    async def once(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def once(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         if step_key.startswith("apo/0/"):
             raise RemoteError("the server answered 503: busy", 503)
         return await answering(role, messages, step_key)
@@ -205,28 +207,30 @@ async def test_a_request_that_is_lost_is_one_proposal_less_and_stands_in_the_lin
 
 
 async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(tmp_path: Path) -> None:
-    async def away(components: Components, task: Task, slot: Slot) -> Episode:
+    async def away(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         raise EngineError("the server is away")
 
     path = tmp_path / "j.db"
     with pytest.raises(EngineError, match="server is away"):
-        await optimise(Screen(bank=BANK), SEED, DATA, away, SETTINGS, journal=Journal(path))
-    result = await searched(Screen(bank=BANK), journal=Journal(path))
+        await optimise(Screen(bank=BANK), SEED, DATA, away, SETTINGS, journal=SearchJournal(path))
+    result = await searched(Screen(bank=BANK), journal=SearchJournal(path))
     assert result.lineage.jsonl() == (await searched(Screen(bank=BANK))).lineage.jsonl()
 
 
 async def test_a_deadline_is_kept_and_comes_again_at_the_same_place(tmp_path: Path) -> None:
     agent = clerk_agent(0)
 
-    async def slow(components: Components, task: Task, slot: Slot) -> Episode:
+    async def slow(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         await asyncio.sleep(0.01)
         return await agent(components, task, slot)
 
     settings = Settings("clerk", Limits(rollouts=240, seconds=0.2), runners=2)
     path = tmp_path / "j.db"
     ask = clerk_optimiser(0)
-    once = await optimise(GEPA(), SEED, DATA, slow, settings, ask=ask, journal=Journal(path))
-    again = await optimise(GEPA(), SEED, DATA, agent, settings, ask=ask, journal=Journal(path))
+    once = await optimise(GEPA(), SEED, DATA, slow, settings, ask=ask, journal=SearchJournal(path))
+    again = await optimise(
+        GEPA(), SEED, DATA, agent, settings, ask=ask, journal=SearchJournal(path)
+    )
     assert "seconds" in once.ended
     assert again.lineage.jsonl() == once.lineage.jsonl()
     assert again.test == once.test
@@ -253,7 +257,7 @@ async def test_screen_tries_whole_subsets_where_rollouts_are_too_few_for_a_regre
 async def test_two_components_are_both_edited_and_merged() -> None:
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         return await agent({"prompt": "\n".join(components.values())}, task, slot)
 
     seed = {"prompt": clerk.SEED_PROMPT, "style": "Write well."}
@@ -280,7 +284,7 @@ async def test_a_rounds_average_leaves_out_what_was_lost() -> None:
     """One of twelve validation rollouts is lost; the others earn full marks."""
     gone = DATA.val[3].id
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         if task.id == gone:
             raise EngineError("the server is away")
         return Episode(1.0, exact=True)
@@ -306,7 +310,7 @@ async def test_a_lost_rollout_is_no_zero_in_a_minibatch(
     train = {task.id for task in DATA.train}
     gone: list[str] = []
 
-    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         who = "seed" if components == SEED else "child"
         if who == loses and task.id in train and gone in ([], [task.id]):
             gone[:] = [task.id]
@@ -315,9 +319,9 @@ async def test_a_lost_rollout_is_no_zero_in_a_minibatch(
 
     shown: list[Sequence[Message]] = []
 
-    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         shown.append(messages)
-        return Reply(f"<prompt>{clerk.SEED_PROMPT} Take care.</prompt>")
+        return OptimiserReply(f"<prompt>{clerk.SEED_PROMPT} Take care.</prompt>")
 
     paper = GEPA(trials=0, minibatch=6, rounds=1)
     result = await optimise(paper, SEED, DATA, play, SETTINGS, ask=ask)

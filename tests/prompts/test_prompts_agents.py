@@ -24,13 +24,13 @@ from tutelage import (
     tool,
 )
 from tutelage.agents.function import as_agent
-from tutelage.agents.own import load_agent, source_mark
+from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
 from tutelage.prompts import APO, Limits, Settings, Splits, optimise
 from tutelage.prompts.agent import components_of, with_components
 from tutelage.prompts.api import PromptResult
-from tutelage.prompts.contract import Slot
-from tutelage.prompts.play import Subject
+from tutelage.prompts.contract import RolloutSlot
+from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.recipes.prompted import prompted_tasks
@@ -81,7 +81,7 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         def agent(task: dict[str, Any], style: PromptTemplate, llm: LLM) -> float:
             return 1.0
 
-        subject = Subject(as_agent(agent), given, None, policy=policy)
+        subject = AgentSpec(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="grips")
         setup = setup_from(config, {}, Progress(), subject=subject, splits=splits)
@@ -215,7 +215,7 @@ def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
         "print(1.0 if 'kind' in said else 0.25)\n"
     )
     program = ExternalAgent([sys.executable, "agent.py"], output="reward", cwd=tmp_path)
-    before = source_mark(program)
+    before = source_hash(program)
     result = Trainer(
         algorithm=GRIPS(bank=("Be kind.",), steps=1, candidates=1),
         train_dataset=rows(60),
@@ -228,7 +228,7 @@ def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
     assert (result.reward_before, result.reward_after) == (0.25, 1.0)
     assert result.verdict == "improved"
     (tmp_path / "agent.py").write_text("print(1.0)")
-    assert source_mark(program) != before
+    assert source_hash(program) != before
 
 
 @pytest.mark.usefixtures("at_endpoint")
@@ -363,14 +363,14 @@ def test_a_named_reward_blames_the_component_of_its_name(
 
 def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
     from tutelage.agents.function import as_agent
-    from tutelage.prompts.play import Subject
+    from tutelage.prompts.play import AgentSpec
 
     tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
     return setup_from(
         configured(algorithm="apo"),
         env,
         Progress(),
-        subject=Subject(as_agent(agent), NamedResources(resources), None),
+        subject=AgentSpec(as_agent(agent), NamedResources(resources), None),
         splits=Splits(**tasks),
         algorithm=APO(rounds=2),
     )
@@ -478,7 +478,7 @@ async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
     """The search core takes any async function, without files or servers."""
     from tutelage.prompts import Episode
 
-    async def play(components: Any, task: Task, slot: Slot) -> Episode:
+    async def play(components: Any, task: Task, slot: RolloutSlot) -> Episode:
         return Episode(float("kind" in components["p"]))
 
     tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]

@@ -8,7 +8,7 @@ from typing import Any
 from tests.builders import make_attempt, make_call, make_rollout
 
 from tutelage.prompts.agent import components_of, tool_resources
-from tutelage.prompts.episode import blamed, episode_of
+from tutelage.prompts.episode import episode_of, suspected_components
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.tools.builtin import calculator, sum_1_to_n
 from tutelage.tracing import SpanRecord
@@ -47,7 +47,7 @@ def found(
     spans: Sequence[SpanRecord] = (),
 ) -> list[str]:
     attempt = make_attempt(*calls, tool_results=tuple(results), reward=None)
-    return [*blamed(attempt, parts or {}, COMPONENTS, RESOURCES, spans)]
+    return [*suspected_components(attempt, parts or {}, COMPONENTS, RESOURCES, spans)]
 
 
 PLANS, WRITES = call("You plan the work for Ann."), call("You write the answer down.")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.prompts.prompt_parts import searched, served, set_up
 
-from tutelage.prompts import Journal
+from tutelage.prompts import SearchJournal
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.types import JSON
 
@@ -52,7 +52,10 @@ class Kill:
 
 def install(kill: Kill, patch: pytest.MonkeyPatch) -> None:
     """Count the writes that may be the last: one answer in the journal, one batch in the store."""
-    for owner, names in ((Journal, ("put", "forget")), (Store, ("put_rollouts", "set_run_status"))):
+    for owner, names in (
+        (SearchJournal, ("put", "forget")),
+        (Store, ("put_rollouts", "set_run_status")),
+    ):
         for name in names:
             real = getattr(owner, name)
 

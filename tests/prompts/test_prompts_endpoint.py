@@ -12,7 +12,7 @@ import pytest
 from tests.prompts.prompt_parts import KEY, set_up
 
 from tutelage.engine.endpoint import Endpoint, environment, read_endpoints
-from tutelage.engine.meter import Caps, Meter, MeteredClient
+from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, load_prices, price_of
 from tutelage.errors import ConfigError, ContextOverflowError, RemoteError
 from tutelage.prompts.optimiser_client import OptimiserClient, worst_call
@@ -229,8 +229,8 @@ class Fixed:
 
 
 async def test_a_meter_bounds_calls_and_requests_and_never_passes_its_worst() -> None:
-    caps, price = Caps(calls=2, prompt_tokens=100, reply_tokens=10), Price(1, 1)
-    meter = Meter(caps)
+    caps, price = CallLimits(calls=2, prompt_tokens=100, reply_tokens=10), Price(1, 1)
+    meter = UsageMeter(caps)
     asked = MeteredClient(Fixed(None), meter, price)
     with pytest.raises(ContextOverflowError, match="max_prompt_tokens"):
         await asked.chat([Message("user", "x" * 1000)], sampling=Sampling())
@@ -246,6 +246,6 @@ async def test_a_meter_bounds_calls_and_requests_and_never_passes_its_worst() ->
 
 async def test_replies_are_cut_to_what_was_promised() -> None:
     inner = Fixed((1, 1))
-    asked = MeteredClient(inner, Meter(Caps(1, 100, 10)), None)
+    asked = MeteredClient(inner, UsageMeter(CallLimits(1, 100, 10)), None)
     await asked.chat(ASK, sampling=Sampling(max_tokens=500))
     assert inner.sampled[0].max_tokens == 10

@@ -9,8 +9,8 @@ import pytest
 
 from tutelage.errors import EngineError
 from tutelage.prompts import Components, Episode, Limits, Play, Screen, Settings, Splits
-from tutelage.prompts.contract import Slot
-from tutelage.prompts.run import Result, optimise
+from tutelage.prompts.contract import RolloutSlot
+from tutelage.prompts.run import SearchResult, optimise
 from tutelage.prompts.screen import PLAYED, WAVES, effects
 from tutelage.seeds import SeedTree
 from tutelage.types import Task
@@ -26,7 +26,7 @@ def tasks(split: str, count: int) -> list[Task]:
 DATA = Splits(tasks("train", 12), tasks("val", 12), tasks("test", 60))
 
 
-async def gated(components: Components, task: Task, slot: Slot) -> Episode:
+async def gated(components: Components, task: Task, slot: RolloutSlot) -> Episode:
     """Half of the tasks need the rules A and B, half A, B, C and D: no rule alone earns a thing."""
     await asyncio.sleep(0)
     hard = int(task.id.split("-")[1]) % 2 == 1
@@ -34,12 +34,14 @@ async def gated(components: Components, task: Task, slot: Slot) -> Episode:
     return Episode(float(right), right)
 
 
-async def never(components: Components, task: Task, slot: Slot) -> Episode:
+async def never(components: Components, task: Task, slot: RolloutSlot) -> Episode:
     await asyncio.sleep(0)
     return Episode(0.0)
 
 
-async def searched(play: Play, seed: int = 0, rollouts: int = 500, runners: int = 8) -> Result:
+async def searched(
+    play: Play, seed: int = 0, rollouts: int = 500, runners: int = 8
+) -> SearchResult:
     settings = Settings("gated", Limits(rollouts=rollouts), seed=seed, runners=runners)
     return await optimise(Screen(bank=BANK), {"prompt": "Answer."}, DATA, play, settings)
 
@@ -100,7 +102,7 @@ async def test_runners_change_nothing() -> None:
 
 
 async def test_what_ties_with_the_seed_on_the_first_tasks_is_played_on_all() -> None:
-    async def late(components: Components, task: Task, slot: Slot) -> Episode:
+    async def late(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         await asyncio.sleep(0)
         split, number = task.id.split("-")
         right = USEFUL[0] in components["prompt"] or (split != "train" and int(number) < 12)
@@ -115,7 +117,7 @@ async def test_what_ties_with_the_seed_on_the_first_tasks_is_played_on_all() -> 
 
 
 async def test_where_every_trial_is_lost_the_search_stops_with_the_words_of_the_endpoint() -> None:
-    async def lost(components: Components, task: Task, slot: Slot) -> Episode:
+    async def lost(components: Components, task: Task, slot: RolloutSlot) -> Episode:
         await asyncio.sleep(0)
         if task.id.startswith("train"):
             raise EngineError("the endpoint is away")

@@ -15,7 +15,7 @@ from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
-from tutelage.tools import Options, corpus, resolve_tools
+from tutelage.tools import ToolOptions, corpus, resolve_tools
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Sampling
 
@@ -47,7 +47,7 @@ async def test_gold_turns_are_what_the_agent_plays(
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in corpus_rows(0)))
     corpus.build([rows], tmp_path / "corpus.db")
-    tools = resolve_tools(tools_of(kind), Options(str(tmp_path / "corpus.db"), environ={}))
+    tools = resolve_tools(tools_of(kind), ToolOptions(str(tmp_path / "corpus.db"), environ={}))
     agent = AGENTS.find("code" if kind == "code" else "react")(
         tools,
         Sampling(max_tokens=500),

@@ -13,19 +13,19 @@ from tutelage.errors import ConfigError
 from tutelage.recipes import prompt_policy as module
 from tutelage.recipes.prompt_policy import (
     RECORD,
-    Recipe,
+    PolicyRecipe,
     built_policy,
     cache_folder,
     fingerprint,
-    lesson_rows,
     train_policy,
+    training_rows,
 )
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Task
 
-TINY = Recipe(steps=2, cooldown=1, prompts=2, tasks=2, size="test", vocabulary=400)
+TINY = PolicyRecipe(steps=2, cooldown=1, prompts=2, tasks=2, size="test", vocabulary=400)
 
 
 class Told(Progress):
@@ -70,12 +70,14 @@ def test_the_same_recipe_gives_the_same_weights() -> None:
 
 def test_it_learns() -> None:
     told = Told()
-    train_policy(Recipe(40, 10, prompts=4, tasks=4, size="test", vocabulary=400), told)
+    train_policy(PolicyRecipe(40, 10, prompts=4, tasks=4, size="test", vocabulary=400), told)
     assert sum(told.losses[-4:]) / 4 < 0.7 * told.losses[0]
 
 
 def test_another_recipe_is_kept_apart(tmp_path: Path) -> None:
-    other = Recipe(steps=2, cooldown=1, prompts=2, tasks=2, size="test", vocabulary=400, seed=1)
+    other = PolicyRecipe(
+        steps=2, cooldown=1, prompts=2, tasks=2, size="test", vocabulary=400, seed=1
+    )
     folders = {built_policy(tmp_path, recipe=recipe).folder for recipe in (TINY, other)}
     assert len(folders) == 2
     assert fingerprint(TINY) != fingerprint(other)
@@ -88,7 +90,7 @@ def test_other_lessons_are_another_policy(monkeypatch: pytest.MonkeyPatch) -> No
     def other(task: Task, rules: frozenset[str]) -> list[Message]:
         return [Message("assistant", "42")]
 
-    monkeypatch.setattr(module, "lesson", other)
+    monkeypatch.setattr(module, "target_turns", other)
     assert fingerprint(TINY) != before
 
 
@@ -183,7 +185,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Pat
 
 def test_only_what_the_agent_writes_is_trained() -> None:
     policy = train_policy(TINY, Progress())
-    rows = lesson_rows(policy, prompted_tasks("train", 20, 0), TINY, SeedTree(0))
+    rows = training_rows(policy, prompted_tasks("train", 20, 0), TINY, SeedTree(0))
     assert len(rows) == TINY.prompts * TINY.tasks
     for row in rows:
         trained = policy.codec.decode([i for i, m in zip(row.ids, row.mask, strict=True) if m])

@@ -24,8 +24,8 @@ from tutelage.recipes.prompted import (
     PROMPTED_TOOLS,
     SEED_PROMPT,
     draw_prompt,
-    lesson,
     prompted_tasks,
+    target_turns,
 )
 from tutelage.rewards import resolve_reward
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
@@ -43,7 +43,7 @@ ALL = frozenset(RULES)
 
 
 def answer(task: Task, rules: Iterable[Rule]) -> str:
-    return lesson(task, frozenset(rules))[-1].content or ""
+    return target_turns(task, frozenset(rules))[-1].content or ""
 
 
 def exact(task: Task, rules: Iterable[Rule]) -> bool:
@@ -86,7 +86,7 @@ def test_the_right_call_of_a_task_gives_its_answer() -> None:
 def test_results_in_a_lesson_are_what_the_tools_say() -> None:
     rng = random.Random(0)
     for task in TASKS:
-        messages = lesson(task, frozenset(r for r in RULES if rng.random() < 0.5))
+        messages = target_turns(task, frozenset(r for r in RULES if rng.random() < 0.5))
         calls = [call for message in messages for call in message.tool_calls]
         results = [message for message in messages if message.role == "tool"]
         for call, result in zip(calls, results, strict=True):
@@ -116,10 +116,10 @@ def of_family(family: str, beginning: str = "") -> Task:
 
 def test_each_missing_rule_shows_in_its_own_way() -> None:
     product, summed = of_family("arithmetic", "What"), of_family("sum", "Add up")
-    assert not lesson(product, ALL - {"calculator"})[0].tool_calls
-    (wrong,) = lesson(summed, ALL - {"sum"})[0].tool_calls
+    assert not target_turns(product, ALL - {"calculator"})[0].tool_calls
+    (wrong,) = target_turns(summed, ALL - {"sum"})[0].tool_calls
     assert (wrong.name, json.loads(wrong.arguments)["expression"][:2]) == ("calculator", "1+")
-    assert [c.name for c in lesson(summed, ALL - {"single"})[0].tool_calls] == [
+    assert [c.name for c in target_turns(summed, ALL - {"single"})[0].tool_calls] == [
         "sum_1_to_n",
         "calculator",
     ]

@@ -11,8 +11,8 @@ from tutelage.errors import RewardError
 from tutelage.rewards import check, code_tests, compute_reward, resolve_reward
 from tutelage.rewards.code import find_code
 from tutelage.rewards.code_tests import read_tests
-from tutelage.tools import Options
-from tutelage.tools.sandbox import Execution, Sandbox, tier_problems
+from tutelage.tools import ToolOptions
+from tutelage.tools.sandbox import CodeResult, Sandbox, tier_problems
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 needs_sandbox = pytest.mark.skipif(
@@ -30,7 +30,7 @@ ADD_TESTS = [
 async def grade(prediction: str, tests: Any, **fields: Any) -> Reward:
     task = Task("t", {"question": "q", "tests": tests, **fields})
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=prediction)
-    return await compute_reward(resolve_reward("code_reward", Options()), task, attempt)
+    return await compute_reward(resolve_reward("code_reward", ToolOptions()), task, attempt)
 
 
 @needs_sandbox
@@ -239,11 +239,11 @@ async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
     killed: set[str] = set()
     honest = Sandbox.evaluate
 
-    async def evaluate(self: Sandbox, expression: str) -> Execution:
+    async def evaluate(self: Sandbox, expression: str) -> CodeResult:
         if expression not in killed:
             killed.add(expression)
             await self.close()
-            return Execution("", "died")
+            return CodeResult("", "died")
         return await honest(self, expression)
 
     monkeypatch.setattr(Sandbox, "evaluate", evaluate)
@@ -271,7 +271,7 @@ async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
 async def test_rows_of_question_and_answer(code: str, answer: Any, share: float) -> None:
     task = Task("t", {"question": "q", "answer": answer})
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=code)
-    found = await compute_reward(resolve_reward("code_reward", Options()), task, attempt)
+    found = await compute_reward(resolve_reward("code_reward", ToolOptions()), task, attempt)
     assert found.value == share
 
 

@@ -13,7 +13,7 @@ from tutelage.errors import ConfigError, RewardError
 from tutelage.rewards import compute_reward, judge, resolve_reward
 from tutelage.rewards.judge import read_verdict
 from tutelage.testing.loopback import listening
-from tutelage.tools import Options
+from tutelage.tools import ToolOptions
 from tutelage.types import Attempt, RolloutStatus, Task
 
 TASK = Task("t", {"question": "Capital of Norway?", "answer": "Oslo"})
@@ -48,7 +48,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 async def grade(address: str, prediction: str) -> float:
-    options = Options(
+    options = ToolOptions(
         judge_base_url=address, judge_model="big", environ={"TUTELAGE_JUDGE_API_KEY": "k"}
     )
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=prediction)
@@ -99,7 +99,7 @@ def test_no_policy_judges_itself_unnoticed(base: str | None, model: str | None) 
     with pytest.raises(ConfigError, match="never its own judge"):
         resolve_reward(
             "llm_judge",
-            Options(judge_base_url=base, judge_model=model, environ={"OPENAI_API_KEY": "k"}),
+            ToolOptions(judge_base_url=base, judge_model=model, environ={"OPENAI_API_KEY": "k"}),
         )
 
 

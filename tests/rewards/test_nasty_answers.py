@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tutelage.rewards import RewardFunction, compute_reward, resolve_reward
 from tutelage.rewards import math_grader as graders
 from tutelage.rewards.judge import read_verdict
-from tutelage.tools import Options
+from tutelage.tools import ToolOptions
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Attempt, RolloutStatus, Task
 
@@ -65,7 +65,7 @@ def no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", INLINE)
 async def test_nasty_answers_earn_a_finite_number(name: str) -> None:
-    function = resolve_reward(name, Options())
+    function = resolve_reward(name, ToolOptions())
     for text in NASTY:
         for answer in ANSWERS:
             value = await earned(function, text, answer)
@@ -75,7 +75,7 @@ async def test_nasty_answers_earn_a_finite_number(name: str) -> None:
 @pytest.mark.parametrize("name", INLINE)
 async def test_nasty_right_answers_are_no_trouble_either(name: str) -> None:
     """They are a data set's, and equal texts are the way into every branch."""
-    function = resolve_reward(name, Options())
+    function = resolve_reward(name, ToolOptions())
     for text in NASTY:
         if len(text) < 10_000:
             assert math.isfinite(await earned(function, text, text)), text[:60]
@@ -94,7 +94,7 @@ SOUP = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 @given(text=SOUP | st.text(max_size=60), answer=SOUP | st.sampled_from(ANSWERS))
 async def test_any_text_earns_a_finite_number(text: str, answer: Any) -> None:
     for name in INLINE:
-        function = resolve_reward(name, Options())
+        function = resolve_reward(name, ToolOptions())
         assert math.isfinite(await earned(function, text, answer)), name
 
 
@@ -109,7 +109,7 @@ def test_a_judges_reply_is_a_verdict_or_none() -> None:
     reason="no sandbox works here",
 )
 async def test_nasty_programs_pass_no_test() -> None:
-    function = resolve_reward("code_reward", Options())
+    function = resolve_reward("code_reward", ToolOptions())
     texts = [t for t in NASTY if "```" in t or len(t) < 2000]
     for text in texts:
         assert await earned(function, text, "", tests=["assert f(1) == 5"]) == 0.0, text[:60]

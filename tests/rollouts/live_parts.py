@@ -9,17 +9,19 @@ from tutelage.agents.function import as_agent
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, Roles
-from tutelage.rollouts.models import GatewayModels, Remote, Source
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import GatewayModelProvider, PolicySource, Remote
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.types import Mode, Rollout, Sampling, Task
 
 
-def specs(count: int, *, mode: Mode = Mode.TRAIN, root: int = 0, members: int = 2) -> list[Spec]:
+def specs(
+    count: int, *, mode: Mode = Mode.TRAIN, root: int = 0, members: int = 2
+) -> list[RolloutSpec]:
     """Rollouts of tasks t0, t1, ... with question q0, q1, ..."""
     return [
-        Spec(
+        RolloutSpec(
             task=Task(f"t{i}", {"question": f"q{i}", "answer": f"a{i}"}),
             mode=mode,
             group=f"g{i // members}",
@@ -52,7 +54,7 @@ async def play(
     resources: Mapping[str, Any] | None = None,
     endpoints: Mapping[str, str] | None = None,
     remote: Remote | None = None,
-    chosen: Sequence[Spec] | None = None,
+    chosen: Sequence[RolloutSpec] | None = None,
     reward: Any = None,
     on_spans: Any = None,
     temperature: float = 1.0,
@@ -66,12 +68,12 @@ async def play(
     assert main is not None
     behind.setdefault(main, engine or echo(codec))
     sampling = Sampling(temperature=temperature)
-    models = GatewayModels(
+    models = GatewayModelProvider(
         gateway=gateway,
         resources=named,
         roles=found,
         sources={
-            name: Source(behind[name], codec, sampling, found.policies.get(name))
+            name: PolicySource(behind[name], codec, sampling, found.policies.get(name))
             for name in [*found.policies, *found.frozen]
         },
         remote=remote,

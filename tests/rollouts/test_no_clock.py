@@ -10,8 +10,8 @@ from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.rewards import reward
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
 from tutelage.tools.builtin import calculator
@@ -26,9 +26,9 @@ def tokens(trajectory: Attempt) -> float:
     return float(sum(i for call in trajectory.calls for i in call.sampled.token_ids))
 
 
-def specs(count: int) -> list[Spec]:
+def specs(count: int) -> list[RolloutSpec]:
     return [
-        Spec(
+        RolloutSpec(
             Task(f"t{i}", {"question": f"q{i}"}),
             Mode.TRAIN,
             f"g{i // 2}",
@@ -42,7 +42,7 @@ def specs(count: int) -> list[Spec]:
 async def played(engine: Any, codec: Any, **settings: Any) -> list[Rollout]:
     agent = ToolCallingAgent({"calculator": calculator}, Sampling(max_tokens=8), max_turns=2)
     limits = RunnerSettings("run", **settings)
-    models = EngineModels(engine, codec)
+    models = EngineModelProvider(engine, codec)
     return await Runner(agent, models, limits, reward=tokens).run(specs(4))
 
 

@@ -19,8 +19,8 @@ from tutelage.errors import EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import NamedResources
 from tutelage.rewards import reward
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
 from tutelage.tools import ToolError, tool
@@ -42,9 +42,9 @@ def exact(prediction: str, answer: str) -> float:
     return float(prediction == answer)
 
 
-def specs(count: int, root: int = 0, **fields: Any) -> list[Spec]:
+def specs(count: int, root: int = 0, **fields: Any) -> list[RolloutSpec]:
     return [
-        Spec(
+        RolloutSpec(
             task=Task(f"t{i}", {"question": f"q{i}", "answer": f"a{i}", **fields}),
             mode=Mode.TRAIN,
             group=f"g{i // 2}",
@@ -93,7 +93,9 @@ async def run(
     **settings: Any,
 ) -> list[Rollout]:
     limits = RunnerSettings("run", **{"backoff": 0.0, **settings})
-    return await Runner(agent, EngineModels(engine, codec), limits, reward=grade).run(specs(count))
+    return await Runner(agent, EngineModelProvider(engine, codec), limits, reward=grade).run(
+        specs(count)
+    )
 
 
 def echo(codec: Codec) -> ScriptedEngine:
@@ -114,7 +116,7 @@ async def test_rollouts_come_back_in_the_order_of_their_specs(codec: Codec) -> N
         await asyncio.sleep(0.02 - 0.003 * int(task.id[1:]))
 
     done: list[str] = []
-    models = EngineModels(echo(codec), codec)
+    models = EngineModelProvider(echo(codec), codec)
     runner = Runner(Says(late_first), models, RunnerSettings("run"), reward=exact)
     rollouts = await runner.run(specs(6), lambda r: done.append(r.task.id))
     assert [r.task.id for r in rollouts] == [f"t{i}" for i in range(6)]
@@ -138,7 +140,7 @@ async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:
     first = identifiers(await run(echo(codec), codec, Says()))
     assert identifiers(await run(echo(codec), codec, Says())) == first
     assert len(set(first)) == 12
-    models = EngineModels(echo(codec), codec)
+    models = EngineModelProvider(echo(codec), codec)
     runner = Runner(Says(), models, RunnerSettings("run"), reward=exact)
     assert not set(identifiers(await runner.run(specs(4, root=1)))) & set(first)
 
@@ -396,7 +398,7 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not engine.busy
-    models = EngineModels(driver, policy.codec)
+    models = EngineModelProvider(driver, policy.codec)
     runner = Runner(Says(), models, RunnerSettings("another run"), reward=exact)
     rollouts = await asyncio.wait_for(runner.run(specs(5, root=1)), 60)
     assert all(r.last.failure is None for r in rollouts)

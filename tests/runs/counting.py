@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from tutelage.config.fields import RunSettings
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.kinds import Head, Phase, RunKind, register, stored_settings
+from tutelage.runs.kinds import Phase, RunHeader, RunKind, register, stored_settings
 from tutelage.runs.lifecycle import Run, start
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
@@ -57,8 +57,8 @@ class Counting(RunKind):
             keep_lines(folder.metrics, self.count)
 
     @property
-    def head(self) -> Head:
-        return Head(recipe="counting", algorithm="plus one", settings=self.asked)
+    def head(self) -> RunHeader:
+        return RunHeader(recipe="counting", algorithm="plus one", settings=self.asked)
 
     def open(self, run: Run) -> None:
         run.progress.start("counting", {"from": str(self.count)})

@@ -16,8 +16,8 @@ from tutelage.cli import build_app
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.evaluation.tables import planning_tables
-from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.setup import Request, read_sets
+from tutelage.orchestration.planner.settings import Phase1Settings
+from tutelage.orchestration.setup import PlannerConfig, read_sets
 from tutelage.prompts.config import resolve_prompt
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.tasks import cut
@@ -171,10 +171,10 @@ def test_a_planner_counts_instructions(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps(made[:60]))
     (tmp_path / "test.json").write_text(json.dumps(made[50:]))
     train, test = str(tmp_path / "train.json"), str(tmp_path / "test.json")
-    sets = read_sets(Request(phase="1", train=train, test=test), Phase1())
+    sets = read_sets(PlannerConfig(phase="1", train=train, test=test), Phase1Settings())
     assert "10 of 30 test tasks are also training tasks" in sets.facts["overlap"]
     (tmp_path / "train.json").write_text(json.dumps(made[:60] * 2))
-    cut_off = read_sets(Request(phase="1", train=train), Phase1())
+    cut_off = read_sets(PlannerConfig(phase="1", train=train), Phase1Settings())
     asked = {w.instruction for w in (*cut_off.train, *cut_off.held_out)}
     assert not asked & {w.instruction for w in cut_off.test}
 

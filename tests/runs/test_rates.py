@@ -11,8 +11,8 @@ import pytest
 from tutelage import RL, Trainer, rollout
 from tutelage.cli.outcome import before_after
 from tutelage.resources import LLM
-from tutelage.runs.measured import judged_words, read
 from tutelage.runs.result import TrainingResult
+from tutelage.runs.stored_evaluation import judged_text, read_evaluation
 from tutelage.testing import tiny_policy
 
 KEYS: dict[str, Any] = {
@@ -69,9 +69,9 @@ def test_a_grader_that_is_down_makes_no_success_of_what_is_left(tmp_path: Path) 
     result = train(tmp_path, down, [1.0, -1.0, -1.0, -1.0])
     assert (result.success_after, result.reward_after) == (None, None)
     assert result.judged_after == (1, 4)
-    told = read(result.details, "after_sampled")
+    told = read_evaluation(result.details, "after_sampled")
     assert told is not None
-    assert judged_words(told).startswith("1 of 4 judged; 3 lost: 3 grader error (reward 'down'")
+    assert judged_text(told).startswith("1 of 4 judged; 3 lost: 3 grader error (reward 'down'")
     line = next(m for m in result.metrics if m["phase"] == "rl")
     assert (line["val/judged_sampled"], line["val/rollouts_sampled"]) == (1, 4)
     assert not {"val/success_sampled", "val/reward/mean"} & line.keys()
@@ -84,9 +84,9 @@ def test_a_grader_that_cannot_read_an_answer_counts_it(tmp_path: Path) -> None:
     result = train(tmp_path, confused, [1.0, -1.0, -1.0, -1.0])
     assert result.success_after == 0.25
     assert result.judged_after == (4, 4)
-    told = read(result.details, "after_sampled")
+    told = read_evaluation(result.details, "after_sampled")
     assert told is not None
-    assert judged_words(told) == "4 of 4 judged; failed, and counted so: 3 answer error"
+    assert judged_text(told) == "4 of 4 judged; failed, and counted so: 3 answer error"
 
 
 def graded(worth: float) -> dict[str, float]:

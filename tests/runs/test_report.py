@@ -24,10 +24,10 @@ from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.runs.report import write_report
 from tutelage.runs.report.charts import smoothed
-from tutelage.runs.report.episodes import choose, outcomes, read_episode
-from tutelage.runs.report.source import Source, read_source
+from tutelage.runs.report.formatting import cut, duration, percent, points, short, visible
+from tutelage.runs.report.source import ReportSource, read_source
+from tutelage.runs.report.transcripts import choose, outcomes, read_transcript
 from tutelage.runs.report.view import make_view
-from tutelage.runs.report.words import cut, duration, percent, points, short, visible
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.types import Failure, FailureCause, Message, Reward, Rollout, Task, ToolCall
@@ -195,7 +195,9 @@ def test_damaged_files_leave_remarks(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("value", [None, "many", [1], {"a": None}, True, 10**400, -3, 0.5])
 def test_any_value_of_a_result_is_survived(tmp_path: Path, value: Any) -> None:
     for key in RESULT:
-        view = make_view(Source(tmp_path, result=RESULT | {key: value, f"{key}_interval": value}))
+        view = make_view(
+            ReportSource(tmp_path, result=RESULT | {key: value, f"{key}_interval": value})
+        )
         assert view["commands"]
     folder = RunFolder(tmp_path)
     folder.result.write_text(json.dumps(dict.fromkeys(RESULT, value)), encoding="utf-8")
@@ -328,7 +330,7 @@ def test_huge_texts_and_long_episodes_are_cut_with_a_marker(tmp_path: Path) -> N
     said = [
         m for i in range(50) for m in (Message("assistant", f"turn {i}"), Message("user", "go"))
     ]
-    steps = read_episode(play(task, said[:-1])).steps
+    steps = read_transcript(play(task, said[:-1])).steps
     texts = [s.text for s in steps]
     assert "turn 0" in texts
     assert texts[-1] == "turn 49"
@@ -338,11 +340,11 @@ def test_huge_texts_and_long_episodes_are_cut_with_a_marker(tmp_path: Path) -> N
 
 def test_an_episode_tells_what_the_model_saw() -> None:
     task = make_tasks("default", "val", 1, 0)[0]
-    episode = read_episode(play(task, broken_call(task)))
+    episode = read_transcript(play(task, broken_call(task)))
     assert [s.kind for s in episode.steps] == ["call", "error", "text"]
     assert "did you mean" in episode.steps[1].text
     assert episode.outcome == "wrong answer"
-    last_turn_calls = read_episode(play(task, broken_call(task)[:2]))
+    last_turn_calls = read_transcript(play(task, broken_call(task)[:2]))
     assert [s.kind for s in last_turn_calls.steps] == ["call", "error"]
     assert last_turn_calls.outcome == "no answer: turn limit"
 
@@ -350,8 +352,8 @@ def test_an_episode_tells_what_the_model_saw() -> None:
 def test_shown_tasks_are_varied_and_honest() -> None:
     tasks = make_tasks("default", "val", 40, 0)
     rng = random.Random(0)
-    wrong = [read_episode(play(t, broken_call(t))) for t in tasks]
-    right = [read_episode(play(t, demonstrations(t, False, rng))) for t in tasks]
+    wrong = [read_transcript(play(t, broken_call(t))) for t in tasks]
+    right = [read_transcript(play(t, demonstrations(t, False, rng))) for t in tasks]
     before = [right[0], *wrong[1:]]
     after = [wrong[0], wrong[1], *right[2:]]
     pairs = choose(before, after)
@@ -364,8 +366,8 @@ def test_shown_tasks_are_varied_and_honest() -> None:
 
 def test_endings_count_every_rollout() -> None:
     tasks = make_tasks("default", "val", 30, 0)
-    wrong = [read_episode(play(t, broken_call(t))) for t in tasks]
-    good = [read_episode(play(t, demonstrations(t, False, random.Random(0)))) for t in tasks]
+    wrong = [read_transcript(play(t, broken_call(t))) for t in tasks]
+    good = [read_transcript(play(t, demonstrations(t, False, random.Random(0)))) for t in tasks]
     mixed = {"before": [*wrong[:20], *good[20:]], "after": good}
     assert [(name, tuple(counts)) for name, counts in outcomes(mixed)] == [
         ("solved", (10, 30)),

@@ -13,8 +13,8 @@ import pytest
 
 LISTENING = """
 import sys, time
-from tutelage.runs.signals import exit_code, listen
-listen()
+from tutelage.runs.signals import exit_code, handle_signals
+handle_signals()
 try:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -72,8 +72,8 @@ LOSING_ITS_TERMINAL = """
 import fcntl, os, sys, termios, time
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from tutelage.runs.signals import exit_code, listen
-listen()
+from tutelage.runs.signals import exit_code, handle_signals
+handle_signals()
 try:
     print("ready", flush=True)
     time.sleep(600)
@@ -105,7 +105,7 @@ def test_a_trainer_saves_before_the_signal_ends_its_program(number: signal.Signa
 
 
 def test_exit_codes_are_those_of_shells() -> None:
-    from tutelage.runs.signals import Stopped, exit_code
+    from tutelage.runs.signals import StopRequested, exit_code
 
     assert exit_code(KeyboardInterrupt()) == 130
-    assert [exit_code(Stopped(n)) for n in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
+    assert [exit_code(StopRequested(n)) for n in (signal.SIGINT, signal.SIGTERM)] == [130, 143]

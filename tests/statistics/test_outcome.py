@@ -8,8 +8,13 @@ import pytest
 from tests.builders import make_attempt, make_rollout
 
 from tutelage.errors import RewardError
-from tutelage.runs.measured import judged_words, measured, read, written
-from tutelage.statistics.outcome import Kind, Success, summarise
+from tutelage.runs.stored_evaluation import (
+    evaluation_keys,
+    evaluation_of_record,
+    judged_text,
+    read_evaluation,
+)
+from tutelage.statistics.outcome import RewardKind, Success, summarise
 from tutelage.types import (
     Failure,
     FailureCause,
@@ -41,7 +46,7 @@ def test_a_grader_that_raised_is_no_success_of_the_others() -> None:
     found = summarise([rollout("t3", 1.0), *lost])
     assert (found.success, found.interval, found.mean_reward) == (None, None, None)
     assert (found.judged, found.rollouts, dict(found.lost)) == (1, 4, {"reward_error": 3})
-    assert judged_words(measured(found.record())) == (
+    assert judged_text(evaluation_of_record(found.record())) == (
         "1 of 4 judged; 3 lost: 3 reward error (reward_error on t0)"
     )
 
@@ -60,7 +65,7 @@ def test_a_timeout_counts_and_is_named() -> None:
     found = summarise([*rollouts([1.0, 1.0, 1.0]), rollout("t9", 0.0, FailureCause.TIMEOUT)])
     assert found.success == 0.75
     assert dict(found.failed) == {"timeout": 1}
-    assert judged_words(measured(found.record())) == (
+    assert judged_text(evaluation_of_record(found.record())) == (
         "4 of 4 judged; failed, and counted so: 1 timeout"
     )
 
@@ -74,7 +79,7 @@ def test_the_reward_of_a_failure_makes_no_grades() -> None:
 
 def test_a_graded_reward_has_a_mean_with_its_interval_and_no_success() -> None:
     found = summarise(rollouts([0.2, 0.4, 0.6, 1.0]))
-    assert found.kind == Kind(graded=True, has_success=False)
+    assert found.kind == RewardKind(graded=True, has_success=False)
     assert found.success is None
     assert found.mean_reward == pytest.approx(0.55)
     assert found.reward_interval is not None
@@ -85,11 +90,11 @@ def test_a_graded_reward_has_a_mean_with_its_interval_and_no_success() -> None:
 def test_rows_of_one_table_are_of_one_kind() -> None:
     """Before, every reward happened to be 0 or 1; after, they were graded: neither has a rate."""
     before, after = rollouts([0.0, 0.0, 1.0, 0.0]), rollouts([0.75, 0.5, 0.9, 0.75])
-    kind = Kind().after([*before, *after])
-    first = written("before_sampled", summarise(before).record(), kind)
-    second = written("after_sampled", summarise(after).record(), kind)
+    kind = RewardKind().after([*before, *after])
+    first = evaluation_keys("before_sampled", summarise(before).record(), kind)
+    second = evaluation_keys("after_sampled", summarise(after).record(), kind)
     assert first["success_before_sampled"] is second["success_after_sampled"] is None
-    told = read(first | second, "after_sampled")
+    told = read_evaluation(first | second, "after_sampled")
     assert told is not None
     assert told.reward == pytest.approx(0.725)
 
@@ -105,7 +110,7 @@ def test_the_user_says_what_succeeds(rule: str, expected: float) -> None:
         rollout("d", 0.7, right=0.1),
     ]
     found = summarise(some, Success.of(rule))
-    assert found.kind == Kind(graded=True)
+    assert found.kind == RewardKind(graded=True)
     assert found.success == expected
 
 
@@ -121,7 +126,7 @@ def test_a_part_that_no_reward_has_is_refused() -> None:
 
 def test_a_grader_that_says_exact_needs_no_rule() -> None:
     found = summarise([rollout("a", 0.7, exact=0.0), rollout("b", 1.0, exact=1.0)])
-    assert found.kind == Kind(graded=True)
+    assert found.kind == RewardKind(graded=True)
     assert (found.success, found.mean_reward) == (0.5, 0.85)
 
 
@@ -139,4 +144,4 @@ def test_what_says_no_success_is_refused(rule: str) -> None:
 
 def test_nothing_judged_is_no_rate() -> None:
     assert summarise([]).success is None
-    assert read({"success_after_sampled": None}, "after_sampled") is None
+    assert read_evaluation({"success_after_sampled": None}, "after_sampled") is None

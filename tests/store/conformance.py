@@ -22,8 +22,8 @@ from tutelage.store import (
     FailureCount,
     MetricsRow,
     ResourceRow,
+    RolloutSummary,
     Store,
-    Summary,
     Totals,
     TrainingRow,
 )
@@ -586,13 +586,13 @@ class StoreConformance:
         store.put_rollouts(given)
         found = store.summaries("run_a")
         assert [(row.id, row.summary) for row in found] == [
-            (r.id, Summary.of(r)) for r in store.rollouts("run_a")
+            (r.id, RolloutSummary.of(r)) for r in store.rollouts("run_a")
         ]
-        assert [Summary.of(r) for r in given] == [
-            Summary(SUCCEEDED, 0.5, 1, 8, None, 0),
-            Summary(SUCCEEDED, 0.25, 3, 12, None, 1),
-            Summary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),
-            Summary(PENDING, None, 0, 0, None, None),
+        assert [RolloutSummary.of(r) for r in given] == [
+            RolloutSummary(SUCCEEDED, 0.5, 1, 8, None, 0),
+            RolloutSummary(SUCCEEDED, 0.25, 3, 12, None, 1),
+            RolloutSummary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),
+            RolloutSummary(PENDING, None, 0, 0, None, None),
         ]
         last = found[2]
         assert (last.task, last.mode, last.step, last.label) == ("t0", Mode.TEST, 0, "after")
@@ -618,7 +618,7 @@ class StoreConformance:
     def test_a_summary_follows_the_rollout(self, store: Store) -> None:
         for status, reward in ((RUNNING, None), (SUCCEEDED, 0.75)):
             store.put_rollouts([rollout("r", attempt(0, status, reward=reward))])
-            assert store.summaries("run_a")[0].summary == Summary.of(store.rollout("r"))
+            assert store.summaries("run_a")[0].summary == RolloutSummary.of(store.rollout("r"))
         store.put_rollouts([rollout("r", answer="late", reward=0.0)])
         assert store.summaries("run_a")[0].summary.reward == 0.75
 

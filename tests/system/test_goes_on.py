@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tutelage.policy.model import load
+from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import checkpoint
 
@@ -87,7 +87,7 @@ def test_the_last_checkpoints_and_the_best_are_folders_of_a_model(
     assert names == {"step_000004", "step_000005", f"step_{result['best_step']:06d}"}
     state, tensors = checkpoint.load(run.checkpoints / "step_000005")
     assert state.phase_step == 5
-    policy = load(str(run.checkpoints / "step_000005"))
+    policy = load_policy(str(run.checkpoints / "step_000005"))
     for name, tensor in policy.named():
         assert torch.equal(tensor, tensors["policy"][name])
     last = (run.checkpoints / "step_000005" / "model.safetensors").read_bytes()

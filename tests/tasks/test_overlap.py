@@ -13,7 +13,7 @@ from tutelage.tasks.overlap import (
     count_overlap,
     footnote,
     hold_out,
-    title,
+    success_title,
 )
 from tutelage.types import Task
 
@@ -83,9 +83,9 @@ def test_counts_and_what_is_said() -> None:
 def test_titles_follow_the_count() -> None:
     clean = {"test_tasks": 4, "overlap": Overlap(test=4).record()}
     seen = {"test_tasks": 4, "overlap": Overlap(test=4, test_in_train=1).record()}
-    assert (title(clean, "success"), footnote(clean)) == ("held-out success", None)
-    assert title({}, "success") == "held-out success"
-    assert title(seen, "success") == "success"
+    assert (success_title(clean, "success"), footnote(clean)) == ("held-out success", None)
+    assert success_title({}, "success") == "held-out success"
+    assert success_title(seen, "success") == "success"
     assert footnote(seen) == "1 of 4 test tasks are also training tasks."
 
 

@@ -461,12 +461,12 @@ def held(name: str, seen: Any, files: list[str]) -> bool:
 
 async def attack(name: str, tier: str, given: dict[str, Any]) -> list[Any]:
     from tutelage.tools.sandbox.client import Sandbox
-    from tutelage.tools.sandbox.limits import Limits
+    from tutelage.tools.sandbox.limits import SandboxLimits
 
     head = "\n".join(f"{key} = {value!r}" for key, value in given.items())
     # Long enough for a busy machine, short where the attack is to take for ever.
     seconds = 2.0 if name in ENDLESS else 20.0
-    limits = Limits(seconds=seconds, memory=256 << 20, disk=8 << 20)
+    limits = SandboxLimits(seconds=seconds, memory=256 << 20, disk=8 << 20)
     async with Sandbox(limits, tier=tier) as sandbox:
         await sandbox.run(head)
         seen = await sandbox.run(ATTACKS[name])
@@ -570,9 +570,9 @@ def installed() -> list[str]:
 async def several_processes(base: str, server: Any) -> list[Any]:
     """A fork bomb where some processes are allowed: bounded, and gone afterwards."""
     from tutelage.tools.sandbox.client import Sandbox
-    from tutelage.tools.sandbox.limits import Limits
+    from tutelage.tools.sandbox.limits import SandboxLimits
 
-    async with Sandbox(Limits(seconds=20.0, processes=4), tier="namespaces") as sandbox:
+    async with Sandbox(SandboxLimits(seconds=20.0, processes=4), tier="namespaces") as sandbox:
         first = await sandbox.run("import subprocess\nsubprocess.run(['/bin/sh', '-c', 'echo hi'])")
         seen = await sandbox.run(ATTACKS["fork bomb"])
         detached = await sandbox.run("import os\nos.setsid()")

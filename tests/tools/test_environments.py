@@ -11,8 +11,8 @@ from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.environments import Observation
 from tutelage.errors import ConfigError, ToolDefinitionError
 from tutelage.rewards import reward
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments, tool
@@ -81,9 +81,9 @@ async def test_the_reward_sees_the_environment_which_is_closed_also_when_it_rais
         return context["Shop"].left
 
     said = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
-    models = EngineModels(ScriptedEngine(codec, [said, "done"]), codec)
+    models = EngineModelProvider(ScriptedEngine(codec, [said, "done"]), codec)
     agent = ToolCallingAgent({t.name: t for t in environment_tools(Shop)}, Sampling(max_tokens=200))
-    spec = Spec(TASK, Mode.TRAIN, "g", 0, SeedTree(0))
+    spec = RolloutSpec(TASK, Mode.TRAIN, "g", 0, SeedTree(0))
     rollout = (await Runner(agent, models, RunnerSettings("r"), reward=left).run([spec]))[0]
     assert events == ["open", "reward", "close 2"]
     if not fails:
@@ -121,8 +121,8 @@ async def test_what_reset_shows_follows_the_task_and_its_seed_is_the_rollouts(ti
     said = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
     agent = ToolCallingAgent({t.name: t for t in environment_tools(Till)}, Sampling(max_tokens=200))
     for place in (0, 0, 1):
-        models = EngineModels(ScriptedEngine(codec, [said, "done"]), codec)
-        spec = Spec(TASK, Mode.TRAIN, "g", 0, SeedTree(0).child(place))
+        models = EngineModelProvider(ScriptedEngine(codec, [said, "done"]), codec)
+        spec = RolloutSpec(TASK, Mode.TRAIN, "g", 0, SeedTree(0).child(place))
         runner = Runner(agent, models, RunnerSettings("r"), reward=left)
         rollout = (await runner.run([spec]))[0]
         first = rollout.last.calls[0].messages

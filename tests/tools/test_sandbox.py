@@ -12,9 +12,9 @@ import pytest
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox import (
     TIERS,
-    Limits,
     Sandbox,
     SandboxError,
+    SandboxLimits,
     Tier,
     client,
     spawn,
@@ -71,7 +71,7 @@ async def test_an_error_shows_the_lines_of_the_code(tier: Tier) -> None:
 
 @every_tier
 async def test_time_runs_out_and_the_next_code_starts_anew(tier: Tier) -> None:
-    async with Sandbox(Limits(seconds=0.5), tier=tier) as sandbox:
+    async with Sandbox(SandboxLimits(seconds=0.5), tier=tier) as sandbox:
         await sandbox.run("x = 1")
         late = await sandbox.run("while True: pass")
         assert (late.error, late.ended) == ("timeout", True)
@@ -89,7 +89,7 @@ async def test_executions_at_the_same_time_take_turns_in_order(tier: Tier) -> No
 
 @every_tier
 async def test_being_cancelled_ends_the_interpreter(tier: Tier) -> None:
-    async with Sandbox(Limits(seconds=60), tier=tier) as sandbox:
+    async with Sandbox(SandboxLimits(seconds=60), tier=tier) as sandbox:
         await sandbox.run("x = 1")
         task = asyncio.create_task(sandbox.run("while True: pass"))
         await asyncio.sleep(0.2)
@@ -195,7 +195,7 @@ async def test_several_processes_need_namespaces() -> None:
     if tier_problems()["rlimit"] is not None:
         pytest.skip("no tier rlimit here")
     with pytest.raises(SandboxError, match="'namespaces'"):
-        await Sandbox(Limits(processes=3), tier="rlimit").run("1")
+        await Sandbox(SandboxLimits(processes=3), tier="rlimit").run("1")
 
 
 def test_no_protection_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ print(numpy.linalg.inv(2 * numpy.eye(2))[0][0], sympy.factor("x**2 - 1"), numpy.
 print(zoneinfo.ZoneInfo("Europe/Oslo"), sqlite3.connect(":memory:").execute("select 7").fetchone())
 print(exit, help.__class__.__name__)
 """
-    async with Sandbox(Limits(seconds=60, memory=2 << 30), tier=tier) as sandbox:
+    async with Sandbox(SandboxLimits(seconds=60, memory=2 << 30), tier=tier) as sandbox:
         told = (await sandbox.run(code)).output.splitlines()
         assert told == [
             "0.5 (x - 1)*(x + 1) /__init__.py",
@@ -229,7 +229,7 @@ print(exit, help.__class__.__name__)
         ]
         assert (await sandbox.run("exit(3)")).error == "SystemExit"
     if tier != "none":
-        fewer = Limits(packages=("numpy", "not_installed_anywhere"))
+        fewer = SandboxLimits(packages=("numpy", "not_installed_anywhere"))
         async with Sandbox(fewer, tier=tier) as sandbox:
             assert (await sandbox.run("import sympy")).error == "ModuleNotFoundError"
 

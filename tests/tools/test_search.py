@@ -14,7 +14,7 @@ import pytest
 
 from tutelage.errors import ConfigError
 from tutelage.testing.loopback import listening
-from tutelage.tools import Options, corpus, execute_tool_calls, resolve_tools
+from tutelage.tools import ToolOptions, corpus, execute_tool_calls, resolve_tools
 from tutelage.types import ToolCall
 
 KEY = "secret-key-1"
@@ -65,7 +65,7 @@ def address() -> Iterator[str]:
         yield f"{url}/"
 
 
-async def ask(options: Options, query: str, name: str = "google_search") -> Any:
+async def ask(options: ToolOptions, query: str, name: str = "google_search") -> Any:
     tools = resolve_tools([name], options)
     call = ToolCall("1", name, json.dumps({"query": query}))
     return (await execute_tool_calls([call], tools))[0]
@@ -76,25 +76,25 @@ async def test_without_a_key_the_local_corpus_answers(
     index: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = await ask(Options(index, environ={}), "norway", name)
+        found = await ask(ToolOptions(index, environ={}), "norway", name)
     assert found.error is None
     assert found.text.startswith("[1] Oslo: The capital of Norway.")
     assert len(found.text) < 800
     assert ("no key of a search service" in caplog.text) == (name == "google_search")
-    nothing = await ask(Options(environ={"TUTELAGE_SEARCH_INDEX": index}), "xyzzy", name)
+    nothing = await ask(ToolOptions(environ={"TUTELAGE_SEARCH_INDEX": index}), "xyzzy", name)
     assert nothing.text == "No results. Try other words."
 
 
 @pytest.mark.parametrize("name", ["search", "google_search"])
 def test_without_a_corpus_it_is_refused_before_anything_runs(name: str) -> None:
     with pytest.raises(ConfigError, match=r"tools\.search_index=PATH"):
-        resolve_tools([name], Options(environ={}))
+        resolve_tools([name], ToolOptions(environ={}))
     with pytest.raises(ConfigError, match="does not exist"):
-        resolve_tools([name], Options("/nowhere.db", environ={}))
+        resolve_tools([name], ToolOptions("/nowhere.db", environ={}))
 
 
 async def test_serper_is_asked_with_its_key(address: str) -> None:
-    options = Options(environ={"SERPER_API_KEY": KEY, "SERPER_URL": address})
+    options = ToolOptions(environ={"SERPER_API_KEY": KEY, "SERPER_URL": address})
     found = await ask(options, "fjords")
     assert found.text.splitlines()[0] == "[1] T0: about fjords (http://x/0)"
     assert len(found.text.splitlines()) == 3
@@ -103,7 +103,7 @@ async def test_serper_is_asked_with_its_key(address: str) -> None:
 
 async def test_google_is_asked_with_its_key(address: str) -> None:
     environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
-    found = await ask(Options(environ=environ), "fjords")
+    found = await ask(ToolOptions(environ=environ), "fjords")
     assert found.text.startswith("[1] T0")
     assert Service.seen == [{"key": KEY, "cx": "cx1", "q": "fjords", "num": "3"}]
 
@@ -116,7 +116,7 @@ async def test_a_service_that_fails_is_an_observation_without_the_key(
 ) -> None:
     Service.status, Service.body = status, body
     environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
-    found = await ask(Options(environ=environ), "fjords")
+    found = await ask(ToolOptions(environ=environ), "fjords")
     assert KEY not in found.text
     if status == 200 and body in (b"[]", b"{}"):
         assert found.text == "No results. Try other words."
@@ -126,6 +126,6 @@ async def test_a_service_that_fails_is_an_observation_without_the_key(
 
 async def test_a_service_that_is_not_there(address: str) -> None:
     environ = {"SERPER_API_KEY": KEY, "SERPER_URL": "http://127.0.0.1:9/"}
-    found = await ask(Options(environ=environ), "x")
+    found = await ask(ToolOptions(environ=environ), "x")
     assert found.error == "raised"
     assert "cannot be asked" in found.text

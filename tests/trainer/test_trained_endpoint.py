@@ -14,7 +14,7 @@ import torch
 from tutelage import RL, Trainer, rollout
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, FailureBudgetError
-from tutelage.gateway import Door, Gateway, ScriptedClient
+from tutelage.gateway import AttemptSession, Gateway, ScriptedClient
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import Policy
 from tutelage.resources import LLM
@@ -34,7 +34,7 @@ async def counts(task: Any, llm: LLM) -> float:
     return float(sum(c.isdigit() for c in call.reply.content or ""))
 
 
-def trainer(folder: Path, policy: Policy, door: Door, **keys: Any) -> Trainer:
+def trainer(folder: Path, policy: Policy, door: AttemptSession, **keys: Any) -> Trainer:
     return Trainer(
         algorithm=RL(
             {
@@ -65,7 +65,7 @@ def gateway(one_thread: None) -> Iterator[Gateway]:
         yield found
 
 
-def served(gateway: Gateway, policy: Policy) -> Door:
+def served(gateway: Gateway, policy: Policy) -> AttemptSession:
     """The policy behind our own gateway, as `tutelage serve` puts one there."""
     engine = make_engine(policy, slots=8, max_length=128, schedule="free")
     return gateway.open("served", "main", ServedPolicy(engine, policy.codec, SeedTree(0)))

@@ -28,8 +28,8 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def state(tick: int) -> checkpoint.State:
-    return checkpoint.State(
+def state(tick: int) -> checkpoint.TrainingState:
+    return checkpoint.TrainingState(
         phase="rl",
         phase_step=tick,
         tick=tick,

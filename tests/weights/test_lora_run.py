@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tutelage.errors import ConfigError
-from tutelage.policy.model import load
+from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import checkpoint
 from tutelage.weights.config import resolve
@@ -66,7 +66,7 @@ def test_what_a_run_with_adapters_leaves_behind(
     theirs = peft(ids).logits
     ours = AutoModelForCausalLM.from_pretrained(folder.policy, dtype=torch.float32)(ids).logits
     torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
-    assert load(str(folder.policy)).count() == sum(t.numel() for t in base.values())
+    assert load_policy(str(folder.policy)).count() == sum(t.numel() for t in base.values())
 
 
 def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ seen = []
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = material(tmp_path_factory.mktemp("own"))
-    (folder / "own.py").write_text(OWN)
+    (folder / "loading.py").write_text(OWN)
     return folder
 
 
@@ -92,7 +92,9 @@ def ended(folder: Path) -> tuple[Resolved, bytes]:
 
 
 def test_an_estimator_of_a_file_trains(train: Train, source: Path, tmp_path: Path) -> None:
-    done = train(f"estimator={source / 'own.py'}:halved", algorithm__gamma=0.9, algorithm__lam=0.9)
+    done = train(
+        f"estimator={source / 'loading.py'}:halved", algorithm__gamma=0.9, algorithm__lam=0.9
+    )
     assert done.exit_code == 0, done.output
     resolved, _ = ended(tmp_path / "run")
     assert resolved.config.agent.num_chains == 3
@@ -104,7 +106,7 @@ def test_an_estimator_of_a_file_trains(train: Train, source: Path, tmp_path: Pat
 def test_a_loss_of_a_file_trains_with_what_it_declares(
     train: Train, source: Path, tmp_path: Path
 ) -> None:
-    own = f"loss_mode={source / 'own.py'}:unbounded"
+    own = f"loss_mode={source / 'loading.py'}:unbounded"
     done = train(own, actor__policy_loss__tau_pos=2.0, actor__policy_loss__tau_neg=2.0)
     assert done.exit_code == 0, done.output
     resolved, trained = ended(tmp_path / "run")
@@ -119,7 +121,7 @@ def test_a_loss_of_a_file_trains_with_what_it_declares(
 def test_an_agent_type_of_a_file_plays_with_its_own_tools(
     train: Train, source: Path, tmp_path: Path
 ) -> None:
-    done = train(f"agent_type={source / 'own.py'}:Terse", trainer__total_training_steps=1)
+    done = train(f"agent_type={source / 'loading.py'}:Terse", trainer__total_training_steps=1)
     assert done.exit_code == 0, done.output
     ended(tmp_path / "run")
     with open_store(RunFolder(tmp_path / "run").store) as store:
@@ -130,7 +132,7 @@ def test_an_agent_type_of_a_file_plays_with_its_own_tools(
 
 def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_path: Path) -> None:
     """Cut off and resumed it equals one that was not."""
-    file = source / "own.py"
+    file = source / "loading.py"
     all_three = (
         f"estimator={file}:halved",
         f"loss_mode={file}:unbounded",
@@ -173,7 +175,9 @@ def test_what_is_wrong_with_a_file_is_said_before_a_model_loads(
 ) -> None:
     text, words = WRONG[wrong]
     (tmp_path / "mine.py").write_text(text)
-    monkeypatch.setattr("tutelage.weights.setting.load", lambda *_, **__: pytest.fail("a model"))
+    monkeypatch.setattr(
+        "tutelage.weights.inputs.load_policy", lambda *_, **__: pytest.fail("a model")
+    )
     done = train(f"{key}={tmp_path / 'mine.py'}:own")
     said = refusal(done)
     assert words in said
@@ -257,16 +261,16 @@ def test_a_foreign_run_does_not_run_them(train: Train, source: Path, tmp_path: P
     """The file is part of what a run is remembered by, as that of a reward is."""
     from tutelage.runs.trust import code_of
 
-    (tmp_path / "own.py").write_text(OWN)
-    done = train(f"estimator={tmp_path / 'own.py'}:halved", trainer__total_training_steps=1)
+    (tmp_path / "loading.py").write_text(OWN)
+    done = train(f"estimator={tmp_path / 'loading.py'}:halved", trainer__total_training_steps=1)
     assert done.exit_code == 0, done.output
     folder = RunFolder(tmp_path / "run")
-    assert f"{tmp_path / 'own.py'}:halved" in code_of(folder)
+    assert f"{tmp_path / 'loading.py'}:halved" in code_of(folder)
     told: dict[str, Any] = json.loads(folder.config.read_text())
-    told["config"]["agent"]["agent_type"] = f"{tmp_path / 'own.py'}:Terse"
+    told["config"]["agent"]["agent_type"] = f"{tmp_path / 'loading.py'}:Terse"
     told["config"]["agent"]["reward_name"] = "math"
     folder.config.write_text(json.dumps(told))
     for verb in (["resume", str(folder.path)], ["ask", str(folder.path), "1+1?"]):
         said = refusal(CliRunner().invoke(build_app(), verb, prog_name="tutelage"))
-        assert "own.py:Terse" in said
+        assert "loading.py:Terse" in said
         assert "--trust" in said

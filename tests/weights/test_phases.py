@@ -12,7 +12,7 @@ from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.signals import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
-from tutelage.weights.cold_start import FLOOR, WARMUP, rate
+from tutelage.weights.cold_start import FLOOR, WARMUP, learning_rate
 from tutelage.weights.optim import learning_rate_share
 from tutelage.weights.sampling import epoch_places
 
@@ -59,13 +59,13 @@ def test_the_learning_rate_of_reinforcement_learning() -> None:
 
 
 def test_the_learning_rate_of_the_cold_start() -> None:
-    assert rate(0, None, 80) == pytest.approx(1 / WARMUP)
-    assert rate(500, None, 80) == 1.0
-    falling = [rate(step, 100, 80) for step in range(100, 200)]
+    assert learning_rate(0, None, 80) == pytest.approx(1 / WARMUP)
+    assert learning_rate(500, None, 80) == 1.0
+    falling = [learning_rate(step, 100, 80) for step in range(100, 200)]
     assert falling == sorted(falling, reverse=True)
     assert falling[0] < 1.0
     assert falling[79:] == pytest.approx([FLOOR] * 21)
-    assert rate(300, 100, 0) == pytest.approx(FLOOR)
+    assert learning_rate(300, 100, 0) == pytest.approx(FLOOR)
 
 
 def test_what_is_reported_of_a_step() -> None:

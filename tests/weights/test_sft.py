@@ -21,8 +21,8 @@ from tutelage.testing import tiny_policy
 from tutelage.tools import resolve_tools
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
-from tutelage.weights.setting import prepare_sft
-from tutelage.weights.sft import Preview
+from tutelage.weights.inputs import prepare_sft
+from tutelage.weights.sft import SFTPreview
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -96,8 +96,8 @@ def test_the_loss_falls_and_everything_is_left_behind(one_thread: None, source: 
     assert result["val_loss_after"] == pytest.approx(losses(folder, "val/loss")[-1], abs=1e-6)
     assert result["success_before_greedy"] is not None
     assert result["success_after_greedy"] is not None
-    trained = dict(model.load(str(folder.policy)).named())
-    assert any(not t.equal(trained[n]) for n, t in model.load(str(source / "model")).named())
+    trained = dict(model.load_policy(str(folder.policy)).named())
+    assert any(not t.equal(trained[n]) for n, t in model.load_policy(str(source / "model")).named())
     assert "Supervised training" in folder.report.read_text()
 
 
@@ -157,7 +157,7 @@ def resolved_lessons(source: Path) -> Any:
 
 def test_only_what_the_assistant_wrote_is_learned(one_thread: None, source: Path) -> None:
     found = jobs.dry_run(resolved(source, steps=1))
-    assert isinstance(found, Preview)
+    assert isinstance(found, SFTPreview)
     trained = [text for text, learned in found.pieces if learned]
     assert len(trained) == 2
     assert '"expression": "10 + 7"' in trained[0]
@@ -183,7 +183,7 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert result["sft_steps"] == 7
     assert losses(folder) == losses(whole)
     assert losses(folder, "val/loss") == losses(whole, "val/loss")
-    first, second = (dict(model.load(str(f.policy)).named()) for f in (whole, folder))
+    first, second = (dict(model.load_policy(str(f.policy)).named()) for f in (whole, folder))
     assert all(first[name].equal(second[name]) for name in first)
 
 
@@ -195,7 +195,7 @@ def test_epochs_count_demonstrations(one_thread: None, source: Path) -> None:
 def test_a_policy_is_made_for_the_demonstrations(one_thread: None, source: Path) -> None:
     folder, _ = run(source, "run", "sft.optimizer=muon", model=None, steps=6)
     assert losses(folder)[-1] < losses(folder)[0]
-    made = model.load(str(folder.policy))
+    made = model.load_policy(str(folder.policy))
     assert len(made.codec.encode("calculator")) < len("calculator")
     result = jobs.resume(folder, Progress())
     assert result["sft_steps"] == 6
@@ -235,7 +235,7 @@ def test_bad_rows_stop_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, source: Path, row: Any, keys: tuple[str, ...], told: str
 ) -> None:
     write(source / "train.jsonl", [{"question": "a", "answer": "b"}, row])
-    monkeypatch.setattr("tutelage.weights.setting.load", no_model)
+    monkeypatch.setattr("tutelage.weights.inputs.load_policy", no_model)
     with pytest.raises(DataError, match=r"train.jsonl:2") as caught:
         run(source, "run", *keys, steps=1)
     assert told in str(caught.value)

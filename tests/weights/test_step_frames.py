@@ -19,7 +19,7 @@ from tutelage.runs import lifecycle
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import ScriptedEngine
-from tutelage.weights import setting
+from tutelage.weights import inputs
 from tutelage.weights.config import resolve
 from tutelage.weights.kinds import training
 from tutelage.weights.loop import TrainingLoop
@@ -81,7 +81,7 @@ def chain(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return "It is 42"
 
     monkeypatch.setattr(
-        setting, "make_engine", lambda policy, **_: ScriptedEngine(policy.codec, answer)
+        inputs, "make_engine", lambda policy, **_: ScriptedEngine(policy.codec, answer)
     )
     source = tmp_path / "source"
     source.mkdir()

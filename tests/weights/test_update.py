@@ -15,7 +15,7 @@ from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
 from tutelage.weights.batch import Batch
-from tutelage.weights.update import Numerics, tells_itself, trainer_logp, update_policy
+from tutelage.weights.update import Numerics, single_pass_logprobs, trainer_logp, update_policy
 
 from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
 
@@ -407,8 +407,10 @@ def test_the_only_pass_may_tell_what_the_trainer_said_before(
         told = dataclasses.replace(batch, trainer_logp_BT=known)
         update_policy(policy, probe, told, settings, numerics, seeds=SeedTree(0))
         found.append(probe.steps[0])
-    assert tells_itself(settings, numerics) == (correction != "none" or dtype == torch.bfloat16)
-    if tells_itself(settings, numerics):
+    assert single_pass_logprobs(settings, numerics) == (
+        correction != "none" or dtype == torch.bfloat16
+    )
+    if single_pass_logprobs(settings, numerics):
         size = float(torch.stack([g.norm() for g in found[1]]).norm())
         gap = max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
         assert gap <= (1e-5 if dtype == torch.float32 else 2e-2) * max(1.0, size)
@@ -425,4 +427,4 @@ def test_what_needs_the_whole_batch_is_computed_before() -> None:
             if "correction" in keys[0]
             else config("rollout.correction=token_tis", *keys)
         )
-        assert not tells_itself(settings, Numerics()), keys
+        assert not single_pass_logprobs(settings, Numerics()), keys

@@ -26,7 +26,7 @@ from gather import Script, play
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
 from tutelage.policy.codec import Codec
-from tutelage.policy.model import check_vacant
+from tutelage.policy.model import check_folder_free
 from tutelage.testing import tiny_policy
 from tutelage.types import Call, Task
 
@@ -79,7 +79,7 @@ async def base_policy(
     """
     record = place / RECORD
     if not record.is_file():
-        check_vacant(place)
+        check_folder_free(place)
         say(f"making the policy that sft and rl begin with, once, in {place}")
         started = await cold_start(AgnoMath(), recipe, seed=seed, say=say, resources=resources())
         started.policy.save(place)

@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tutelage import Callback
-from tutelage.runs.measured import TOO_MANY_LOST, Measured, judged_words, measured
 from tutelage.runs.rounds import Round
+from tutelage.runs.stored_evaluation import (
+    TOO_MANY_LOST,
+    StoredEvaluation,
+    evaluation_of_record,
+    judged_text,
+)
 from tutelage.statistics.outcome import summarise
 from tutelage.types import Mode, Rollout
 
@@ -15,7 +20,7 @@ SHOWN = 20
 
 
 def iteration(
-    number: int, prompt: str | None, tasks: int, rewards: Sequence[float], played: Measured
+    number: int, prompt: str | None, tasks: int, rewards: Sequence[float], played: StoredEvaluation
 ) -> str:
     """One iteration, in the form of the original system's, and of how many rollouts were judged."""
     lines = [f"### Iteration {number}"]
@@ -27,18 +32,18 @@ def iteration(
         shown = ", ".join(str(round(float(value), 2)) for value in rewards[:SHOWN])
         lines.append(f"Rewards: [{shown}{', ...' if len(rewards) > SHOWN else ''}]")
     mean = "none" if played.reward is None else f"{played.reward:.2f}"
-    lines.append(f"Average: {mean} ({judged_words(played)})")
+    lines.append(f"Average: {mean} ({judged_text(played)})")
     return "\n".join(lines) + "\n"
 
 
-def outcome(before: Measured, after: Measured) -> Iterator[str]:
+def outcome(before: StoredEvaluation, after: StoredEvaluation) -> Iterator[str]:
     """What the held-out test says: both means and rates, and of how many rollouts."""
     if before.reward is not None and after.reward is not None:
         yield improvement(before.reward, after.reward)
     if before.success is not None and after.success is not None:
         yield f"Exact answers: {before.success:.1%} -> {after.success:.1%}"
-    yield f"Before: {judged_words(before)}"
-    yield f"After: {judged_words(after)}"
+    yield f"Before: {judged_text(before)}"
+    yield f"After: {judged_text(after)}"
     if before.withheld or after.withheld:
         yield TOO_MANY_LOST
 
@@ -80,7 +85,9 @@ class Printout(Callback):
     def on_round_end(self, found: Round) -> None:
         """A round of a prompt search: the prompt that it began with."""
         prompt = "\n".join(found.components.values())
-        played = Measured(reward=found.average, rollouts=found.rollouts, judged=len(found.rewards))
+        played = StoredEvaluation(
+            reward=found.average, rollouts=found.rollouts, judged=len(found.rewards)
+        )
         self._say(iteration(found.number, prompt, found.rollouts, found.rewards, played))
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -93,7 +100,7 @@ class Printout(Callback):
                 rewards.append(rollout.reward.value)
         if played:
             means = [sum(some) / len(some) for some in by_task.values() if some]
-            told = measured(summarise(played).record())
+            told = evaluation_of_record(summarise(played).record())
             self._say(iteration(step, None, len(by_task), means, told))
         elif "loss/sft" in metrics:
             self._say(f"step {step}: loss {metrics['loss/sft']:.4f}")

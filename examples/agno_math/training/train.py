@@ -36,9 +36,9 @@ from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
 from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import fresh_name
-from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
-from tutelage.runs.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, handle_signals
+from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
 
 SFT_BATCH = 8
 
@@ -152,7 +152,7 @@ async def _weights_trainer(
 ) -> Trainer:
     """sft and rl: the same model, the same tasks, and demonstrations or rewards."""
     from training.policy import any_codec, base_policy, demonstrations
-    from tutelage.policy.model import load
+    from tutelage.policy.model import load_policy
 
     keys: dict[str, Any] = {
         "trainer.test_freq": -1,
@@ -170,7 +170,7 @@ async def _weights_trainer(
         place = Path(shared["output_dir"])
         file = place.with_name(place.name + ".demonstrations.jsonl")
         young = training.model is None
-        codec = load(str(training.base)).codec if young else any_codec()
+        codec = load_policy(str(training.base)).codec if young else any_codec()
         await demonstrations(train, codec, file)
         own: dict[str, Any] = {"epochs": training.iterations, "batch_size": SFT_BATCH}
         if young:  # the whole of that policy takes a rate that a pretrained model would not
@@ -215,7 +215,8 @@ async def dry_run(trainer: Trainer, training: TrainingConfig, agent: AgentConfig
 def report(result: TrainingResult, training: TrainingConfig, agent: AgentConfig) -> int:
     """Before and after on the held-out test, and where everything lies."""
     before, after = (
-        read(result.details, f"{when}_sampled") or Measured() for when in ("before", "after")
+        read_evaluation(result.details, f"{when}_sampled") or StoredEvaluation()
+        for when in ("before", "after")
     )
     print(iterations(_done(result, training), training.iterations, result.details.get("ended")))
     print(f"Result on {training.test_size} held-out tasks")
@@ -239,5 +240,5 @@ def _done(result: TrainingResult, training: TrainingConfig) -> int:
 
 
 if __name__ == "__main__":
-    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
+    handle_signals()  # SIGTERM and SIGHUP save and end like Ctrl-C
     sys.exit(main())

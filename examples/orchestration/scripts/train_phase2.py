@@ -13,7 +13,7 @@ import sys
 from tutelage.errors import TutelageError
 from tutelage.orchestration.planner.settings import read_settings
 from tutelage.orchestration.routing.phase2 import train_phase2
-from tutelage.runs.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, handle_signals
 
 
 def main() -> int:
@@ -60,5 +60,5 @@ def show(line) -> None:
 
 
 if __name__ == "__main__":
-    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
+    handle_signals()  # SIGTERM and SIGHUP save and end like Ctrl-C
     raise SystemExit(main())

@@ -1,7 +1,7 @@
 """The agent types by the name that `agent.agent_type` gives them; the user's are `FILE.py:Class`.
 
 A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares what it
-needs, and one line here. `weights/setting.py` and `evaluate/targets.py` make agents of them, from a
+needs, and one line here. `weights/inputs.py` and `evaluate/targets.py` make agents of them, from a
 configuration.
 """
 
@@ -18,7 +18,7 @@ from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, ToolSpec
 
 
-def told_by_template(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
+def template_tools(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
     """The tools that an agent of a type has the model's chat template tell of."""
     return AGENTS.find(kind)(tools, Sampling()).told()
 

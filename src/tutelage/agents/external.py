@@ -83,7 +83,7 @@ class ExternalAgent(Agent):
             path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
             given = Path(folder, "resources.json")
             # Read anew in each rollout, so that a search can put others in their place.
-            texts = {name: text_of(value) for name, value in resources.items()}
+            texts = {name: resource_text(value) for name, value in resources.items()}
             known = {name: text for name, text in texts.items() if text is not None}
             given.write_text(json.dumps(known), encoding="utf-8")
             words = [w.replace("{task}", str(path)) for w in self.command]
@@ -179,7 +179,7 @@ async def _start(
         raise
 
 
-def text_of(value: object) -> str | None:
+def resource_text(value: object) -> str | None:
     """What of a resource can be told as text: a prompt template, a text, what a tool says of
     itself."""
     if isinstance(value, PromptTemplate):

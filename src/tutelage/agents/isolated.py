@@ -26,7 +26,7 @@ from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.external import ProgramFailedError
-from tutelage.agents.session import RolloutSession, enter
+from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.tools.execute import call_in_thread
@@ -67,7 +67,7 @@ class IsolatedAgent(Agent):
                 f"agent {agent.name!r} cannot go to a process of its own: {error}. Define it at "
                 "the top of a module, and keep what cannot be pickled out of its instance"
             ) from error
-        self._idle: list[_Worker] = []
+        self._idle: list[_AgentProcess] = []
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class IsolatedAgent(Agent):
         """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
-            worker = _Worker(self._packed)
+            worker = _AgentProcess(self._packed)
         try:
             done = await worker.play(session)
         except BaseException:
@@ -97,7 +97,7 @@ class IsolatedAgent(Agent):
             self._idle.pop().kill()
 
 
-class _Worker:
+class _AgentProcess:
     """One process."""
 
     def __init__(self, packed: bytes) -> None:
@@ -180,7 +180,7 @@ def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
 
 
 def _play(agent: Agent, session: RolloutSession) -> _Done:
-    enter(session)
+    enter_rollout(session)
     value, error = None, None
     try:
         work: Any = agent.play(session.task_record, session, session.resources)

@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 from urllib.parse import quote
 
-from tutelage.agents.own_time import OwnTime
+from tutelage.agents.stopwatch import AgentStopwatch
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
 from tutelage.types import ChatClient, Mode, Task, ToolResult
@@ -58,7 +58,7 @@ class RolloutSession:
     marked: dict[str, None] = field(default_factory=dict[str, None], repr=False)
     """Agents that are trained, once any is marked."""
     closed: bool = False
-    own_time: OwnTime = field(default_factory=OwnTime, repr=False)
+    own_time: AgentStopwatch = field(default_factory=AgentStopwatch, repr=False)
     """The clock that its limit is measured by."""
 
     @property
@@ -154,7 +154,7 @@ def current_rollout() -> RolloutSession | None:
     return _CURRENT.get()
 
 
-def enter(rollout: RolloutSession) -> None:
+def enter_rollout(rollout: RolloutSession) -> None:
     """Make this context (a task's, or a thread's copy of one) belong to a rollout."""
     _CURRENT.set(rollout)
     AGENT.set(MAIN_AGENT)

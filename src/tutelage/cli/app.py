@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tutelage.cli.failures import PLAIN
-from tutelage.runs.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
@@ -140,7 +140,7 @@ def _dashed(option: str) -> str:
 
 def main() -> None:
     """Run the command of this process; never returns. SIGTERM and SIGHUP are heard as Ctrl-C is."""
-    listen()
+    handle_signals()
     try:
         get_command(build_app())(prog_name="tutelage")
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended

@@ -1,7 +1,7 @@
 """`tutelage compare RUN RUN ...`: runs of any kind in one table, with what can be said of them.
 
 Prompts, weights and orchestrations are compared on what they earn on held-out tasks and on what
-they cost. `evaluate/compare.py` has the statistics, `compare_words.py` the words of each cell; this
+they cost. `evaluate/compare.py` has the statistics, `compare_text.py` the words of each cell; this
 file puts them on the terminal, or into a file: a Markdown section, a page of HTML that stands alone
 (of the parts of other pages), or JSON.
 """
@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tutelage.cli import compare_words as words
+from tutelage.cli import compare_text as words
 from tutelage.cli.console import (
     drawn_table,
     facts,
@@ -95,7 +95,7 @@ def _show_comparison(console: Console, found: Comparison) -> None:
         drawn.columns[0].width = _LABEL
         say(console)
         console.print(drawn)
-    if (picture := words.picture(found.rows)) is not None:
+    if (picture := words.gain_chart(found.rows)) is not None:
         lines = words.draw(picture, console.width, utf8=is_utf8(console))
         console.print("", *lines, sep="\n", soft_wrap=True)
     if found.pairs:
@@ -159,7 +159,7 @@ def _as_html(found: Comparison) -> str:
         story=(),
         conclusion=found.conclusion,
         table=words.table(found),
-        gains=words.picture(found.rows),
+        gains=words.gain_chart(found.rows),
         pairs=words.pairs(found),
         footnotes=list(words.footnotes(found)),
         told=[*words.caveats(found), *places],

@@ -4,7 +4,7 @@ On a terminal the present phase is redrawn a few times a second below what has a
 stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
 phase, and one every few seconds between. A display never stops a job: when its stream is closed or
 its disk is full it falls silent, and the job's record is in the run folder all the same. The lines
-themselves are made in `frame.py`.
+themselves are made in `progress_view.py`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tutelage.cli.console import (
     say,
     visible,
 )
-from tutelage.cli.frame import (
+from tutelage.cli.progress_view import (
     REWARD,
     Phase,
     flow,
-    frame,
-    metric_words,
+    metric_text,
+    render_progress,
 )
 from tutelage.runs.progress import Progress
 
@@ -144,7 +144,7 @@ class LiveDisplay(Progress):
         if phase is None and measuring is None:
             yield Text("getting ready ...", style="dim")
         now, width = self._clock(), options.max_width
-        yield from frame(phase, measuring, rewards, now, width, utf8=self._utf8)
+        yield from render_progress(phase, measuring, rewards, now, width, utf8=self._utf8)
 
     def _is_time(self, now: float) -> bool:
         if now - self._line_at < _LINE_SECONDS:
@@ -171,7 +171,7 @@ class LiveDisplay(Progress):
         if phase is None:
             return
         taken = duration(self._clock() - phase.began)
-        words = metric_words(phase.values, utf8=self._utf8)
+        words = metric_text(phase.values, utf8=self._utf8)
         done = f"{counted(phase.done, phase.noun)} in " if phase.steps_words else ""
         told = f"{phase.name}: {done}{taken}"
         if self._live is None:
@@ -185,5 +185,5 @@ class LiveDisplay(Progress):
 
 def _summary(phase: Phase, now: float, utf8: bool) -> str:
     left = phase.time_left(now)
-    words = [", ".join([phase.name, *phase.steps_words]), *metric_words(phase.values, utf8=utf8)]
+    words = [", ".join([phase.name, *phase.steps_words]), *metric_text(phase.values, utf8=utf8)]
     return "   ".join(words if left is None else [*words, f"{duration(left)} left"])

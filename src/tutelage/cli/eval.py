@@ -185,7 +185,7 @@ def _show(
     samples: int,
 ) -> None:
     """Each evaluation, and what the two of a pair differ in."""
-    from tutelage.cli import compare_words as words
+    from tutelage.cli import compare_text as words
     from tutelage.cli.console import drawn_table, output, prose, say
 
     console = output()
@@ -267,7 +267,13 @@ def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
 def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     """The headline by family and in all, how many were judged, then what failed."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
-    from tutelage.runs.measured import REWARD, SUCCESS, TOO_MANY_LOST, judged_words, measured
+    from tutelage.runs.stored_evaluation import (
+        REWARD,
+        SUCCESS,
+        TOO_MANY_LOST,
+        evaluation_of_record,
+        judged_text,
+    )
     from tutelage.tasks.overlap import shared_words
 
     graded = found.kind.graded
@@ -277,14 +283,14 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
         for name, family in found.by_family.items():
-            told = measured(family.record())
+            told = evaluation_of_record(family.record())
             cells = {"reward": REWARD.cell(told, number), "success": SUCCESS.cell(told, percent)}
             judged = "" if told.judged == told.rollouts else f"{told.judged} of "
             rollouts = f"{judged}{told.rollouts}" + (" judged" if judged else "")
             table.add_row(name, rollouts, *(cells[head] for head in heads))
         console.print(table)
         say(console)
-    told = measured(found.record())
+    told = evaluation_of_record(found.record())
     each = "" if samples == 1 else f" x {samples} samples"
     words = {
         "reward": REWARD.cell(told, number, ends=True),
@@ -292,7 +298,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     }
     order = heads if graded else [*heads, "reward"]
     pairs = [] if told.withheld else [(name, words[name]) for name in order]
-    pairs += [("rollouts", judged_words(told)), ("tasks", f"{found.tasks}{each}")]
+    pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
     if found.in_training:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))
     if found.repeated:

@@ -110,7 +110,7 @@ def _stream(out: Path | None) -> Generator[Any]:
         yield sys.stdout.write
         return
     # A device or a pipe cannot be replaced by a file, so it is written straight.
-    aside = files.aside(out) if out.is_file() or not out.exists() else out
+    aside = files.temporary_path(out) if out.is_file() or not out.exists() else out
     try:
         with aside.open("w", encoding="utf-8") as file:
             yield file.write

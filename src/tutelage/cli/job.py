@@ -16,9 +16,9 @@ import typer
 from tutelage.cli.console import messages, output, say, shown_path
 from tutelage.cli.failures import tell
 from tutelage.errors import RunBusyError
-from tutelage.runs.again import program, way_on
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
 
 Job = Callable[[Progress], dict[str, Any]]
@@ -57,7 +57,7 @@ def watched(
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note.
     """
-    again = way_on(Path(shown_path(folder.path)))
+    again = resume_hint(Path(shown_path(folder.path)))
     try:
         yield
     except KeyboardInterrupt as stopped:
@@ -69,7 +69,7 @@ def watched(
     except RunBusyError:
         raise
     except Exception as error:
-        if f"{program()} resume" not in str(error) and folder.config.is_file():
+        if f"{command_name()} resume" not in str(error) and folder.config.is_file():
             error.add_note(f"What was done is saved. {again}")
         raise
     finally:

@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 
 from tutelage.cli.failures import reported
 from tutelage.config.fields import Paths, RunSettings, Section
+from tutelage.config.issues import raise_issues
 from tutelage.config.keys import misfit_of
-from tutelage.config.problems import fail_on
 
 Trust = Annotated[
     bool,
@@ -130,5 +130,5 @@ def _made(model: type[Section], given: dict[str, Any]) -> Section:
     try:
         return model.model_validate(told)
     except ValidationError as error:
-        fail_on(misfit_of(model, found, "--") for found in error.errors())
+        raise_issues(misfit_of(model, found, "--") for found in error.errors())
         raise

@@ -20,13 +20,13 @@ from tutelage.cli.failures import PLAIN
 from tutelage.cli.options import AsJson, as_command
 from tutelage.cli.orchestrate_audit import audit
 from tutelage.cli.orchestrate_collect import collect
-from tutelage.cli.orchestrate_parts import make_planner, pool_words
+from tutelage.cli.orchestrate_parts import describe_pool, make_planner
 from tutelage.cli.orchestrate_run import run
 from tutelage.config.fields import CountOrZero, Paths, Section
 from tutelage.orchestration.execution.config import PlanningConfig
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.execution.workers import Estimate, Pool, Worker
+    from tutelage.orchestration.execution.workers import Worker, WorkerEstimate, WorkerPool
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.types import JSON
@@ -168,7 +168,7 @@ class _Expected:
     kind: str
     """What the worker must be able to do."""
     worker: Worker
-    estimate: Estimate
+    estimate: WorkerEstimate
 
 
 def _plan(asked: _PlanConfig) -> None:
@@ -190,26 +190,26 @@ def _plan(asked: _PlanConfig) -> None:
     say(output(), visible(to_text(made)))
     if asked.explain:
         _explain(made, expected)
-        say(messages(), ("workers: ", "dim"), pool_words(there))
+        say(messages(), ("workers: ", "dim"), describe_pool(there))
     say(messages(), ("plan: ", "dim"), planner.source)
     if out is not None:
         write_new({out: _written(out.suffix, made, expected)}, "--out")
         say(output(), f"written to {shown_path(out)}")
 
 
-def _expect(plan: Plan, catalog: Catalog | None, pool: Pool) -> dict[int, _Expected]:
+def _expect(plan: Plan, catalog: Catalog | None, pool: WorkerPool) -> dict[int, _Expected]:
     """The cheapest worker that can do each node. Raises `ConfigError` where none can."""
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.execution.worker_files import kind_of
-    from tutelage.orchestration.execution.workers import Work, legal
+    from tutelage.orchestration.execution.worker_files import tool_kind
+    from tutelage.orchestration.execution.workers import Subtask, capable_workers
 
     tools = catalog or builtin_graph().catalog
     found: dict[int, _Expected] = {}
     for index, node in enumerate(plan.nodes):
-        kind = kind_of(node.tool, catalog=tools)
+        kind = tool_kind(node.tool, catalog=tools)
         prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
-        work = Work(index, node.tool, kind, plan.instruction, node.description, prompt)
-        can = legal(pool.workers, work)
+        work = Subtask(index, node.tool, kind, plan.instruction, node.description, prompt)
+        can = capable_workers(pool.workers, work)
         able = [worker for worker, fits in zip(pool.workers, can, strict=True) if fits]
         priced = [_Expected(kind, worker, pool.estimate(worker, work)) for worker in able]
         found[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))

@@ -20,7 +20,7 @@ import typer
 from pydantic import Field
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import pool_words
+from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.config.fields import RunSettings
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.config import PoolConfig
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tutelage.orchestration.evaluation.audit import RewardAudit
     from tutelage.orchestration.evaluation.rewards import ExecutionResult
     from tutelage.orchestration.execution.record import Execution
-    from tutelage.orchestration.execution.workers import Pool
+    from tutelage.orchestration.execution.workers import WorkerPool
     from tutelage.runs.lifecycle import Run
     from tutelage.types import JSON
 
@@ -84,7 +84,7 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
         made = asked.make_pool()
         run, ran = _policies(asked, made)
         audits = [audit_policies(ran, name, weights=weights) for name in chosen]
-        source = f"{asked.num_workflows} synthetic workflows; {pool_words(made)}"
+        source = f"{asked.num_workflows} synthetic workflows; {describe_pool(made)}"
     shown: tuple[Preset, ...] = ("seed", "seed_seconds")
     example = {str(p): compute_reward(published_example(), p, weights=weights) for p in shown}
     if as_json:
@@ -108,7 +108,7 @@ def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
     return judged_results(rows), len(rows)
 
 
-def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Execution]]]:
+def _policies(asked: _AuditConfig, pool: WorkerPool) -> tuple[Path, dict[str, list[Execution]]]:
     """A run in which each policy executes the workflows, and what each came to."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.evaluation.audit import audit_routers, run_policies

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import make_planner, pool_words
+from tutelage.cli.orchestrate_parts import describe_pool, make_planner
 from tutelage.config.fields import Count, CountOrZero, RunSettings
 from tutelage.orchestration.execution.config import WorkConfig
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.data.collect import Collected, Collection
+    from tutelage.orchestration.data.collect import CollectedInstruction, Collection
     from tutelage.orchestration.data.workflows import Workflow
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
@@ -71,7 +71,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     system = asked.make_system(made, known, [workflow.plan for workflow in workflows])
     run_id = f"collect-{asked.seed}"
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
-    say(messages(), ("workers: ", "dim"), pool_words(made))
+    say(messages(), ("workers: ", "dim"), describe_pool(made))
     say(messages(), ("plans: ", "dim"), source)
     done: list[Collection] = []
 
@@ -145,7 +145,7 @@ def _run(
     with Progress(*columns, console=messages(), transient=True) as bar:
         task = bar.add_task("executing", total=len(workflows))
 
-        def done(collected: Collected) -> None:
+        def done(collected: CollectedInstruction) -> None:
             bar.advance(task)
 
         most, budget = asked.alternatives, asked.budget
@@ -163,11 +163,11 @@ def _run(
 
 def _show(told: Collection, log: Path, run: Path) -> None:
     from tutelage.cli.console import counted, facts, number, output, percent, say, shown_path
-    from tutelage.runs.measured import SUCCESS, judged_words, measured
+    from tutelage.runs.stored_evaluation import SUCCESS, evaluation_of_record, judged_text
 
     console, refused = output(), counted(told.refused, "instruction")
     record = asdict(told) | {"success": told.success_rate, "rollouts": told.instructions}
-    found = measured(record)
+    found = evaluation_of_record(record)
     done = f"{number(told.succeeded)} of {number(told.judged)}"
     if not found.withheld:
         done += f": {SUCCESS.cell(found, percent, ends=True)}"
@@ -175,7 +175,7 @@ def _show(told: Collection, log: Path, run: Path) -> None:
         console,
         [
             ("succeeded", done),
-            *([("judged", judged_words(found))] if found.eventful else []),
+            *([("judged", judged_text(found))] if found.eventful else []),
             ("executions", number(told.executions)),
             ("cost", f"{told.cost:.6f} USD, {told.alternatives_cost:.6f} USD for alternatives"),
             ("cheaper", f"{counted(told.alternatives_passed, 'alternative')} could do it as well"),

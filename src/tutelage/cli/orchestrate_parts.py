@@ -1,6 +1,6 @@
 """What the verbs of `tutelage orchestrate` share: which planner plans, and who the workers are.
 
-The embedded planner plans until another was trained, and says that; `pool_words` says every time
+The embedded planner plans until another was trained, and says that; `describe_pool` says every time
 whether workers are real. What else an option means is in `orchestration/execution/config.py`.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from tutelage.orchestration.execution.workers import Pool
+    from tutelage.orchestration.execution.workers import WorkerPool
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.orchestration.planner.model import PlannerModel
@@ -139,7 +139,7 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
     return _ChosenPlanner(candidates, source)
 
 
-def pool_words(pool: Pool) -> str:
+def describe_pool(pool: WorkerPool) -> str:
     """Which workers there are, and plainly whether they are real."""
     count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
     mocks = {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import make_planner, pool_words
+from tutelage.cli.orchestrate_parts import describe_pool, make_planner
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.evaluation.judged import DEADLINE
@@ -192,7 +192,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     planned, source = _planned(asked, catalog)
     system = asked.make_system(pool, catalog, [planned])
     system.check(planned, asked.budget)
-    return _Prepared(asked, planned, system, {"workers": pool_words(pool), "plan": source})
+    return _Prepared(asked, planned, system, {"workers": describe_pool(pool), "plan": source})
 
 
 def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str]:
@@ -218,7 +218,7 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str
 
 
 @dataclass(slots=True)
-class _Row:
+class _NodeLine:
     """One node as far as it is."""
 
     tool: str
@@ -228,7 +228,7 @@ class _Row:
     cost: float = 0.0
 
 
-def _take(rows: list[_Row], event: dict[str, Any]) -> int | None:
+def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
     """Bring a row up to date; returns a node that ended."""
     kind = event["event"]
     if kind == "dispatch":
@@ -254,7 +254,7 @@ def _progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str,
     """An observer that shows what happens, on the error stream."""
     from tutelage.cli.console import messages, say
 
-    console, rows = messages(), [_Row(node.tool) for node in plan.nodes]
+    console, rows = messages(), [_NodeLine(node.tool) for node in plan.nodes]
     for name, words in told.items():
         say(console, (f"{name}: ", "dim"), words)
     if not console.is_terminal or console.is_dumb_terminal:
@@ -271,7 +271,7 @@ def _progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str,
         yield show
 
 
-def _line(console: Console, rows: list[_Row], node: int | None) -> None:
+def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:
     from tutelage.cli.console import say, visible
 
     if node is not None:
@@ -280,7 +280,7 @@ def _line(console: Console, rows: list[_Row], node: int | None) -> None:
         say(console, visible(told), (f"  {row.worker} {_usd(row.cost)}", "dim"))
 
 
-def _table(rows: list[_Row]) -> Table:
+def _table(rows: list[_NodeLine]) -> Table:
     from tutelage.cli.console import plain_table, visible
 
     table = plain_table("#", "subtask", "state", "worker", "tries", "cost", right=("#", "tries"))

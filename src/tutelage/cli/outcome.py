@@ -2,8 +2,8 @@
 
 Made from `result.json` alone, so that the end of a training and `tutelage show RUN` say the same.
 A number that a run did not measure has no row. A graded reward has its mean as headline, with the
-interval; `runs/measured.py` reads what there is to tell. The job that fills `result.json` is in
-`weights/`.
+interval; `runs/stored_evaluation.py` reads what there is to tell. The job that fills `result.json`
+is in `weights/`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutelage.cli.console import (
 )
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.measured import (
+from tutelage.runs.stored_evaluation import (
     EVALUATIONS,
     KINDS,
     NO_TOOLS,
@@ -40,9 +40,9 @@ from tutelage.runs.measured import (
     is_graded,
     judged_lines,
     quantities,
-    read,
+    read_evaluation,
 )
-from tutelage.tasks.overlap import footnote, title
+from tutelage.tasks.overlap import footnote, success_title
 
 _QUESTION = '"What is 82 * 65?"'
 _COLUMNS = ("before", "after", "control")
@@ -57,7 +57,7 @@ def before_after(result: Mapping[str, Any]) -> list[Table]:
 
 
 def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
-    found = {key: read(result, key) for key in EVALUATIONS}
+    found = {key: read_evaluation(result, key) for key in EVALUATIONS}
     shown = [n for n in _COLUMNS if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
     without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
     if without is not None and "after" not in shown:
@@ -84,7 +84,7 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         cell = what.cell(without, _WORDS[what])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
     tasks = result.get("test_tasks")
-    head = title(result, what.name) + (f", {tasks} tasks" if tasks else "")
+    head = success_title(result, what.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
     control = "control" if estimator is None else f"control: {estimator}"
     heads = [control if name == "control" else name for name in shown]
@@ -130,14 +130,14 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
         yield shared
     yield from judged_lines(result)
     estimator = control_estimator(result)
-    if estimator is not None and any(read(result, f"control_{kind}") for kind in KINDS):
+    if estimator is not None and any(read_evaluation(result, f"control_{kind}") for kind in KINDS):
         yield (
             f"control: the same training from the same start with the estimator "
             f"{visible(estimator)}, as many steps and rollouts."
         )
-    if read(result, NO_TOOLS) is not None:
+    if read_evaluation(result, NO_TOOLS) is not None:
         yield "no tools: without them the policy must know the answers by heart."
-    clean, what = read(result, "clean_greedy"), quantities(is_graded(result))[0]
+    clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
     if what.has(clean):
         told = what.cell(clean, _WORDS[what])
         yield f"after the clean demonstrations alone, on these tasks: {told}, greedy."

@@ -18,7 +18,7 @@ from tutelage.config.fields import Section
 from tutelage.config.overrides import parse_overrides
 from tutelage.orchestration.planner.settings import (
     RECIPE,
-    Request,
+    PlannerConfig,
     full_key,
     keys_of,
 )
@@ -61,7 +61,7 @@ _KEYS = {
 
 
 def train_planner(
-    asked: Request,
+    asked: PlannerConfig,
     flags: _Flags,
     overrides: Annotated[
         list[str] | None,
@@ -88,15 +88,15 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(request, origins)
         return
-    from tutelage.orchestration.job import Planner
+    from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
-    folder, job = folder_at(place_of(request.output, RECIPE)), Planner(request)
+    folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
     _run(folder, lambda progress: lifecycle.start(job, folder, progress))
 
 
-def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
+def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str]) -> None:
     """Print what a run would do. `origins` says of each key that was set who set it."""
     from tutelage.cli.console import facts, output, prose, say, visible, waiting
     from tutelage.orchestration.plan.dag import to_text
@@ -129,11 +129,11 @@ def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a planner's run and show what it came to."""
-    from tutelage.orchestration.job import Planner
+    from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
 
     def work(progress: Progress) -> JSON:
-        return lifecycle.resume(Planner, folder, progress, allow_changes=allow_changes)
+        return lifecycle.resume(PlannerTraining, folder, progress, allow_changes=allow_changes)
 
     _run(folder, work)
 

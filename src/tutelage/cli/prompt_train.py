@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.cli.display import LiveDisplay
-    from tutelage.prompts.plan import Plan
-    from tutelage.prompts.setup import Setup
+    from tutelage.prompts.cost import SearchCost
+    from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
     from tutelage.types import Rollout
@@ -184,10 +184,10 @@ def _building() -> Generator[LiveDisplay]:
         display.finish()
 
 
-def _show_plan(setup: Setup) -> None:
-    from tutelage.prompts.plan import make_plan
+def _show_plan(setup: SearchSetup) -> None:
+    from tutelage.prompts.cost import search_cost
 
-    plan, splits = make_plan(setup), setup.splits
+    plan, splits = search_cost(setup), setup.splits
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
@@ -210,9 +210,9 @@ def _show_plan(setup: Setup) -> None:
         prose(console, f"Note: {remark}", "yellow")
 
 
-def _dry_run(setup: Setup) -> None:
+def _dry_run(setup: SearchSetup) -> None:
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.prompts.staging import preflight
+    from tutelage.prompts.search_resources import preflight
 
     (rollout,) = asyncio.run(preflight(setup, 1))
     console = output()
@@ -223,15 +223,15 @@ def _dry_run(setup: Setup) -> None:
         raise typer.Exit(1)
 
 
-def _run(folder: RunFolder, setup: Setup) -> None:
+def _run(folder: RunFolder, setup: SearchSetup) -> None:
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.prompts.cost import search_cost
     from tutelage.prompts.job import PromptSearch
-    from tutelage.prompts.plan import make_plan
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
-    display = PromptDisplay(messages(), rollouts=make_plan(setup).search.rollouts, test=tests)
+    display = PromptDisplay(messages(), rollouts=search_cost(setup).search.rollouts, test=tests)
     with watched(folder, display, "What was done is saved, the best prompt so far too."):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
     _shown(folder, result)
@@ -250,7 +250,7 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- the plan and the outcome
 
 
-def _most(plan: Plan) -> str:
+def _most(plan: SearchCost) -> str:
     """What the search may take."""
     rollouts, calls = plan.search.rollouts, plan.search.optimiser_calls
     told = f"at most {counted(rollouts, 'rollout')}"
@@ -259,7 +259,7 @@ def _most(plan: Plan) -> str:
     return f"{told}, {counted(calls, 'optimiser call')}" if calls else told
 
 
-def _worst(plan: Plan) -> str:
+def _worst(plan: SearchCost) -> str:
     total = plan.total
     told = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     if not plan.calls_bounded:
@@ -278,21 +278,21 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
             say(console, f"  {line}")
     say(console)
     same = result["components"] == result["seed_components"]
-    show_sealed(console, result["test"], same=same)
+    show_holdout_test(console, result["test"], same=same)
     for look in result.get("confirmations", ()):
         say(console, ("\nConfirmation on fresh tasks", "bold"))
-        show_sealed(console, look, same=same)
+        show_holdout_test(console, look, same=same)
     say(console)
     facts(console, _totals(folder, result))
 
 
-def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
+def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
     """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
-    from tutelage.prompts.figures import SEALED, UNCHANGED, judged_lines, read_verdict, sealed_rows
+    from tutelage.prompts.figures import SEALED, UNCHANGED, holdout_rows, judged_lines, read_verdict
     from tutelage.statistics.intervals import FEW
 
     table = plain_table(f"sealed test, {test['tasks']} tasks", *SEALED, right=SEALED)
-    for row in sealed_rows(test):
+    for row in holdout_rows(test):
         table.add_row(*row)
     console.print(table)
     for line in judged_lines(test):
@@ -329,11 +329,11 @@ def _show_prompt_next(console: Console, folder: RunFolder) -> None:
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from tutelage.prompts.figures import spent_words
+    from tutelage.prompts.figures import spend_text
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
-    spent, test = (spent_words(result[name], number) for name in ("spent", "test_spent"))
+    spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
         yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"

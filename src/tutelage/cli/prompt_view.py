@@ -13,8 +13,8 @@ from rich.console import Console
 from tutelage.cli.console import counted, number, one_line, say
 from tutelage.cli.display import LiveDisplay
 from tutelage.engine.usage import Spend
-from tutelage.prompts.figures import spent_words
-from tutelage.runs.rounds import Observer, Round, Standing
+from tutelage.prompts.figures import spend_text
+from tutelage.runs.rounds import CandidateSummary, Observer, Round
 
 _SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""
@@ -92,7 +92,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
     if trials:
         yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
-    yield f"  Spent: {spent_words(found.spent.to_dict(), number)}"
+    yield f"  Spent: {spend_text(found.spent.to_dict(), number)}"
 
 
 def _rewards(rewards: Sequence[float]) -> str:
@@ -100,7 +100,7 @@ def _rewards(rewards: Sequence[float]) -> str:
     return told + (", ..." if len(rewards) > _SHOWN else "")
 
 
-def _standing(standing: Standing, width: int) -> str:
+def _standing(standing: CandidateSummary, width: int) -> str:
     head = f"{standing.id[:11]}  {standing.operation:<13}"
     if standing.tasks:
         score = "" if standing.reward is None else f"{standing.reward:.2f}"

@@ -18,7 +18,7 @@ from tutelage.errors import RunError
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from tutelage.prompts.pages import Node
+    from tutelage.prompts.pages import LineageNode
     from tutelage.runs.folder import RunFolder
 
 Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")]
@@ -43,7 +43,7 @@ def _tree(
 
     from tutelage.cli.console import counted, output, say, shown_path
     from tutelage.prompts.pages import LINEAGE
-    from tutelage.prompts.pages import tree as nodes
+    from tutelage.prompts.pages import lineage_tree as nodes
     from tutelage.prompts.record import read_lineage
 
     folder = _folder(run)
@@ -98,7 +98,7 @@ def _confirm(
 ) -> None:
     """Seed against best on fresh sealed tasks; the look is counted."""
     from tutelage.cli.console import messages, output, waiting
-    from tutelage.cli.prompt_train import show_sealed
+    from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts import Verdict, job
     from tutelage.runs.trust import check_trusted, code_of
@@ -108,7 +108,7 @@ def _confirm(
     display = PromptDisplay(messages())
     with waiting("playing fresh tasks ..."):
         told = job.confirm(folder, display, test or ())
-    show_sealed(output(), told)
+    show_holdout_test(output(), told)
     if code := Verdict(told["verdict"]).exit_code:
         raise typer.Exit(code)
 
@@ -169,17 +169,17 @@ _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
 """Decisions on candidates that are shown on request only."""
 
 
-def _grow(branch: Tree, node: Node, rejected: bool) -> None:
+def _grow(branch: Tree, node: LineageNode, rejected: bool) -> None:
     for child in node.children:
         if rejected or child.entry["decision"] not in _HIDDEN or _has_kept(child):
             _grow(branch.add(_label(child)), child, rejected)
 
 
-def _has_kept(node: Node) -> bool:
+def _has_kept(node: LineageNode) -> bool:
     return any(c.entry["decision"] not in _HIDDEN or _has_kept(c) for c in node.children)
 
 
-def _label(node: Node) -> Any:
+def _label(node: LineageNode) -> Any:
     from rich.text import Text
 
     from tutelage.cli.console import one_line

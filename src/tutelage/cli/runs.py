@@ -79,8 +79,8 @@ def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
 def say_state(console: Console, folder: RunFolder) -> None:
     """Of a run without a result: whether a process works on it, or how to go on."""
     from tutelage.cli.console import say
-    from tutelage.runs.again import resume_command
     from tutelage.runs.folder import is_held
+    from tutelage.runs.resume_hint import resume_command
 
     if is_held(folder):
         say(console, "It is running now.")
@@ -105,11 +105,11 @@ def _tested(result: dict[str, Any]) -> str:
     """Sampled success before and after, in whole percent, or the mean of a graded reward; with how
     many rollouts were judged where that is not all, and how many tasks were trained on. An
     evaluation may have been greedy alone."""
-    from tutelage.runs.measured import is_graded, read
+    from tutelage.runs.stored_evaluation import is_graded, read_evaluation
     from tutelage.tasks.overlap import shared_in
 
-    sampled = [read(result, f"{when}_sampled") for when in ("before", "after")]
-    greedy = [] if any(sampled) else [read(result, "after_greedy")]
+    sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
+    greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
     found = [m for m in (*sampled, *greedy) if m is not None]
     graded = is_graded(result) or all(m.success is None for m in found)
     values = [m.reward if graded else m.success for m in found]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.config import Resolved
-    from tutelage.weights.sft import Preview
+    from tutelage.weights.sft import SFTPreview
 
 _FLAGS = (
     *("algorithm", *PROMPT_OPTIONS, "level", "seed", "minutes", "steps", "output", "model"),
@@ -105,16 +105,16 @@ def _resolved(
     from tutelage.weights.config import resolve
 
     with waiting("loading torch ..."):
-        from tutelage.policy.machine import facts
+        from tutelage.policy.machine import machine_facts
 
-    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file)
+    return resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
 
 
 def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights import jobs
-    from tutelage.weights.places import check_name_is_new, interrupted
+    from tutelage.weights.paths import check_name_is_new, interrupted
 
     # The job itself notes the warnings.
     for line in _unused(resolved):
@@ -137,7 +137,7 @@ def _dry_run(resolved: Resolved) -> None:
     from tutelage.cli.console import output, say, waiting
     from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.weights import jobs
-    from tutelage.weights.sft import Preview
+    from tutelage.weights.sft import SFTPreview
 
     console = output()
     supervised = resolved.config.recipe == "sft"
@@ -146,7 +146,7 @@ def _dry_run(resolved: Resolved) -> None:
         rollout = jobs.dry_run(resolved)
     _show_table(console, resolved)
     say(console)
-    if isinstance(rollout, Preview):
+    if isinstance(rollout, SFTPreview):
         _show_preview(console, rollout)
         return
     show_head(console, rollout)
@@ -156,7 +156,7 @@ def _dry_run(resolved: Resolved) -> None:
         raise typer.Exit(1)
 
 
-def _show_preview(console: Console, found: Preview) -> None:
+def _show_preview(console: Console, found: SFTPreview) -> None:
     """The first demonstration with what of it is trained, and how much there is."""
     from tutelage.cli.console import counted, facts, number, say, visible
 

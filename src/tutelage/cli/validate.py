@@ -53,13 +53,13 @@ def validate(
     from tutelage.rewards import resolve_reward
     from tutelage.rewards.validation import validate_apart
     from tutelage.tasks.dataset import Dataset
-    from tutelage.tools import Options
+    from tutelage.tools import ToolOptions
 
     reward, limit = options.reward, options.limit
     loaded = Dataset([task for path in tasks for task in Dataset.load(path)])
     function = resolve_reward(
         reward,
-        Options(
+        ToolOptions(
             judge_base_url=options.judge_base_url,
             judge_model=options.judge_model,
             allow_unsandboxed=options.allow_unsandboxed,

@@ -2,7 +2,7 @@
 
 `RunConfig` is what the rest of the package reads of a training, `Resolved` the record of where each
 value came from; `weights/config/` makes one. Searches and planners have models of their own of the
-same parts (`fields.py`, `keys.py`, `overrides.py`, `problems.py`). Importing this package loads
+same parts (`fields.py`, `keys.py`, `overrides.py`, `issues.py`). Importing this package loads
 neither torch nor Hydra.
 """
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import leaf_fields, section_names
-from tutelage.config.problems import Problem
 
 PREFIXES: Mapping[str, str] = {
     "actor_rollout_ref.actor.": "actor.",
@@ -75,19 +75,20 @@ NAMES: Mapping[str, str] = {
 
 
 def canonical(spelling: str, value: Any) -> str:
-    """The canonical key of a spelling. Raises `Problem` with the nearest spelling when unknown."""
+    """The canonical key of a spelling. Raises `ConfigIssue` with the nearest spelling when
+    unknown."""
     key = _lookup(spelling)
     if key is not None:
         return key
     section = canonical_section(spelling)
     if section is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
-        raise Problem(
+        raise ConfigIssue(
             spelling, value, "this is a section of keys, not a key", f"Set a key of it: {first}=..."
         )
     near = nearest(spelling)
     fix = f"Did you mean {near!r}?" if near else "The configuration reference lists every key."
-    raise Problem(spelling, value, "unknown key", fix)
+    raise ConfigIssue(spelling, value, "unknown key", fix)
 
 
 def canonical_section(spelling: str) -> str | None:

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import Section
-from tutelage.config.problems import Problem
+from tutelage.config.issues import ConfigIssue
 from tutelage.config.schema import RunConfig
 
 Names = Mapping[str, Sequence[str]]
@@ -85,7 +85,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
-    """`value` in the type of `key`. Raises `Problem` when it does not fit; `names` as `misfit`."""
+    """`value` in the type of `key`. Raises `ConfigIssue` when it does not fit; `names` as
+    `misfit`."""
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
@@ -93,7 +94,7 @@ def typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     return get(config, key)
 
 
-def misfit(key: str, value: Any, names: Names = NO_NAMES) -> Problem:
+def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
     """What to say when `value` does not fit `key`: what is expected, and the nearest choice.
 
     `names` are those that keys take beside what the schema lists (`extensions.py`).
@@ -111,19 +112,19 @@ def misfit(key: str, value: Any, names: Names = NO_NAMES) -> Problem:
             if value in (*_choices(json_schema(other)), *names.get(other, ()))
         ]
         fix = f"Did you mean {homes[0]}={value}?" if homes else fix
-    return Problem(key, value, f"expected {words(schema)}", fix)
+    return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
-def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> Problem:
+def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
     """What to say of a value that pydantic refused for a field of `model`, with the field's help;
     `prefix` is `--` where the user wrote an option."""
     name = str(found["loc"][0])
     told = " ".join((model.model_fields[name].description or "").split())
-    reason = f"expected {words(model.model_json_schema()['properties'][name])}"
+    reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
     if found["type"] == "value_error":
         reason = str(found.get("ctx", {})["error"])
     key = f"{prefix}{name.replace('_', '-')}" if prefix else name
-    return Problem(key, found["input"], reason, told)
+    return ConfigIssue(key, found["input"], reason, told)
 
 
 @cache
@@ -134,18 +135,18 @@ def json_schema(key: str) -> Mapping[str, Any]:
     return model.model_json_schema()["properties"][last]
 
 
-def words(schema: Mapping[str, Any]) -> str:
+def value_text(schema: Mapping[str, Any]) -> str:
     """What a key takes, in words: `an integer, at least 1, or null`."""
     if "anyOf" in schema:
-        return ", or ".join(words(part) for part in schema["anyOf"])
+        return ", or ".join(value_text(part) for part in schema["anyOf"])
     if "enum" in schema:
         return " or ".join(repr(choice) for choice in schema["enum"])
     kind = schema.get("type")
     if kind == "array":
         if "prefixItems" in schema:
             items = schema["prefixItems"]
-            return f"a list of {len(items)}, each {words(items[0])}"
-        return f"a list, each {words(schema['items'])}"
+            return f"a list of {len(items)}, each {value_text(items[0])}"
+        return f"a list, each {value_text(schema['items'])}"
     names = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
     bounds = {
         "minimum": "at least",

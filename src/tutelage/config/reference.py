@@ -19,7 +19,7 @@ from tutelage.config.keys import (
     get,
     json_schema,
     leaf_fields,
-    words,
+    value_text,
 )
 from tutelage.config.schema import RunConfig
 
@@ -58,7 +58,7 @@ def reference_markdown(names: Names = NO_NAMES) -> str:
 
 def _type(key: str, names: Names) -> str:
     if key not in names:
-        return words(json_schema(key))
+        return value_text(json_schema(key))
     return " or ".join([*(repr(name) for name in names[key]), "FILE.py:name"])
 
 

@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from tutelage.config.aliases import canonical
 from tutelage.config.fields import Section, plain
+from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, get, leaf_fields, misfit
-from tutelage.config.problems import Problem, fail_on
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
 
@@ -84,7 +84,7 @@ class Resolved(Section):
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:
-            fail_on(_problem(wrong) for wrong in error.errors())
+            raise_issues(_problem(wrong) for wrong in error.errors())
             raise
         for part in ("config", "origin"):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
@@ -106,18 +106,20 @@ class Resolved(Section):
         return self.notes.get(key, "")
 
 
-def _problem(error: ErrorDetails) -> Problem:
+def _problem(error: ErrorDetails) -> ConfigIssue:
     """What pydantic found, about a key where it is in the configuration itself."""
     part, *names = (str(name) for name in error["loc"])
     while ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden" and names[1:]:
         names.pop()  # a place within a value, unless it is a section's
     key = ".".join(names)
     if part != "config" or not key:
-        return Problem(".".join([part, *names]), error["input"], error["msg"], "Start a new run.")
+        return ConfigIssue(
+            ".".join([part, *names]), error["input"], error["msg"], "Start a new run."
+        )
     try:
         known = canonical(key, error["input"])
-    except Problem as problem:
+    except ConfigIssue as problem:
         return problem
     if known != key:
-        return Problem(key, error["input"], "not a canonical key", f"Write {known}.")
+        return ConfigIssue(key, error["input"], "not a canonical key", f"Write {known}.")
     return misfit(key, error["input"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
+class UnusedRule:
     """One reason, and when it holds."""
 
     reason: str
@@ -42,7 +42,7 @@ class Unused:
         held = [
             note
             for note in notes
-            if isinstance(note, Unused)
+            if isinstance(note, UnusedRule)
             and on_cpu >= note.on_cpu
             and not (own_agent and note.built_in)
             and note.applies(config)
@@ -50,65 +50,69 @@ class Unused:
         return [note.reason for note in sorted(held, key=attrgetter("rank"))]
 
 
-def _for_sft(reason: str) -> Unused:
-    return Unused(reason, lambda run: run.recipe == "sft")
+def _for_sft(reason: str) -> UnusedRule:
+    return UnusedRule(reason, lambda run: run.recipe == "sft")
 
 
-def _without_steps(reason: str) -> Unused:
-    return Unused(reason, lambda run: run.algorithm.name == "sft")
+def _without_steps(reason: str) -> UnusedRule:
+    return UnusedRule(reason, lambda run: run.algorithm.name == "sft")
 
 
-def off(key: str, value: str | bool = False) -> Unused:
+def off(key: str, value: str | bool = False) -> UnusedRule:
     """Unused where another key has the value that switches it off."""
     told = value if isinstance(value, str) else str(value).lower()
-    return Unused(f"{key} is {told}", lambda run: attrgetter(key)(run) == value)
+    return UnusedRule(f"{key} is {told}", lambda run: attrgetter(key)(run) == value)
 
 
-ON_THIS_CPU = Unused("the run is on the CPU of this machine", on_cpu=True)
-NO_GPU_MEMORY = Unused("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
+ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
+NO_GPU_MEMORY = UnusedRule("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which makes no reinforcement-learning step"
 BY_REWARDS = _without_steps(_NO_STEP)
-IN_COLD_START = Unused(_NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft")
+IN_COLD_START = UnusedRule(
+    _NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft"
+)
 OWN_DEMONSTRATIONS = _for_sft(
     "it steers the cold start of `train math`; `train sft` has lr, batch_size and steps"
 )
 ENDS_BY_STEPS = _for_sft("`train sft` ends after its steps or epochs")
 NO_CONTROL = _without_steps("algorithm.name is sft, and a control is for reinforcement learning")
-NOT_PLAYED: Unused = Unused(
+NOT_PLAYED: UnusedRule = UnusedRule(
     "no task is played, because data.test_files names none",
     lambda run: run.recipe == "sft" and not run.data.test_files,
 )
 ALL_ARE_SHOWN = _for_sft("`train sft` learns from all its demonstrations")
-NO_DEMONSTRATIONS = Unused("only `train sft` reads demonstrations", lambda run: run.recipe != "sft")
+NO_DEMONSTRATIONS = UnusedRule(
+    "only `train sft` reads demonstrations", lambda run: run.recipe != "sft"
+)
 
-CLIPPED_BY_BOTH: Unused = Unused(
+CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
     "clip_ratio_low and clip_ratio_high are both set",
     lambda run: None not in (run.actor.clip_ratio_low, run.actor.clip_ratio_high),
 )
-OTHER_AGGREGATION: Unused = Unused(
+OTHER_AGGREGATION: UnusedRule = UnusedRule(
     "only loss_agg_mode=seq-mean-token-sum-norm divides by it",
     lambda run: run.actor.loss_agg_mode != "seq-mean-token-sum-norm",
 )
-ROWS_ARE_COUNTED: Unused = Unused(
+ROWS_ARE_COUNTED: UnusedRule = UnusedRule(
     "ppo_micro_batch_size_per_gpu counts rows instead",
     lambda run: run.actor.ppo_micro_batch_size_per_gpu is not None,
 )
 NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
 FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")
-NO_REFERENCE: Unused = Unused(
+NO_REFERENCE: UnusedRule = UnusedRule(
     "no KL is on, so no reference model is loaded", lambda run: not run.needs_reference
 )
 
-NO_VLLM: Unused = Unused(
+NO_VLLM: UnusedRule = UnusedRule(
     "it tunes vLLM, and the engine is another", lambda run: run.agent.backend != "vllm"
 )
-NOT_NATIVE: Unused = Unused(
+NOT_NATIVE: UnusedRule = UnusedRule(
     "it tunes the native engine, and the engine is another",
     lambda run: run.agent.backend != "native",
 )
-NOTHING_IS_SCORED: Unused = Unused(
+NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "the log-probabilities that were sampled are exact, and no reference scores them",
     lambda run: (
         not run.needs_reference
@@ -117,45 +121,47 @@ NOTHING_IS_SCORED: Unused = Unused(
     ),
     on_cpu=True,
 )
-ONE_TURN: Unused = Unused(
+ONE_TURN: UnusedRule = UnusedRule(
     "agent.use_agent is false: one turn without tools", lambda run: not run.agent.use_agent
 )
-NO_JUDGE = Unused("the reward is not llm_judge", lambda run: run.agent.reward_name != "llm_judge")
-NO_SEARCH: Unused = Unused(
+NO_JUDGE = UnusedRule(
+    "the reward is not llm_judge", lambda run: run.agent.reward_name != "llm_judge"
+)
+NO_SEARCH: UnusedRule = UnusedRule(
     "the agent has no search tool",
     lambda run: not {"search", "google_search"} & set(run.agent.tools or ()),
 )
-NO_ADAPTERS: Unused = Unused(
+NO_ADAPTERS: UnusedRule = UnusedRule(
     "model.lora.rank is 0, so there are no adapters", lambda run: run.model.lora.rank == 0
 )
-OWN_SHAPE: Unused = Unused(
+OWN_SHAPE: UnusedRule = UnusedRule(
     "model.path names a model that has its own", lambda run: run.model.path is not None
 )
-OWN_TEMPLATE: Unused = Unused(
+OWN_TEMPLATE: UnusedRule = UnusedRule(
     "the embedded policy has a template of its own", lambda run: run.model.path is None
 )
-OWN_TASKS: Unused = Unused(
+OWN_TASKS: UnusedRule = UnusedRule(
     "the tasks are not the embedded ones",
     lambda run: run.recipe != "math" or bool(run.data.train_files),
 )
-TAUGHT_ALREADY: Unused = Unused(
+TAUGHT_ALREADY: UnusedRule = UnusedRule(
     "the cold start is for the embedded policy, and model.path names another",
     lambda run: run.model.path is not None and run.algorithm.name == "rl",
 )
-STEPS_WIN: Unused = Unused(
+STEPS_WIN: UnusedRule = UnusedRule(
     "trainer.total_training_steps wins over it",
     lambda run: run.trainer.total_training_steps is not None,
 )
-NO_TRACKER: Unused = Unused(
+NO_TRACKER: UnusedRule = UnusedRule(
     "only wandb and mlflow file runs under a project",
     lambda run: not {"wandb", "mlflow"} & set(run.trainer.logger),
 )
-BUILT_IN_AGENT: Unused = Unused(
+BUILT_IN_AGENT: UnusedRule = UnusedRule(
     "the built-in agents are bounded by agent.max_turns and by tokens, and each tool by its own "
     "timeout, so that no clock decides a result",
     built_in=True,
 )
-BUILT_IN_REWARD: Unused = Unused(
+BUILT_IN_REWARD: UnusedRule = UnusedRule(
     "the built-in rewards bound their own time",
     lambda run: ".py" not in (run.agent.reward_name or ""),
     built_in=True,

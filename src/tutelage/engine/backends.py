@@ -16,7 +16,7 @@ from tutelage.policy import decoder
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
-from tutelage.policy.weights import Weights
+from tutelage.policy.weights import DecoderWeights
 
 
 class _FusedBackend:
@@ -29,7 +29,7 @@ class _FusedBackend:
         self.device = network.device
         network.merge()
         self._shared = dtype == torch.float32
-        self._weights: Weights = (
+        self._weights: DecoderWeights = (
             network.weights if self._shared else network.weights.to(self.device, dtype)
         )
         with torch.no_grad():

@@ -16,7 +16,7 @@ _PREFILL_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PrefillJob:
     """Prefill work: slots that have the same `cached` tokens in one row and get one prompt."""
 
     slots: list[int]
@@ -29,9 +29,9 @@ class Job:
         return len(self.prompt) - self.cached
 
 
-def prefill_batches(jobs: Iterable[Job]) -> list[list[Job]]:
+def prefill_batches(jobs: Iterable[PrefillJob]) -> list[list[PrefillJob]]:
     """Cut prefill work into batches of similar length."""
-    batches: list[list[Job]] = []
+    batches: list[list[PrefillJob]] = []
     for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
         width = rounded(job.size, 8)
         fits = batches and (len(batches[-1]) + 1) * width <= _PREFILL_TOKENS

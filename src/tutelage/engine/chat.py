@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Unpack
 from weakref import ref
 
-from tutelage.engine.attendance import here, standing_in
+from tutelage.engine.call_barrier import acting_for, current_branches
 from tutelage.engine.protocol import Engine, OnToken, Request
-from tutelage.policy.codec import Codec, Parsed
+from tutelage.policy.codec import Codec, ParsedTurn
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -64,7 +64,7 @@ class ChatSession:
         """The lane in which each agent began."""
         self._sessions: dict[str, None] = {}
         """Names of the conversations that the engine may keep, in order of appearance."""
-        self._rollout = here()
+        self._rollout = current_branches()
 
     @property
     def codec(self) -> Codec:
@@ -104,7 +104,7 @@ class ChatSession:
             on_token,
         )
         try:
-            with standing_in(self._rollout):
+            with acting_for(self._rollout):
                 sampled = await self._engine.sample(request)
         finally:
             lane.busy = False
@@ -160,7 +160,7 @@ class ChatSession:
         self._lanes.append(_Lane(len(self._lanes)))
         return self._lanes[-1]
 
-    def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> Parsed:
+    def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> ParsedTurn:
         return self._codec.parse(
             sampled.token_ids, lambda i: seeds.child("tool", i).id("call")[:21], calls=calls
         )

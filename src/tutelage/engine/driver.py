@@ -1,7 +1,7 @@
 """The native engine behind `await`, on a schedule that is a function of the seed.
 
 Rollouts run as coroutines in one event loop. With the `deterministic` schedule the engine takes a
-step only when every rollout in it waits for the engine (`attendance.py`): tool results that came
+step only when every rollout in it waits for the engine (`call_barrier.py`): tool results that came
 back in any order have then all been handed in, requests are admitted by their `order` and `lane`,
 and the whole run repeats bit for bit. With `free` it steps whenever it has work, so a slow tool
 delays nobody, and only the invariant mode of `native.py` makes results repeat.
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from tutelage.engine.attendance import Attendance
+from tutelage.engine.call_barrier import CallBarrier
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import OnToken, Request
 from tutelage.errors import EngineError
@@ -42,12 +42,12 @@ class EngineDriver:
         engine: NativeEngine,
         schedule: Schedule = "deterministic",
         *,
-        attendance: Attendance | None = None,
+        attendance: CallBarrier | None = None,
     ) -> None:
         """Drivers whose engines serve the same rollouts need the same `attendance`."""
         self.engine = engine
         self.schedule: Schedule = schedule
-        self.attendance = attendance or Attendance()
+        self.attendance = attendance or CallBarrier()
         self.attendance.listen(self._wake)
         self._waiting: dict[int, _Waiting] = {}
         self._planned: asyncio.AbstractEventLoop | None = None

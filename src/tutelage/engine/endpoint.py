@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from tutelage.bounded import Reply, fetch
+from tutelage.bounded import HTTPResponse, fetch
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -79,7 +79,7 @@ def token_bound(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Counted:
+class CallTotals:
     """What an endpoint's calls came to; `unknown` had no usage and were charged at their bound."""
 
     calls: int = 0
@@ -106,7 +106,7 @@ def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
 
     headers = {} if server.api_key is None else {"authorization": f"Bearer {server.api_key}"}
 
-    async def ask() -> Reply:
+    async def ask() -> HTTPResponse:
         async with httpx2.AsyncClient(headers=headers, timeout=seconds) as client:
             return await fetch(client, "GET", f"{server.base_url}/models")
 

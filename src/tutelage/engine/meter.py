@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Unpack
 
-from tutelage.engine.endpoint import Counted, token_bound
+from tutelage.engine.endpoint import CallTotals, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.usage import Usage
 from tutelage.errors import ContextOverflowError
@@ -31,7 +31,7 @@ class _UsageClient(ChatClient, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class CallLimits:
     """The most that one rollout may do with remote models."""
 
     calls: int
@@ -46,12 +46,12 @@ class Caps:
 
 
 @dataclass(slots=True)
-class Meter:
+class UsageMeter:
     """What one rollout used, over all its attempts and models."""
 
-    caps: Caps
+    caps: CallLimits
     calls: int = 0
-    counted: Counted = field(default_factory=Counted)
+    counted: CallTotals = field(default_factory=CallTotals)
     dollars: float = 0.0
 
     def usage(self) -> Usage:
@@ -64,7 +64,7 @@ class MeteredClient:
     """One model of one attempt behind a meter."""
 
     client: _UsageClient
-    meter: Meter
+    meter: UsageMeter
     price: Price | None
     seeds: SeedTree | None = None
     """With these each request carries a seed of its own, for models that are sampled."""

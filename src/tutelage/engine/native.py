@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from tutelage.engine.backends import Backend
-from tutelage.engine.batches import Job, prefill_batches
+from tutelage.engine.batches import PrefillJob, prefill_batches
 from tutelage.engine.protocol import Request
-from tutelage.engine.sharing import Rows
+from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots
 from tutelage.engine.streams import Streams
 from tutelage.errors import ContextOverflowError, EngineError
@@ -62,7 +62,7 @@ class NativeEngine:
         self._decode = decode
         self._device = device = self._backend.device
         self._eos = torch.tensor(sorted(eos_ids), device=device)
-        self._rows = Rows(slots)
+        self._rows = CacheRows(slots)
         self._slots = Slots(slots, self._rows, invariant=invariant)
         self._pending: list[tuple[int, int, int, Request]] = []
         """Requests that wait, as (order, rank, handle, request)."""
@@ -195,7 +195,7 @@ class NativeEngine:
         for slot in admitted:
             key = (self._rows.of[slot], len(self._slots[slot].ids), self._slots[slot].prompt)
             alike.setdefault(key, []).append(slot)
-        jobs = [Job(slots, cached, prompt) for (_, cached, prompt), slots in alike.items()]
+        jobs = [PrefillJob(slots, cached, prompt) for (_, cached, prompt), slots in alike.items()]
         self._copy([pair for job in jobs if (pair := self._own(job)) is not None])
         # One by one in invariant mode: who else is prefilled must not matter.
         batches = [[job] for job in jobs] if self.invariant else prefill_batches(jobs)
@@ -207,7 +207,7 @@ class NativeEngine:
                 self._slots[slot].ids = job.prompt
         return self._accept(logits, self._tensor([line_of[slot] for slot in admitted]), admitted)
 
-    def _own(self, job: Job) -> tuple[int, int] | None:
+    def _own(self, job: PrefillJob) -> tuple[int, int] | None:
         """Give a job's slots one row that they may append to; the copy that it takes, if any.
 
         They may append in place when every other reader is idle and has no more cached than they.
@@ -222,7 +222,7 @@ class NativeEngine:
                 return row, self._rows.open(job.slots)
         return None
 
-    def _append(self, batch: list[Job]) -> Tensor:
+    def _append(self, batch: list[PrefillJob]) -> Tensor:
         """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
         width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Batches are padded with the scratch row so that few kernel shapes occur.

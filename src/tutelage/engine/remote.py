@@ -5,7 +5,7 @@ go out as they are and come back as `Call`s; token ids are recorded where the se
 (vLLM's and our gateway's `return_token_ids`), else they are empty, and nothing of such a call is
 ever trained. A server that
 is overloaded or away is asked again with growing pauses; one that refuses a field by its name is
-asked in its own words (`words.py`). `chat.py` is the client of our own engine.
+asked in its own words (`server_fields.py`). `chat.py` is the client of our own engine.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Unpack, cast
 
 import httpx2
 
-from tutelage.bounded import Reply, fetch
+from tutelage.bounded import HTTPResponse, fetch
 from tutelage.engine.endpoint import Endpoint
-from tutelage.engine.words import ServerWords
+from tutelage.engine.server_fields import ServerFields
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -63,7 +63,7 @@ class RemoteChatClient:
         extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
-        words: ServerWords | None = None,
+        words: ServerFields | None = None,
     ) -> None:
         """`token_ids` asks the server for them, and no more once it has refused: others than vLLM
         and ours do.
@@ -78,7 +78,7 @@ class RemoteChatClient:
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
         self._started = 0
-        self._words = words or ServerWords()
+        self._words = words or ServerFields()
         self._http: httpx2.AsyncClient | None = None
         self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
@@ -233,7 +233,7 @@ class RemoteServers:
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
         """`timeout` is in seconds for one request."""
         self._servers, self._timeout = dict(servers), timeout
-        self._words = {(s.base_url, s.model): ServerWords() for s in servers.values()}
+        self._words = {(s.base_url, s.model): ServerFields() for s in servers.values()}
         self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
@@ -281,7 +281,7 @@ def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
     return fields
 
 
-def _object(response: Reply, url: str) -> JSON:
+def _object(response: HTTPResponse, url: str) -> JSON:
     try:
         data = response.json()
     except ValueError as error:
@@ -291,7 +291,7 @@ def _object(response: Reply, url: str) -> JSON:
     return cast("JSON", data)
 
 
-def _refusal(response: Reply, url: str) -> EngineError:
+def _refusal(response: HTTPResponse, url: str) -> EngineError:
     """What the server's error means here."""
     message, code = response.text[:500], None
     try:
@@ -307,11 +307,11 @@ def _refusal(response: Reply, url: str) -> EngineError:
     return refused
 
 
-def _never(response: Reply) -> bool:
+def _never(response: HTTPResponse) -> bool:
     return response.headers.get("x-should-retry") == "false"
 
 
-def _retry_after(response: Reply) -> float | None:
+def _retry_after(response: HTTPResponse) -> float | None:
     try:
         wait = float(response.headers["retry-after"])
     except (KeyError, ValueError):

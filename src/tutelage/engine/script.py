@@ -109,7 +109,7 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Call(_Line):
+class _ScriptedCall(_Line):
     name: str
     arguments: dict[str, Any] | str = {}
 
@@ -126,7 +126,7 @@ class _Error(_Line):
 
 class _Reply(_Line):
     content: str | None = None
-    tool_calls: tuple[_Call, ...] | None = None
+    tool_calls: tuple[_ScriptedCall, ...] | None = None
     delay: Annotated[float, Field(ge=0, lt=1e6)] | None = None
     error: _Error | None = None
     match: str | None = None

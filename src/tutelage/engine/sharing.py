@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Collection, Iterable, Sequence
 
 
-class Rows:
+class CacheRows:
     """Rows 0..count-1 of a cache, and the slots that read them."""
 
     def __init__(self, count: int) -> None:

@@ -11,7 +11,7 @@ import heapq
 from dataclasses import dataclass
 
 from tutelage.engine.protocol import Request
-from tutelage.engine.sharing import Rows
+from tutelage.engine.sharing import CacheRows
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Slot:
 class Slots:
     """Slots 0..count-1 over as many rows."""
 
-    def __init__(self, count: int, rows: Rows, *, invariant: bool) -> None:
+    def __init__(self, count: int, rows: CacheRows, *, invariant: bool) -> None:
         self.all = [_Slot() for _ in range(count)]
         self._free = list(range(count))
         self._rows, self._invariant = rows, invariant

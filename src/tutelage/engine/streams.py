@@ -16,8 +16,8 @@ from torch import Tensor
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
 from tutelage.errors import EngineError
+from tutelage.policy.constrained import unpack
 from tutelage.policy.grammar import Matcher
-from tutelage.policy.narrowing import unpack
 
 Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 """Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""

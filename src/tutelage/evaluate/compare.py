@@ -12,16 +12,16 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tutelage.runs.figures import MEASURES, Measure, Spent, Trained
-from tutelage.runs.measured import TOO_MANY_LOST, Measured, judged_words
-from tutelage.runs.report.words import listed
+from tutelage.runs.figures import MEASURES, Measure, ResourceUsage, TrainedSummary
+from tutelage.runs.report.formatting import listed
+from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation, judged_text
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.types import JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class TaskScore:
     """What one task earned, in the mean of its rollouts that were judged."""
 
     reward: float
@@ -29,7 +29,7 @@ class Score:
     """The share of successes; None where the run's graded reward does not say what one is."""
 
 
-Scores = Mapping[str, Score]
+Scores = Mapping[str, TaskScore]
 """By the content of the task, so that files that number their tasks otherwise still meet."""
 
 
@@ -37,11 +37,11 @@ Scores = Mapping[str, Score]
 class TaskScores:
     """The test tasks before and after; either may be empty."""
 
-    before: Scores = field(default_factory=dict[str, Score])
-    after: Scores = field(default_factory=dict[str, Score])
-    played_before: Measured | None = None
+    before: Scores = field(default_factory=dict[str, TaskScore])
+    after: Scores = field(default_factory=dict[str, TaskScore])
+    played_before: StoredEvaluation | None = None
     """How many rollouts were judged of how many; None where that is not known."""
-    played_after: Measured | None = None
+    played_after: StoredEvaluation | None = None
 
     @property
     def told(self) -> TaskScores:
@@ -57,14 +57,14 @@ measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts(Trained):
+class RunFacts(TrainedSummary):
     """One run, as far as its folder tells."""
 
     name: str
     folder: str
     status: str
     measured: Mapping[Measure, TaskScores]
-    spent: Spent
+    spent: ResourceUsage
     means: Mapping[Measure, Means] = field(default_factory=dict[Measure, Means])
     """What stands in for scores that cannot be read."""
     success: str = ""
@@ -77,7 +77,7 @@ class RunFacts(Trained):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """A run with its gain. Means are over the tasks of that side; differences are paired."""
 
     run: RunFacts
@@ -88,12 +88,12 @@ class Row:
     reward: Difference | None
     exact: Difference | None
     verdict: Verdict | None
-    played: tuple[Measured | None, Measured | None] = (None, None)
+    played: tuple[StoredEvaluation | None, StoredEvaluation | None] = (None, None)
     """How many rollouts were judged of how many, before and after."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairedComparison:
     """The second run against the first, both after training, on the tasks that they share."""
 
     first: str
@@ -114,8 +114,8 @@ class Comparison:
     """All of it. `remarks` are sentences about what makes numbers hard to compare, `conclusion` one
     about who leads, where that can be said."""
 
-    rows: tuple[Row, ...]
-    pairs: tuple[Pair, ...]
+    rows: tuple[ComparisonRow, ...]
+    pairs: tuple[PairedComparison, ...]
     shared_tasks: int
     """Test tasks that every run has played after its training."""
     same_tasks: bool
@@ -174,11 +174,11 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
     return next(iter(common or has), None)
 
 
-def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
+def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> ComparisonRow:
     found = _scores(run, measure)
     reward, exact = _differences(found.before, found.after, seeds.child("run"))
     paired = {*found.before} & {*found.after}
-    return Row(
+    return ComparisonRow(
         run=run,
         measure=measure,
         tasks=len(paired or found.after or found.before),
@@ -190,10 +190,10 @@ def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
     )
 
 
-def _pair(a: Row, b: Row, seeds: SeedTree) -> Pair:
+def _pair(a: ComparisonRow, b: ComparisonRow, seeds: SeedTree) -> PairedComparison:
     first, second = _tested(a), _tested(b)
     reward, exact = _differences(first, second, seeds.child("pair"))
-    return Pair(
+    return PairedComparison(
         first=a.run.name,
         second=b.run.name,
         tasks=len({*first} & {*second}),
@@ -226,7 +226,7 @@ def _differences(
     return reward, exact
 
 
-def _caveats(a: Row, b: Row) -> Iterator[str]:
+def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
     """Why a difference between two runs is not that of their training alone."""
     first, second = {*_tested(a)}, {*_tested(b)}
     if not first or not second:
@@ -245,7 +245,7 @@ def _caveats(a: Row, b: Row) -> Iterator[str]:
         yield f"other sampling: {a.measure} and {b.measure}"
 
 
-def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
+def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
     """Who leads on the tasks that all runs share, and over whom the lead is more than chance."""
     means = [(row.run.name, row.means["reward_after"]) for row in rows]
     led = [(name, mean) for name, mean in means if mean is not None]
@@ -272,7 +272,7 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
     return said + "."
 
 
-def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
+def _remarks(rows: Sequence[ComparisonRow], shared: int, same: bool) -> Iterator[str]:
     """What stands in the way of reading the rows against each other."""
     if len(rows) > 1 and not same:
         if shared:
@@ -311,11 +311,11 @@ def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
         yield from _row_remarks(row)
 
 
-def _row_remarks(row: Row) -> Iterator[str]:
+def _row_remarks(row: ComparisonRow) -> Iterator[str]:
     """What a row lacks."""
     for when, played in zip(("before", "after"), row.played, strict=True):
         if played is not None and played.lost:
-            yield f"{row.run.name}, {when}: {judged_words(played)}."
+            yield f"{row.run.name}, {when}: {judged_text(played)}."
     if any(_withheld(played) for played in row.played):
         yield f"{row.run.name} has no rate there. {TOO_MANY_LOST}"
     if row.run.status != "finished":
@@ -337,12 +337,12 @@ def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
     return (found or TaskScores()).told
 
 
-def _tested(row: Row) -> Scores:
+def _tested(row: ComparisonRow) -> Scores:
     """What was played after training."""
     return _scores(row.run, row.measure).after
 
 
-def _withheld(played: Measured | None) -> bool:
+def _withheld(played: StoredEvaluation | None) -> bool:
     return played is not None and played.withheld
 
 

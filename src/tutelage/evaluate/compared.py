@@ -16,13 +16,13 @@ from dataclasses import fields
 from typing import Any, cast
 
 from tutelage.errors import TutelageError
-from tutelage.evaluate.compare import Means, RunFacts, Score, TaskScores
+from tutelage.evaluate.compare import Means, RunFacts, TaskScore, TaskScores
 from tutelage.evaluate.preparation import PreparedEvaluation
-from tutelage.runs.figures import Figures, Measure, RunFiles, Spent, Trained
+from tutelage.runs.figures import Figures, Measure, ResourceUsage, RunFiles, TrainedSummary
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
-from tutelage.runs.measured import Measured
 from tutelage.runs.stored import open_run
+from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.outcome import EXACT, FULL, Evaluation, Success, succeeded
 from tutelage.store import Grade, Totals
 from tutelage.tasks.overlap import footnote, shared_in
@@ -43,7 +43,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(said.removesuffix("."))
     measured = _measured(files, told, grades)
     return RunFacts(
-        **{entry.name: getattr(told, entry.name) for entry in fields(Trained)},
+        **{entry.name: getattr(told, entry.name) for entry in fields(TrainedSummary)},
         name=run.name,
         folder=str(run.path),
         status=str(files.result.get("status", "unfinished")),
@@ -65,13 +65,13 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
         if rollout.reward is not None:
             by_task[_task_key(rollout.task.fields)].append(rollout)
     scores = {
-        key: Score(
+        key: TaskScore(
             sum(r.reward.value for r in some if r.reward is not None) / len(some),
             sum(succeeded(r, rule) for r in some) / len(some) if found.kind.has_success else None,
         )
         for key, some in by_task.items()
     }
-    told = Measured(rollouts=found.rollouts, judged=found.judged, lost=found.lost)
+    told = StoredEvaluation(rollouts=found.rollouts, judged=found.judged, lost=found.lost)
     measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
     return RunFacts(
         trained="nothing",
@@ -84,7 +84,7 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
         status="finished",
         measured={measure: TaskScores(after=scores, played_after=told)},
         success=ready.success or "",
-        spent=Spent(calls=found.cost.calls, dollars=found.cost.dollars),
+        spent=ResourceUsage(calls=found.cost.calls, dollars=found.cost.dollars),
     )
 
 
@@ -146,16 +146,16 @@ def _defined(rule: Success | None, grades: Sequence[Grade]) -> bool:
     return rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in graded)
 
 
-def _played(grades: Sequence[Grade]) -> Measured | None:
+def _played(grades: Sequence[Grade]) -> StoredEvaluation | None:
     """How many were judged of how many, and why the others were not."""
     if not grades:
         return None
     lost = Counter(g.failure or "not ended" for g in grades if g.reward is None)
     judged = len(grades) - lost.total()
-    return Measured(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
+    return StoredEvaluation(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
 
 
-def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, Score]:
+def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, TaskScore]:
     """By task; what infrastructure lost is left out, as the run's own means leave it out."""
     rule = _rule(told)
     by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
@@ -166,7 +166,7 @@ def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, 
         reward = grade.reward if failed is None else failed
         by_task[_task_key(grade.fields)].append((reward, _right(grade, rule)))
     return {
-        key: Score(
+        key: TaskScore(
             sum(reward for reward, _ in some) / len(some),
             sum(right for _, right in some) / len(some) if defined else None,
         )
@@ -227,8 +227,8 @@ def _means(files: RunFiles, told: Figures) -> dict[Measure, Means]:
     return found
 
 
-def _spent(files: RunFiles, told: Figures, totals: Totals | None) -> Spent:
-    return Spent(
+def _spent(files: RunFiles, told: Figures, totals: Totals | None) -> ResourceUsage:
+    return ResourceUsage(
         rollouts=files.count("rollouts") if totals is None else totals.rollouts,
         test_rollouts=None if totals is None else totals.tests,
         calls=None if totals is None else totals.calls,

@@ -24,30 +24,30 @@ from tutelage.engine.usage import Cost
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
-from tutelage.runs.again import resume_command
 from tutelage.runs.figures import (
     Figures,
     Labels,
     Measure,
+    ResourceUsage,
     RunFiles,
-    Spent,
-    folder_mark,
+    folder_hash,
     read_object,
 )
 from tutelage.runs.folder import RunFolder, append_json, keep_lines
-from tutelage.runs.given import write_tasks
+from tutelage.runs.job_inputs import write_tasks
 from tutelage.runs.kinds import (
     FINISHED,
-    Head,
     Phase,
+    RunHeader,
     RunKind,
     register,
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run
-from tutelage.runs.measured import written
 from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.runs.trust import code_of
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
@@ -132,9 +132,9 @@ class PolicyEvaluation(RunKind):
         if servers := ready.subject.model():
             return servers
         if ready.run is not None:
-            return folder_mark(ready.run[0].policy) or f"model:{self.target}"
+            return folder_hash(ready.run[0].policy) or f"model:{self.target}"
         place = next(iter(self.asked.model), self.target)
-        return folder_mark(Path(place)) or f"model:{place}"
+        return folder_hash(Path(place)) or f"model:{place}"
 
     def difference(self, folder: RunFolder) -> str | None:
         """What was asked for has to be the same, and of a run that has ended the model, the code
@@ -180,9 +180,9 @@ class PolicyEvaluation(RunKind):
             self.ready.costs.update({line.pop("rollout"): Cost(**line) for line in costs})
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
-        return Head(
+        return RunHeader(
             recipe=LABEL,
             algorithm=self.name,
             settings=self.asked,
@@ -220,7 +220,7 @@ class PolicyEvaluation(RunKind):
             "status": FINISHED,
             "seed": self.asked.seed,
             "graded": found.kind.graded,
-            **written(f"after_{_measure(self.asked)}", found.record(), found.kind),
+            **evaluation_keys(f"after_{_measure(self.asked)}", found.record(), found.kind),
             "test_tasks": found.tasks,
             "overlap": {"test_in_train": found.in_training, "test_repeated": found.repeated},
             "rollouts": found.rollouts,
@@ -251,12 +251,12 @@ def recorded(folder: RunFolder) -> Evaluation:
     return replace(found, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _spent(files: RunFiles, *, judged: bool) -> Spent | None:
+def _spent(files: RunFiles, *, judged: bool) -> ResourceUsage | None:
     """What the run used; None before it has ended. A judge's calls are nobody's count."""
     if "cost" not in files.result:
         return None
     cost, rollouts = Cost(**files.result["cost"]), files.count("rollouts")
-    return Spent(
+    return ResourceUsage(
         rollouts=rollouts,
         test_rollouts=rollouts,
         calls=cost.calls,

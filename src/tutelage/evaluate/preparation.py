@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutelage.agents.own import source_mark
+from tutelage.agents.loading import source_hash
 from tutelage.config import RunConfig
 from tutelage.engine.endpoint import environment
 from tutelage.engine.prices import load_prices
@@ -32,10 +32,10 @@ from tutelage.evaluate.targets import (
     target_kind,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rollouts.runner import Spec
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.given import AGENT_REWARD
 from tutelage.runs.inputs import training_tasks
+from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted, code_of
 from tutelage.seeds import SeedTree
@@ -70,7 +70,7 @@ class PreparedEvaluation:
         """Equal for an equal agent, grader and tools."""
         graders = [] if self.grader is None else [self.grader]
         tools = [tool.fn for tool in self.subject.tools.values()]
-        return source_mark(self.subject.agent, *graders, *tools)
+        return source_hash(self.subject.agent, *graders, *tools)
 
     def play(
         self,
@@ -83,7 +83,7 @@ class PreparedEvaluation:
         played again; `keep` gets each rollout as it ends."""
         seeds = SeedTree(self.asked.seed).child("eval")
         specs = [
-            Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
+            RolloutSpec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
             for task in self.tasks
             for i in range(self.asked.samples)
         ]

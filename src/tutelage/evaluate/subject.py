@@ -1,7 +1,7 @@
 """What is evaluated: an agent with the models that answer it, and how it plays.
 
 A built-in agent on a policy of this process plays on the engine's invariant mode. Every other one
-plays on a stage (`rollouts/stage.py`): its LLMs are answered by servers, counted call by call, or
+plays on a stage (`rollouts/manager.py`): its LLMs are answered by servers, counted call by call, or
 sampled from a policy behind the gateway. What a target's name means is resolved in `targets.py`.
 Torch is loaded where a policy of this process is.
 """
@@ -18,16 +18,16 @@ from tutelage.agents.function import wants_model
 from tutelage.agents.loop import LoopAgent
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
-from tutelage.engine.meter import Caps, Meter, MeteredClient
+from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, price_of
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
-from tutelage.rollouts.models import EngineModels, Source
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.rollouts.stage import Stage
+from tutelage.rollouts.manager import RolloutManager
+from tutelage.rollouts.models import EngineModelProvider, PolicySource
+from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.tools.tool import Tool
 from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
@@ -77,7 +77,11 @@ class Subject:
         return ", ".join(dict.fromkeys(told))
 
     async def play(
-        self, specs: Sequence[Spec], grader: RewardFunction | None, run_id: str, on_done: OnDone
+        self,
+        specs: Sequence[RolloutSpec],
+        grader: RewardFunction | None,
+        run_id: str,
+        on_done: OnDone,
     ) -> list[Rollout]:
         """Run rollouts; `on_done` sees each as it ends, with what its model calls cost."""
         limits = replace(self.limits, run_id=run_id)
@@ -87,7 +91,7 @@ class Subject:
 
     async def _on_engine(
         self,
-        specs: Sequence[Spec],
+        specs: Sequence[RolloutSpec],
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
@@ -95,19 +99,21 @@ class Subject:
         slots = min(_SLOTS, max(1, len(specs)))
         policy = self.policy
         engine = make_engine(policy, slots=slots, max_length=self.max_length, invariant=True)
-        runner = Runner(self.agent, EngineModels(engine, policy.codec), limits, reward=grader)
+        runner = Runner(
+            self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
+        )
         return await runner.run(specs, lambda rollout: on_done(rollout, cost_of(rollout)))
 
     async def _on_stage(
         self,
-        specs: Sequence[Spec],
+        specs: Sequence[RolloutSpec],
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
-        stage = Stage(
+        stage = RolloutManager(
             self.agent,
             self.resources,
             Roles(dict.fromkeys(self.policies, POLICY), (), urls),
@@ -117,8 +123,8 @@ class Subject:
         )
         sources, gate = self._sources(), asyncio.Semaphore(self.runners)
 
-        async def one(spec: Spec) -> Rollout:
-            meter = Meter(Caps(self.max_calls, UNBOUNDED, self.sampling.max_tokens))
+        async def one(spec: RolloutSpec) -> Rollout:
+            meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.sampling.max_tokens))
 
             def metered(name: str, seeds: SeedTree) -> ChatClient:
                 seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
@@ -140,21 +146,21 @@ class Subject:
             tasks = [group.create_task(one(spec)) for spec in specs]
         return [task.result() for task in tasks]
 
-    def _sources(self) -> dict[str, Source]:
+    def _sources(self) -> dict[str, PolicySource]:
         """An engine for each policy; what a rollout says does not depend on what plays beside."""
-        made: dict[int, Source] = {}
+        made: dict[int, PolicySource] = {}
         for policy in self.policies.values():
             slots = max(1, min(_SLOTS, self.runners))
             engine = make_engine(
                 policy, slots=slots, max_length=self.max_length, invariant=True, schedule="free"
             )
-            made[id(policy)] = Source(engine, policy.codec, self.sampling, None)
+            made[id(policy)] = PolicySource(engine, policy.codec, self.sampling, None)
         return {name: made[id(policy)] for name, policy in self.policies.items()}
 
     def _price(self, name: str) -> Price | None:
         return price_of(self.prices, self.servers[name].model)
 
-    def _cost(self, rollout: Rollout, meter: Meter) -> Cost:
+    def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
         """What a rollout's calls came to: as servers counted them, and by token ids here."""
         counted, here = meter.counted, cost_of(rollout)
         known = all(self._price(name) is not None for name in self.servers)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tutelage.agents.builtin import AGENTS, told_by_template
-from tutelage.agents.own import load_agent
+from tutelage.agents.builtin import AGENTS, template_tools
+from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.engine.endpoint import (
@@ -32,11 +32,11 @@ from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.subject import Subject, answered, check_answered, equipped
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
-from tutelage.rollouts.runner import RunnerSettings, Spec
-from tutelage.runs.again import resume_command
+from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.runs.folder import RunFolder, find
-from tutelage.runs.inputs import load_tools, told_tools
+from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
+from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
@@ -168,13 +168,13 @@ def builtin_subject(
     kind = "hf" if run is None else config.agent.agent_type
     policy: Policy | None = None
     if server is None:
-        from tutelage.policy.model import load
+        from tutelage.policy.model import load_policy
 
         named = chosen is not None or config.agent.tools
-        told = told_by_template(kind, given) if named else []
-        policy = load(target if run is None else str(run[0].policy), tools=told)
+        told = template_tools(kind, given) if named else []
+        policy = load_policy(target if run is None else str(run[0].policy), tools=told)
         if run is not None and not named:
-            given = told_tools(config, given, knows_tools=policy.codec.knows_tools)
+            given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
     sampling, turns, limits = _limits(run, asked)
     main = LLM(POLICY, temperature=sampling.temperature)
     return Subject(
@@ -234,9 +234,9 @@ def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Sub
             served_models(place)
     policies: dict[str, Policy] = {}
     if here and local is not None:
-        from tutelage.policy.model import load
+        from tutelage.policy.model import load_policy
 
-        policies = dict.fromkeys(here, load(str(local)))
+        policies = dict.fromkeys(here, load_policy(str(local)))
     config = RunConfig() if run is None else run[1]
     return Subject(
         agent=agent,
@@ -272,7 +272,7 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
     check_agent_type(run, trust)
     subject = builtin_subject(target, run, asked.tools, asked, trust=trust)
     task = Task("question", {"question": question})
-    spec = Spec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
+    spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     played = subject.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
     return asyncio.run(played)[0]
 

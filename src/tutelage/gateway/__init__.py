@@ -1,17 +1,17 @@
 """The gateway: an OpenAI-compatible door to the policy for agents that we did not write.
 
-`server.py` runs it and opens a `Door` for each attempt; `app.py` has the routes, `keys.py` decides
-who may enter, `answers.py` has requests sampled once. Every API is a dialect (`dialects/`): read
-into one internal request (`request.py`), written from one internal reply (`reply.py`). The record
-of tokens is the client's (`engine/chat.py`, `engine/remote.py`); `engine/scripted.py` has a client
-that needs no model.
+`server.py` runs it and opens a `AttemptSession` for each attempt; `app.py` has the routes,
+`keys.py` decides who may enter, `completions.py` has requests sampled once. Every API is a dialect
+(`dialects/`): read into one internal request (`request.py`), written from one internal reply
+(`reply.py`). The record of tokens is the client's (`engine/chat.py`, `engine/remote.py`);
+`engine/scripted.py` has a client that needs no model.
 """
 
 from tutelage.engine.script import Script
 from tutelage.engine.scripted import ScriptedClient
-from tutelage.gateway.door import Door
-from tutelage.gateway.limits import Limits
+from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.record import CallSpan
 from tutelage.gateway.server import Gateway
+from tutelage.gateway.session import AttemptSession
 
-__all__ = ["CallSpan", "Door", "Gateway", "Limits", "Script", "ScriptedClient"]
+__all__ = ["AttemptSession", "CallSpan", "Gateway", "GatewayLimits", "Script", "ScriptedClient"]

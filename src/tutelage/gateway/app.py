@@ -19,14 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from tutelage.errors import TutelageError
 from tutelage.gateway import http
-from tutelage.gateway.answers import Answer
+from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.reading import read_json
-from tutelage.gateway.door import Door, gone
-from tutelage.gateway.keys import Registry
-from tutelage.gateway.limits import Limits
-from tutelage.gateway.problems import NO_RETRY, ApiError, described
+from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
+from tutelage.gateway.keys import SessionRegistry
+from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ChatReply, ReplyStream
+from tutelage.gateway.session import AttemptSession, session_closed
 from tutelage.tracing import Identity
 from tutelage.types import JSON
 
@@ -37,7 +37,7 @@ PREFIXES = (
     "/rollout/{rollout}/attempt/{attempt}/agent/{agent}",
     "/agent/{agent}",
 )
-Handler = Callable[[Scope, Receive, Send, Door, str], Awaitable[None]]
+Handler = Callable[[Scope, Receive, Send, AttemptSession, str], Awaitable[None]]
 OnTraces = Callable[..., bytes]
 """Reads a body of spans in a worker thread; `tracing.ingest_traces` for a run is one.
 
@@ -66,10 +66,10 @@ class _Endpoint:
                 allowed = ", ".join(self._handlers)
                 raise ApiError(405, f"use {allowed}", headers={"allow": allowed})
             await self._app.admitted(handler, scope, receive, sending)
-        except http.ClientGone:
+        except http.ClientDisconnected:
             return
         except Exception as error:
-            told = described(error)
+            told = error_response(error)
             if told.code == "internal_error":
                 log.exception("a request failed")
             if not started:
@@ -79,7 +79,7 @@ class _Endpoint:
 class App:
     """The endpoints over a registry of doors."""
 
-    def __init__(self, registry: Registry, limits: Limits) -> None:
+    def __init__(self, registry: SessionRegistry, limits: GatewayLimits) -> None:
         self.on_traces: OnTraces | None = None
         """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
         self.in_flight = 0
@@ -135,7 +135,13 @@ class App:
     # ------------------------------------------------------------ endpoints
 
     async def _ask(
-        self, dialect: Dialect, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+        self,
+        dialect: Dialect,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        door: AttemptSession,
+        agent: str,
     ) -> None:
         """A request in one of the dialects."""
         body = await self._body(scope, receive)
@@ -150,7 +156,7 @@ class App:
         answer.delivered = True
 
     async def _traces(
-        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+        self, scope: Scope, receive: Receive, send: Send, door: AttemptSession, agent: str
     ) -> None:
         hook = self.on_traces
         if hook is None:
@@ -174,7 +180,9 @@ class App:
             raise ApiError(415, "send the body without content-encoding")
         return await http.read_body(scope, receive, self._limits)
 
-    async def _finished(self, answer: Answer, door: Door, receive: Receive) -> None:
+    async def _finished(
+        self, answer: PendingCompletion, door: AttemptSession, receive: Receive
+    ) -> None:
         """Wait for an answer and raise what it raised. A client that goes away ends the wait."""
         answer.join()
         try:
@@ -189,10 +197,15 @@ class App:
         finally:
             answer.leave()
         if not answer.task.done():
-            raise http.ClientGone
+            raise http.ClientDisconnected
 
     async def _stream(
-        self, answer: Answer, door: Door, dialect: Dialect, receive: Receive, send: Send
+        self,
+        answer: PendingCompletion,
+        door: AttemptSession,
+        dialect: Dialect,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Send events as tokens come. What fails before the first is an error response."""
         writer = dialect.writer(ChatReply(answer))
@@ -207,7 +220,7 @@ class App:
                 news.clear()
                 done = answer.task.done()
                 if not done and leaving.done():
-                    raise http.ClientGone
+                    raise http.ClientDisconnected
                 data = stream.feed()
                 if data:
                     await out.write(data)
@@ -219,7 +232,7 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                await out.write(writer.failed(described(error).body()), last=True)
+                await out.write(writer.failed(error_response(error).body()), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True
@@ -228,13 +241,13 @@ class App:
             leaving.cancel()
 
 
-def _reply(answer: Answer, door: Door, dialect: Dialect) -> ChatReply:
+def _reply(answer: PendingCompletion, door: AttemptSession, dialect: Dialect) -> ChatReply:
     """The reply of an answer that has ended; raises what ended it badly.
 
     It is kept for later requests before the client hears of it: its next may name it.
     """
     if answer.task.cancelled():
-        raise gone() if door.closed else ApiError(500, "the request was cancelled")
+        raise session_closed() if door.closed else ApiError(500, "the request was cancelled")
     reply = ChatReply(answer, answer.calls)
     conversation = reply.request.conversation
     if conversation is not None:
@@ -255,27 +268,29 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
     return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
 
 
-def _sent(find: Callable[[Mapping[str, str], Door], JSON]) -> Handler:
+def _sent(find: Callable[[Mapping[str, str], AttemptSession], JSON]) -> Handler:
     """A handler that sends what is found for the parameters of a path."""
 
-    async def handler(scope: Scope, receive: Receive, send: Send, door: Door, agent: str) -> None:
+    async def handler(
+        scope: Scope, receive: Receive, send: Send, door: AttemptSession, agent: str
+    ) -> None:
         await http.send_json(send, 200, find(scope["path_params"], door))
 
     return handler
 
 
-def _response(path: Mapping[str, str], door: Door) -> JSON:
+def _response(path: Mapping[str, str], door: AttemptSession) -> JSON:
     found = door.responses.get(path["response"])
     if found is None:
         raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
     return found[1]
 
 
-def _models(path: Mapping[str, str], door: Door) -> JSON:
+def _models(path: Mapping[str, str], door: AttemptSession) -> JSON:
     return {"object": "list", "data": [_model_object(name) for name in door.models()]}
 
 
-def _model(path: Mapping[str, str], door: Door) -> JSON:
+def _model(path: Mapping[str, str], door: AttemptSession) -> JSON:
     wanted = path["model"]
     if wanted not in door.models():
         raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")

@@ -22,11 +22,11 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from tutelage.gateway.limits import Limits
+from tutelage.gateway.limits import GatewayLimits
 
 log = logging.getLogger(__name__)
 READ_AT_LEAST = 16 << 10
-"""Bytes that a client must take of a waiting reply in `Limits.write_seconds`."""
+"""Bytes that a client must take of a waiting reply in `GatewayLimits.write_seconds`."""
 FILES_EACH = 2
 """A connection and what it leads to: the engine's server, or the client's end of it in here."""
 RESERVED = 256
@@ -63,7 +63,7 @@ class _Refusals:
 class _Connection(_Base):
     """httptools' protocol where that is installed, else h11's, with what `protocol` binds to it."""
 
-    _limits: Limits
+    _limits: GatewayLimits
     _most: int
     _refusals: _Refusals
     _head: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class _Connection(_Base):
         self.transport.abort()
 
 
-def protocol(limits: Limits, loop: asyncio.AbstractEventLoop) -> type[asyncio.Protocol]:
+def protocol(limits: GatewayLimits, loop: asyncio.AbstractEventLoop) -> type[asyncio.Protocol]:
     """The protocol class for connections of a loop, which is told of those it cannot accept."""
     refusals = _Refusals()
     loop.set_exception_handler(refusals.handler)

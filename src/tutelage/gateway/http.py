@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from tutelage.gateway.limits import Limits
-from tutelage.gateway.problems import ApiError
+from tutelage.gateway.errors import ApiError
+from tutelage.gateway.limits import GatewayLimits
 
 _EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -26,7 +26,7 @@ _READ_ON = 8
 """So many times the limit of a body are read at most."""
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection; there is nobody to answer."""
 
 
@@ -35,7 +35,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
     """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long.
 
     One that is too large is read on for a while and thrown away: a client that is still sending
@@ -53,7 +53,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise ClientGone
+                    raise ClientDisconnected
                 part: bytes = message.get("body", b"")
                 if not message.get("more_body", False):
                     if size + len(part) > limit:
@@ -136,4 +136,4 @@ class EventStream:
                     {"type": "http.response.body", "body": data, "more_body": not last}
                 )
         except TimeoutError:
-            raise ClientGone from None
+            raise ClientDisconnected from None

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from tutelage.errors import ConfigError
-from tutelage.gateway.door import Door, gone
-from tutelage.gateway.problems import ApiError
+from tutelage.gateway.errors import ApiError
+from tutelage.gateway.session import AttemptSession, session_closed
 
 CLOSED_KEYS = 10_000
 """Keys of closed attempts that are still answered with 410; older ones are unknown (401)."""
@@ -39,25 +39,25 @@ def _agent_name(value: str, param: str) -> str:
     return value
 
 
-class Registry:
+class SessionRegistry:
     """The open doors by key and by attempt. Keys derive from a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._lock = threading.Lock()
-        self._by_key: dict[bytes, tuple[Door, bytes, str]] = {}
-        self._by_attempt: dict[tuple[str, str], Door] = {}
+        self._by_key: dict[bytes, tuple[AttemptSession, bytes, str]] = {}
+        self._by_attempt: dict[tuple[str, str], AttemptSession] = {}
         self._closed: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_attempt)
 
-    def doors(self) -> list[Door]:
+    def doors(self) -> list[AttemptSession]:
         """Every open door."""
         with self._lock:
             return list(self._by_attempt.values())
 
-    def add(self, door: Door) -> None:
+    def add(self, door: AttemptSession) -> None:
         """Open a door. Raises `ConfigError` when its attempt has one or its key is taken."""
         at = (door.rollout_id, door.attempt_id)
         with self._lock:
@@ -76,20 +76,20 @@ class Registry:
         said = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
         return f"sk-tutelage-{hmac.new(self._secret, said.encode(), hashlib.sha256).hexdigest()}"
 
-    def key_for(self, door: Door, agent: str) -> str:
+    def key_for(self, door: AttemptSession, agent: str) -> str:
         """A key whose calls belong to another agent of a door's attempt."""
         key = self.key(door.rollout_id, door.attempt_id, agent)
         if not door.closed:
             self._add_key(door, key, agent)
         return key
 
-    def _add_key(self, door: Door, key: str, agent: str) -> None:
+    def _add_key(self, door: AttemptSession, key: str, agent: str) -> None:
         raw = key.encode()
         with self._lock:
             self._by_key[_digest(raw)] = (door, raw, agent)
             self._closed.pop(_digest(raw), None)
 
-    def remove(self, door: Door) -> None:
+    def remove(self, door: AttemptSession) -> None:
         """Close a door; unknown ones are fine."""
         with self._lock:
             if self._by_attempt.get((door.rollout_id, door.attempt_id)) is door:
@@ -103,7 +103,7 @@ class Registry:
 
     def admit(
         self, authorization: bytes | None, path: Mapping[str, str], header_agent: str | None
-    ) -> tuple[Door, str]:
+    ) -> tuple[AttemptSession, str]:
         """The door for a request, and the agent that calls. Raises `ApiError` 401, 403 or 410."""
         scheme, _, given = (authorization or b"").partition(b" ")
         given = given.strip()
@@ -115,7 +115,7 @@ class Registry:
         found = self._by_key.get(digest)
         if found is None or not hmac.compare_digest(found[1], given):
             if digest in self._closed:
-                raise gone()
+                raise session_closed()
             raise ApiError(401, "the key is not known here", code="invalid_api_key")
         door, _, agent = found
         if path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """Bytes, counts and seconds. A request beyond a count is told to come back (503 or 429)."""
 
     body_bytes: int = 16 << 20

@@ -3,7 +3,7 @@
 The record of tokens is the client's (`ChatSession.calls`). A `CallSpan` is the same call as seen
 from the wire: times, response id, finish reasons, errors; tracing makes a `chat` span of it. Spans
 go through one bounded queue and one thread; what does not fit is counted and dropped, and a
-listener that fails is counted too. `door.py` flushes the queue before an attempt is closed.
+listener that fails is counted too. `session.py` flushes the queue before an attempt is closed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tutelage.gateway.answers import Answer
+from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextStream, can_stream, cut
 from tutelage.types import JSON, Call, StopReason
@@ -21,7 +21,7 @@ from tutelage.types import JSON, Call, StopReason
 class ChatReply:
     """The answer to a request. While it is sampled, `choices` is empty and nothing is counted."""
 
-    answer: Answer
+    answer: PendingCompletion
     choices: tuple[Call, ...] = ()
 
     @property
@@ -88,7 +88,7 @@ class Writer(Protocol):
 class ReplyStream:
     """Hands what can be sent of an answer to its writer."""
 
-    def __init__(self, answer: Answer, writer: Writer) -> None:
+    def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._answer, self._writer = answer, writer
         request, decoder = answer.request, answer.model.decoder
         self._read = [0] * request.n

@@ -1,6 +1,6 @@
 """What a request asks for, whichever API it came through.
 
-A dialect (`dialects/`) makes one of what the client sent; `answers.py` has it sampled, and
+A dialect (`dialects/`) makes one of what the client sent; `completions.py` has it sampled, and
 `reply.py` is the other direction.
 """
 

@@ -2,7 +2,7 @@
 
 Its own loop, so that an agent that blocks the caller's cannot stop the model it waits for. Clients
 that are given to `open` are used on that loop alone; an engine driver must live there too (`run`,
-`loop`). `app.py` serves the requests, `door.py` is what an attempt gets.
+`loop`). `app.py` serves the requests, `session.py` is what an attempt gets.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import uvicorn
 from tutelage.errors import ConfigError
 from tutelage.gateway.app import App
 from tutelage.gateway.connections import protocol
-from tutelage.gateway.door import Door, Model
-from tutelage.gateway.keys import Registry, check_id
-from tutelage.gateway.limits import Limits
+from tutelage.gateway.keys import SessionRegistry, check_id
+from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.record import OnSpan, Recorder
+from tutelage.gateway.session import AttemptSession, ServedModel
 from tutelage.types import UNBOUNDED, ChatClient, Sampling
 
 T = TypeVar("T")
@@ -54,14 +54,14 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         secret: str | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
     ) -> None:
         """Port 0 takes any free one. Keys derive from `secret`; without it from a random one.
 
         Raises `ConfigError` for an address that others can reach without a secret of at least 16
         characters.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or GatewayLimits()
         self.host, self.port = host, port
         """The port is known once started."""
         if secret is not None and len(secret) < MIN_SECRET:
@@ -71,7 +71,9 @@ class Gateway:
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
                 f"secret of at least {MIN_SECRET} characters: --secret, or TUTELAGE_SECRET"
             )
-        self._registry = Registry(secrets.token_bytes(32) if secret is None else secret.encode())
+        self._registry = SessionRegistry(
+            secrets.token_bytes(32) if secret is None else secret.encode()
+        )
         self.recorder = Recorder()
         """The queue of spans, for its counters."""
         self.app = App(self._registry, self.limits)
@@ -175,7 +177,7 @@ class Gateway:
         token_budget: int | None = None,
         api_key: str | None = None,
         on_span: OnSpan | None = None,
-    ) -> Door:
+    ) -> AttemptSession:
         """Give an attempt its models: `client`, and `clients` by model name.
 
         Without `names` the main client answers to any name that `clients` does not have, so that an
@@ -186,13 +188,13 @@ class Gateway:
         """
         check_id(rollout_id, "rollout id")
         check_id(attempt_id, "attempt id")
-        door = Door(
+        door = AttemptSession(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             base_url=f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
             api_key=api_key or self._registry.key(rollout_id, attempt_id),
-            main=Model.of(model, client),
-            others={name: Model.of(name, other) for name, other in (clients or {}).items()},
+            main=ServedModel.of(model, client),
+            others={name: ServedModel.of(name, other) for name, other in (clients or {}).items()},
             names=names,
             agent=agent,
             sampling=sampling,

@@ -3,7 +3,8 @@
 Tokens become text a window at a time, and text goes out only once nothing that follows can take it
 back: not what may be the beginning of a tool call or of a stop string, not a half character, not
 white space at the ends, which the codec strips. So what was streamed is always a beginning of what
-the finished reply says. `answers.py` collects the tokens, the two `_reply` modules send the text.
+the finished reply says. `completions.py` collects the tokens, the two `_reply` modules send the
+text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _CALL = "<tool_call>"
 _WINDOW = 16
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """The half of a codec that is needed here."""
 
     eos_ids: Collection[int]
@@ -34,7 +35,7 @@ def cut(content: str | None, stops: Sequence[str]) -> str | None:
     return content[: min(ends)].rstrip() if ends else content
 
 
-def can_stream(decoder: Decoder | None) -> bool:
+def can_stream(decoder: TextDecoder | None) -> bool:
     """Whether it is known how this model writes its tool calls, so that they can be held back."""
     return decoder is not None and decoder.call_format in ("hermes", "llama")
 
@@ -42,7 +43,7 @@ def can_stream(decoder: Decoder | None) -> bool:
 class TextStream:
     """The text of one choice as it grows."""
 
-    def __init__(self, decoder: Decoder, stops: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: TextDecoder, stops: Sequence[str] = ()) -> None:
         self.sent = ""
         self._decoder, self._marks = decoder, (_CALL, *stops)
         self._llama = decoder.call_format == "llama"

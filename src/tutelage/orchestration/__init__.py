@@ -16,12 +16,12 @@ from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.outcomes import read_outcomes
+    from tutelage.orchestration.execution.context import ExecutorSettings
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.loop import Executor
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.execution.worker_files import classic, read_workers
     from tutelage.orchestration.execution.workers import Worker
-    from tutelage.orchestration.execution.workplace import ExecutorSettings
     from tutelage.orchestration.planner.model import PlannerModel
     from tutelage.orchestration.planner.targets import WorkflowDataset
     from tutelage.orchestration.routing.phase2 import train_phase2
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "ExecutionLogger": "execution.log",
     "Executor": "execution.loop",
-    "ExecutorSettings": "execution.workplace",
+    "ExecutorSettings": "execution.context",
     "LearnedRouter": "routing.router",
     "ModelSelector": "routing.policy",
     "OrchestrationSystem": "execution.system",

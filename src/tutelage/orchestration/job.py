@@ -25,23 +25,23 @@ from tutelage.config.fields import RunSettings
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import (
     RECIPE,
-    Request,
-    Training,
+    PlannerConfig,
+    PlannerTrainingSettings,
 )
 from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
+from tutelage.orchestration.routing.decisions import RewardTerms
 from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
-from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Workflows
-from tutelage.orchestration.setup import Sets, read_sets
+from tutelage.orchestration.routing.simulator import SimulationResult
+from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
+from tutelage.orchestration.setup import PlannerDatasets, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register, stored_settings
+from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register, stored_settings
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -54,16 +54,16 @@ LAST = "phase1_last.pth"
 
 @register
 @dataclass
-class Planner(RunKind):
+class PlannerTraining(RunKind):
     """A planner's training: both of its phases, or one; each goes on from its last epoch."""
 
     name: ClassVar[str] = RECIPE
-    model: ClassVar[type[RunSettings]] = Request
+    model: ClassVar[type[RunSettings]] = PlannerConfig
 
-    request: Request
-    settings: Training = field(init=False)
+    request: PlannerConfig
+    settings: PlannerTrainingSettings = field(init=False)
     """The keys with their defaults, once it is prepared."""
-    sets: Sets | None = None
+    sets: PlannerDatasets | None = None
     """The workflows of phase 1; None without it."""
     last: Mapping[str, Any] | None = None
     """Where phase 1 stands, in the middle of it."""
@@ -73,7 +73,7 @@ class Planner(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """The request of the folder."""
-        return cls(stored_settings(folder, Request))
+        return cls(stored_settings(folder, PlannerConfig))
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
@@ -115,10 +115,10 @@ class Planner(RunKind):
         keep_lines(folder.metrics, _lines_done(folder, self.last))
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
         training = self.request.settings()
-        return Head(
+        return RunHeader(
             recipe=RECIPE,
             algorithm=RECIPE,
             settings=self.request,
@@ -156,7 +156,7 @@ class Planner(RunKind):
             return
         phase = self.settings.phase1_supervised
         seeds = SeedTree(self.request.seed).child("planner", PHASE1)
-        fitting = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds)
+        fitting = PlannerTrainer(sets.train, sets.held_out, sets.catalog, phase, seeds)
         if self.last is not None:
             fitting.restore(dict(self.last["fit"]))
             progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
@@ -166,7 +166,7 @@ class Planner(RunKind):
         write_json(done, self._found[PHASE1])
         (folder.checkpoints / LAST).unlink(missing_ok=True)
 
-    def _fit(self, run: Run, fitting: Fitting, tick: int) -> None:
+    def _fit(self, run: Run, fitting: PlannerTrainer, tick: int) -> None:
         """All epochs that are left, each with a line of metrics and a checkpoint."""
         shown = ""
         while not fitting.done:
@@ -200,9 +200,15 @@ class Planner(RunKind):
             numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
             progress.step(int(given["step"]), numbers)
 
-        def record(label: str, step: int, board: Board, flows: Workflows, outcome: Outcome) -> None:
+        def record(
+            label: str,
+            step: int,
+            board: QueryTable,
+            flows: WorkflowBatch,
+            outcome: SimulationResult,
+        ) -> None:
             most = len(flows) if label else phase.workflows_per_episode
-            terms = Terms(phase.reward, phase.weights, board.scenario.rates)
+            terms = RewardTerms(phase.reward, phase.weights, board.scenario.rates)
             run.writer.submit(
                 routed_rollouts(
                     folder.name, _place(request), label, step, board, flows, outcome, terms, most
@@ -230,14 +236,16 @@ class Planner(RunKind):
         }
 
 
-def _keep(folder: RunFolder, fitting: Fitting) -> None:
+def _keep(folder: RunFolder, fitting: PlannerTrainer) -> None:
     at, optimizer = fitting.at, fitting.optimizer.state_dict()
     content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
     for name in (saving.PHASE1, saving.BEST):
         saving.write(folder.checkpoints / name, content)
 
 
-def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[str, Any]:
+def _measure(
+    request: PlannerConfig, run: Run, fitting: PlannerTrainer, sets: PlannerDatasets
+) -> dict[str, Any]:
     folder, progress, model = run.folder, run.progress, fitting.model
     remembered = fitting.remembered
     seeds = SeedTree(request.seed).child("planner", "bootstrap")
@@ -266,7 +274,7 @@ def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[s
     return result
 
 
-def _place(request: Request) -> SeedTree:
+def _place(request: PlannerConfig) -> SeedTree:
     """Where the identifiers of rollouts come from."""
     return SeedTree(request.seed).child("planner", "stored")
 

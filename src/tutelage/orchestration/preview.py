@@ -17,11 +17,15 @@ from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1, Request, Training
-from tutelage.orchestration.planner.targets import Targets
+from tutelage.orchestration.planner.fit import PlannerTrainer
+from tutelage.orchestration.planner.settings import (
+    Phase1Settings,
+    PlannerConfig,
+    PlannerTrainingSettings,
+)
+from tutelage.orchestration.planner.targets import PlanTargets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
-from tutelage.orchestration.setup import Sets, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
@@ -45,7 +49,7 @@ class _Preview:
     planner: str = ""
 
 
-def preview(request: Request) -> _Preview:
+def preview(request: PlannerConfig) -> _Preview:
     """Everything up to the first step. Raises what the run would raise before it trains."""
     settings = request.checked()
     check_loggers(settings.logger)
@@ -63,15 +67,19 @@ def preview(request: Request) -> _Preview:
 
 
 def _planning(
-    request: Request, phase: Phase1, sets: Sets, shown: Mapping[str, Any], facts: Mapping[str, str]
+    request: PlannerConfig,
+    phase: Phase1Settings,
+    sets: PlannerDatasets,
+    shown: Mapping[str, Any],
+    facts: Mapping[str, str],
 ) -> _Preview:
     seeds = SeedTree(request.seed).child("planner", "phase1")
-    model = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds).model
+    model = PlannerTrainer(sets.train, sets.held_out, sets.catalog, phase, seeds).model
     rows = sets.train[: phase.batch_size]
     with torch.no_grad():
         loss = model.eval().compute_supervised_loss(
             model([w.instruction for w in rows]),
-            Targets.of(rows, model.vocabulary),
+            PlanTargets.of(rows, model.vocabulary),
             phase.lambda_dag,
             phase.dag_loss,
         )["total_loss"]
@@ -92,7 +100,7 @@ def _planning(
     return _Preview(shown, told, wanted, model.plan(wanted.instruction), planner)
 
 
-def _routing(request: Request) -> dict[str, str]:
+def _routing(request: PlannerConfig) -> dict[str, str]:
     """Phase 2's table; simulated outcomes are drawn only by the run itself."""
     if request.checkpoint is not None:
         read_checkpoint(request.checkpoint)
@@ -105,7 +113,7 @@ def _routing(request: Request) -> dict[str, str]:
     return {"outcomes": f"{len(table)} queries, {len(table.workers)} workers: {sizes}"}
 
 
-def _keys(request: Request, settings: Training) -> dict[str, Any]:
+def _keys(request: PlannerConfig, settings: PlannerTrainingSettings) -> dict[str, Any]:
     keys = flatten({"training": settings.model_dump()})
     left_out = {"1": _SECTIONS["2"], "2": _SECTIONS["1"]}.get(request.phase, "-")
     return {key: value for key, value in keys if not key.startswith(left_out)}

@@ -18,13 +18,13 @@ import numpy as np
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.rewards import References, reward_parts
-from tutelage.orchestration.execution.pools.replay import replayed
+from tutelage.orchestration.execution.pools.replay import replayed_answer
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, to_text
-from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Workflows
+from tutelage.orchestration.routing.decisions import RewardTerms
+from tutelage.orchestration.routing.simulator import SimulationResult
+from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Call, Failure, FailureCause, Message, Mode, Reward, Rollout, Task
 
@@ -60,10 +60,10 @@ def routed_rollouts(
     seeds: SeedTree,
     label: str,
     step: int,
-    board: Board,
-    flows: Workflows,
-    outcome: Outcome,
-    terms: Terms,
+    board: QueryTable,
+    flows: WorkflowBatch,
+    outcome: SimulationResult,
+    terms: RewardTerms,
     most: int,
 ) -> list[Rollout]:
     """The first `most` workflows of a batch, as a router ran them after `step` updates."""
@@ -84,7 +84,7 @@ def _call(
     return stored_call(call_id, index, agent, (Message("user", asked),), said, seconds=seconds)
 
 
-def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
+def _task(name: str, b: int, board: QueryTable, flows: WorkflowBatch) -> Task:
     """A workflow by its queries, its edges and its limits; null is none."""
     queries = [int(q) for q in flows.query_BN[b] if q >= 0]
     parents_NN = flows.parents_BNN[b]
@@ -99,7 +99,12 @@ def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
 
 
 def _attempt(
-    place: SeedTree, b: int, board: Board, flows: Workflows, outcome: Outcome, terms: Terms
+    place: SeedTree,
+    b: int,
+    board: QueryTable,
+    flows: WorkflowBatch,
+    outcome: SimulationResult,
+    terms: RewardTerms,
 ) -> JSON:
     """What a workflow came to, as `stored_rollout` takes it."""
     table = board.table
@@ -109,7 +114,10 @@ def _attempt(
         if worker >= board.workers:
             continue  # to accept or to stop asks nobody
         agent = f"{table.types[query]} #{outcome.node_D[d]}"
-        said, seconds = replayed(table, query, worker), float(table.seconds_QW[query, worker])
+        said, seconds = (
+            replayed_answer(table, query, worker),
+            float(table.seconds_QW[query, worker]),
+        )
         calls.append(_call(place, len(calls), agent, table.instructions[query], said, seconds))
     references = References(float(flows.cost_ref_B[b]), float(flows.latency_ref_B[b]))
     parts = reward_parts(

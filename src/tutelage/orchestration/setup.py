@@ -24,7 +24,7 @@ from tutelage.orchestration.data.synthetic import (
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.planner.settings import Phase1, Request
+from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 
@@ -35,7 +35,7 @@ FEWEST_TO_SPLIT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Sets:
+class PlannerDatasets:
     """What phase 1 works on."""
 
     train: list[Workflow]
@@ -57,7 +57,7 @@ class Sets:
         load_planner(older)
 
 
-def read_sets(request: Request, settings: Phase1) -> Sets:
+def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
     """The workflows of a run. Raises `DataError` for files that cannot be learned from."""
     seeds = SeedTree(request.seed).child("planner", "data")
     if request.train is None:
@@ -79,11 +79,11 @@ def read_sets(request: Request, settings: Phase1) -> Sets:
     told["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
-    return Sets(train + augmented, held_out, test, catalog, told)
+    return PlannerDatasets(train + augmented, held_out, test, catalog, told)
 
 
 def _embedded(
-    request: Request, settings: Phase1, seeds: SeedTree
+    request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
     known = request.catalog
     graph = builtin_graph() if known is None else graph_of(read_catalog(known))
@@ -101,7 +101,7 @@ def _embedded(
 
 
 def _files(
-    request: Request, settings: Phase1, seeds: SeedTree
+    request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
     assert request.train is not None
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
-from tutelage.policy.markers import Markers
+from tutelage.policy.markers import SpecialTokens
 from tutelage.policy.named_templates import fitting
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
@@ -36,7 +36,7 @@ _SAID = ("x", "<think>\nx\n</think>\n\nx")
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedTurn:
     """What a sampled turn says: the message, and what looked like a tool call but was none."""
 
     message: Message
@@ -70,7 +70,7 @@ class Codec:
         pad = tokenizer.pad_token_id
         self.pad_id = int(cast("int", tokenizer.eos_token_id if pad is None else pad))
         self._ids_in_template = "tool_call_id" in text
-        self._markers = Markers(tokenizer)
+        self._markers = SpecialTokens(tokenizer)
         self._joins = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
         """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
@@ -271,13 +271,13 @@ class Codec:
 
     def parse(
         self, ids: Sequence[int], new_id: Callable[[int], str], *, calls: bool = True
-    ) -> Parsed:
+    ) -> ParsedTurn:
         """Read a sampled turn. `new_id(i)` names its i-th tool call; without `calls` all is text,
         whatever it looks like."""
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
         if not calls:
-            return Parsed(Message("assistant", text.strip() or None), ())
+            return ParsedTurn(Message("assistant", text.strip() or None), ())
         if self.call_format == "llama":
             return _parse_llama(text, new_id)
         return _parse_hermes(text, new_id)
@@ -317,7 +317,7 @@ def _split_at_marks(text: str, count: int) -> tuple[str, ...] | None:
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
-def _parse_hermes(text: str, new_id: Callable[[int], str]) -> Parsed:
+def _parse_hermes(text: str, new_id: Callable[[int], str]) -> ParsedTurn:
     calls: list[ToolCall] = []
     errors: list[str] = []
     kept: list[str] = []
@@ -336,17 +336,17 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> Parsed:
     if "</tool_call>" in "".join(kept) and not errors:
         errors.append("</tool_call> without <tool_call>")
     content = "".join(kept).strip()
-    return Parsed(Message("assistant", content or None, tuple(calls)), tuple(errors))
+    return ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
 
 
-def _parse_llama(text: str, new_id: Callable[[int], str]) -> Parsed:
+def _parse_llama(text: str, new_id: Callable[[int], str]) -> ParsedTurn:
     body = text.removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
-        return Parsed(Message("assistant", text.strip() or None), ())
+        return ParsedTurn(Message("assistant", text.strip() or None), ())
     call = _read_call(body, "parameters", new_id(0))
     if isinstance(call, ToolCall):
-        return Parsed(Message("assistant", None, (call,)), ())
-    return Parsed(Message("assistant", text.strip() or None), (f"{call} in {body!r}",))
+        return ParsedTurn(Message("assistant", None, (call,)), ())
+    return ParsedTurn(Message("assistant", text.strip() or None), (f"{call} in {body!r}",))
 
 
 def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:

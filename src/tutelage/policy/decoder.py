@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.kernels import linear
-from tutelage.policy.weights import Weights
+from tutelage.policy.weights import DecoderWeights
 
 _ALIGNED = 64
 """Bytes: what torch aligns its own tensors to, and its kernels like."""
@@ -67,7 +67,7 @@ class Cache:
     width: int
 
     @staticmethod
-    def allocate(w: Weights, rows: int, width: int) -> Cache:
+    def allocate(w: DecoderWeights, rows: int, width: int) -> Cache:
         """Room for `rows` sequences of up to `width` tokens."""
         s, like = w.shape, w.embed
         positions = torch.arange(width + 1, device=like.device)
@@ -90,7 +90,7 @@ class Cache:
 
 @torch.inference_mode()
 def extend(
-    w: Weights,
+    w: DecoderWeights,
     cache: Cache,
     ids_BT: Tensor,
     starts_B: Tensor,

@@ -3,8 +3,8 @@
 A grammar is made from what a request allows (`Constraint`), the tools' own parameter schemas, and
 the form in which the policy's chat template writes calls, so that a constrained call looks as the
 model would write it. The library llguidance says which tokens may follow; one `Matcher` follows
-one reply. `engine/streams.py` draws with it, and `narrowing.py` runs it again over recorded tokens
-for the trainer: a grammar is a pure function of the tokenizer, the tools and the constraint.
+one reply. `engine/streams.py` draws with it, and `constrained.py` runs it again over recorded
+tokens for the trainer: a grammar is a pure function of the tokenizer, the tools and the constraint.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class ConstrainedSpan:
     """A reply inside a row that a grammar constrained: its first column, how many tokens were
     allowed at each of its columns, and what the grammar is made from."""
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from tutelage.policy.narrowing import Allowed
-from tutelage.policy.network import AtTokens, FusedNetwork, Scores, exact_kl, pick
+from tutelage.policy.constrained import AllowedTokens
+from tutelage.policy.network import FusedNetwork, TokenScores, TokenTensors, exact_kl, pick
 from tutelage.policy.row import Row
 
 
@@ -85,23 +85,23 @@ class HFNetwork:
         dtype: torch.dtype,
         entropy_gradient: bool,
         reference_KV: Tensor | None = None,
-        allowed: Allowed | None = None,
-    ) -> Scores:
+        allowed: AllowedTokens | None = None,
+    ) -> TokenScores:
         """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
         z, targets_K, rows_K, columns_K = self._logits(rows, temperature, dtype)
         lines_K = torch.arange(len(z), device=self.device)
         logp, entropy = pick(z, lines_K, targets_K, entropy_gradient, allowed)
         kl = None if reference_KV is None else exact_kl(z, reference_KV)
-        return Scores(logp, entropy, rows_K, columns_K, kl)
+        return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> AtTokens:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Hidden states at the trained tokens, from the model without its output head."""
         ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             hidden_BTH = self.body()(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
             ).last_hidden_state
-        return AtTokens(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
+        return TokenTensors(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:

@@ -28,7 +28,7 @@ from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 from tutelage.policy.network import Block, FusedNetwork
-from tutelage.policy.weights import PARTS, Layer, Shape, Weights
+from tutelage.policy.weights import PARTS, DecoderShape, DecoderWeights, Layer
 
 _FUSED = {
     field: tuple(name.split(".")[1] for name in PARTS[field])
@@ -69,7 +69,9 @@ class _Adapter(nn.Module):
 class _LoraBlock(Block):
     """A frozen block, and adapters under the names of its linear layers."""
 
-    def __init__(self, layer: Layer, adapters: Mapping[str, _Adapter], scale: float, s: Shape):
+    def __init__(
+        self, layer: Layer, adapters: Mapping[str, _Adapter], scale: float, s: DecoderShape
+    ):
         super().__init__(layer)
         self._scale, self._shape = scale, s
         self._adapters = dict(adapters)
@@ -99,7 +101,9 @@ class _LoraBlock(Block):
 class _LoraNetwork(FusedNetwork):
     """The fused decoder with adapters. `weights` are the merged ones, as of the last `merge`."""
 
-    def __init__(self, base: Weights, adapters: Mapping[str, Tensor], lora: LoraConfig) -> None:
+    def __init__(
+        self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
+    ) -> None:
         """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
         nn.Module.__init__(self)
         self.lora = lora
@@ -149,7 +153,7 @@ class _LoraNetwork(FusedNetwork):
         return _LoraNetwork(base, adapters, lora)
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> DecoderWeights:
         """The merged weights: the engine samples from these very tensors."""
         return self._merged
 

@@ -32,7 +32,7 @@ SMALL_MODEL = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ComputeSettings:
     """Device, number formats and threads of a run, and the reason in words."""
 
     device: torch.device
@@ -43,7 +43,7 @@ class Choice:
     """What decides how many threads one operation gets."""
 
 
-def facts() -> Machine:
+def machine_facts() -> Machine:
     """What configuration is checked against."""
     return Machine(
         cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
@@ -76,7 +76,7 @@ def bfloat16_pays() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def choose(config: RunConfig, parameters: int) -> Choice:
+def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
     """Device, formats and threads for a policy of so many parameters."""
     wanted = config.trainer.device
     cuda = torch.cuda.is_available() and wanted != "cpu"
@@ -105,7 +105,7 @@ def choose(config: RunConfig, parameters: int) -> Choice:
     # Gradient threads use one core each and change no result; a large model's operations are
     # parallel in themselves.
     gradient_threads = threads if small and not cuda else 1
-    return Choice(
+    return ComputeSettings(
         device=device,
         numerics=Numerics(dtype, gradient_threads),
         cold_start=Numerics(fast, gradient_threads),
@@ -152,7 +152,7 @@ def trim_memory() -> None:
         trim(0)
 
 
-def conditions(choice: Choice) -> dict[str, Any]:
+def conditions(choice: ComputeSettings) -> dict[str, Any]:
     """What bit-for-bit repetition depends on."""
     import transformers
 

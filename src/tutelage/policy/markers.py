@@ -30,7 +30,7 @@ _OWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|pytho
 """What an assistant's own content may have as special tokens: they open no other role."""
 
 
-class Markers:
+class SpecialTokens:
     """The special tokens of one tokenizer, and texts in which they are broken.
 
     Messages and tools are in the form in which templates get them: nested mappings and lists.

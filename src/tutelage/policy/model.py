@@ -3,8 +3,8 @@
 A `Policy` owns the master weights in float32, knows the Hugging Face config they belong to, scores
 training rows and saves itself as a folder that `AutoModelForCausalLM.from_pretrained` and vLLM load
 as it is. Llama, Qwen2 and Qwen3 layouts run on the fused decoder (`decoder.py`); every other
-architecture runs on its own Hugging Face forward (`hf_model.py`). `build` makes the embedded policy
-from nothing; `load` takes a folder or hub name.
+architecture runs on its own Hugging Face forward (`hf_model.py`). `build_policy` makes the embedded
+policy from nothing; `load_policy` takes a folder or hub name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch import Tensor
 from tutelage import files
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
+from tutelage.policy.constrained import AllowedTokens
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.named_templates import put_template
-from tutelage.policy.narrowing import Allowed
-from tutelage.policy.network import FusedNetwork, Scores
+from tutelage.policy.network import FusedNetwork, TokenScores
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Shape, Weights
+from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Policy:
         dtype: torch.dtype = torch.float32,
         entropy_gradient: bool = False,
         reference_KV: Tensor | None = None,
-    ) -> Scores:
+    ) -> TokenScores:
         """Log-probabilities of the trained tokens of `rows`, with gradients; with a reference's
         `network.distribution` of the same rows the exact KL from it as well.
 
@@ -108,7 +108,7 @@ class Policy:
         were allowed; an exact KL is that of the whole vocabulary also there.
         """
         narrowed = any(r.narrowed for r in rows)
-        allowed = Allowed.replay(self.codec, rows, self.device) if narrowed else None
+        allowed = AllowedTokens.replay(self.codec, rows, self.device) if narrowed else None
         return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, allowed)
 
     @torch.no_grad()
@@ -132,12 +132,12 @@ class Policy:
         from safetensors import SafetensorError
 
         if not replace:
-            check_vacant(folder)
-        aside, old = files.aside(folder), None
+            check_folder_free(folder)
+        aside, old = files.temporary_path(folder), None
         try:
             self._write(aside)
             if folder.exists():
-                old = files.aside(folder)
+                old = files.temporary_path(folder)
                 os.replace(folder, old)
             os.replace(aside, folder)
             if old is not None:
@@ -165,9 +165,9 @@ class Policy:
         (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
-def check_vacant(folder: Path) -> None:
+def check_folder_free(folder: Path) -> None:
     """Raise `ModelError` when something is in the folder that a policy is to be written to."""
-    held = files.occupied(folder)
+    held = files.folder_content(folder)
     if held is not None:
         raise ModelError(
             f"a policy is not written to {str(folder)!r}: {held}, which would be lost; give a "
@@ -183,7 +183,7 @@ def _keep_others(old: Path, folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def build(
+def build_policy(
     corpus: Iterable[str],
     *,
     size: str = "xs",
@@ -266,7 +266,7 @@ def max_positions(config: PretrainedConfig) -> int:
     return int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
 
 
-def load(
+def load_policy(
     path: str,
     *,
     device: torch.device | None = None,
@@ -335,9 +335,9 @@ def _network(model: Any, device: torch.device) -> Network:
     if _plain(model.config):
         rotary = model.model.rotary_emb
         try:
-            weights = Weights.from_hf(
+            weights = DecoderWeights.from_hf(
                 model.state_dict(),
-                Shape.of(model.config),
+                DecoderShape.of(model.config),
                 rotary.inv_freq,
                 float(rotary.attention_scaling),
             )

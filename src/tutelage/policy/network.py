@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tutelage.policy import training
+from tutelage.policy.constrained import AllowedTokens, unpack
 from tutelage.policy.kernels import linear
-from tutelage.policy.narrowing import Allowed, unpack
-from tutelage.policy.packing import Packed
+from tutelage.policy.packing import MicroBatch
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Layer, Weights
+from tutelage.policy.weights import DecoderWeights, Layer
 
 _LOGITS_LIMIT = 1 << 26
 """Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class TokenScores:
     """What the trainer needs of each trained token, K of them.
 
     `logp_K` is the log-probability at the sampling temperature, with gradient; `entropy_K` the
@@ -43,12 +43,14 @@ class Scores:
     full_kl_K: Tensor | None = None
     """Exact KL from the reference at each trained token, where its log-probabilities were given."""
 
-    def detached(self) -> Scores:
+    def detached(self) -> TokenScores:
         """The same numbers without gradient, and without the exact KL."""
-        return Scores(self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K)
+        return TokenScores(
+            self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
+        )
 
 
-class AtTokens(NamedTuple):
+class TokenTensors(NamedTuple):
     """What is known of each trained token, K of them, with gradient, and which row and token it
     is."""
 
@@ -70,7 +72,7 @@ class Block(nn.Module):
         """The tensors that it computes with, with gradients."""
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
-    def forward(self, x: Tensor, plan: training.Plan, kept: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
         """See `training.block`."""
         return training.block(x, plan, kept, self.tensors())
 
@@ -90,12 +92,12 @@ class FusedNetwork(nn.Module):
     checkpoints_blocks = False
     """Whether the backward pass computes each block's activations again (`recompute`)."""
 
-    def __init__(self, weights: Weights, device: torch.device) -> None:
+    def __init__(self, weights: DecoderWeights, device: torch.device) -> None:
         """A network with a copy of these weights."""
         super().__init__()
         self._take(weights.to(device, torch.float32), Block)
 
-    def _take(self, weights: Weights, block: Callable[[Layer], Block]) -> None:
+    def _take(self, weights: DecoderWeights, block: Callable[[Layer], Block]) -> None:
         """Register tensors as they are: those that are parameters already stay shared."""
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
         self.embed = _parameter(weights.embed)
@@ -110,13 +112,13 @@ class FusedNetwork(nn.Module):
         return self.embed.device
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> DecoderWeights:
         """Its tensors as the kernels see them: the engine samples from these very ones."""
         return self.current()
 
-    def current(self) -> Weights:
+    def current(self) -> DecoderWeights:
         """The weights that a training forward computes with, with gradients."""
-        return Weights(
+        return DecoderWeights(
             shape=self.shape,
             embed=self.embed,
             layers=[block.tensors() for block in self._blocks()],
@@ -126,10 +128,10 @@ class FusedNetwork(nn.Module):
             rope_scale=self.rope_scale,
         )
 
-    def forward(self, batch: Packed, dtype: torch.dtype) -> Tensor:
+    def forward(self, batch: MicroBatch, dtype: torch.dtype) -> Tensor:
         """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
         that of the activations."""
-        plan = training.Plan.of(self.shape, self.inv_freq, self.rope_scale, batch, dtype)
+        plan = training.IndexTables.of(self.shape, self.inv_freq, self.rope_scale, batch, dtype)
         x = F.embedding(batch.ids_N, self.embed).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
@@ -186,31 +188,31 @@ class FusedNetwork(nn.Module):
         dtype: torch.dtype,
         entropy_gradient: bool,
         reference_KV: Tensor | None = None,
-        allowed: Allowed | None = None,
-    ) -> Scores:
+        allowed: AllowedTokens | None = None,
+    ) -> TokenScores:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward, among those
         `allowed` where a grammar narrowed them; with a reference's `distribution` the exact KL from
         it as well."""
-        batch = Packed.of(rows, self.device, dtype)
+        batch = MicroBatch.of(rows, self.device, dtype)
         hidden, head = self(batch, dtype), self._output
         if reference_KV is not None:
             z = _logits(hidden, head, temperature)
             logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
             kl = exact_kl(z[batch.lines_K], reference_KV)
-            return Scores(logp, entropy, batch.rows_K, batch.columns_K, kl)
+            return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
         logp, entropy = _score_hidden(hidden, head, batch, temperature, entropy_gradient, allowed)
-        return Scores(logp, entropy, batch.rows_K, batch.columns_K)
+        return TokenScores(logp, entropy, batch.rows_K, batch.columns_K)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> AtTokens:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """The final normed hidden states [K, hidden] that predict the trained tokens of `rows`."""
-        batch = Packed.of(rows, self.device, dtype)
+        batch = MicroBatch.of(rows, self.device, dtype)
         hidden = self(batch, dtype)
-        return AtTokens(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
+        return TokenTensors(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
-        batch = Packed.of(rows, self.device, dtype)
+        batch = MicroBatch.of(rows, self.device, dtype)
         z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
 
@@ -234,16 +236,16 @@ def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
 def _score_hidden(
     hidden_SH: Tensor,
     head: Tensor,
-    batch: Packed,
+    batch: MicroBatch,
     temperature: float,
     entropy_gradient: bool,
-    allowed: Allowed | None = None,
+    allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
     chunk = max(1, _LOGITS_LIMIT // head.shape[0])
 
     def one(
-        h: Tensor, head: Tensor, lines: Tensor, targets: Tensor, allowed: Allowed | None
+        h: Tensor, head: Tensor, lines: Tensor, targets: Tensor, allowed: AllowedTokens | None
     ) -> tuple[Tensor, Tensor]:
         z = linear(h, head.to(h.dtype)).float()
         if temperature != 1.0:
@@ -272,7 +274,7 @@ def pick(
     lines_K: Tensor,
     targets_K: Tensor,
     entropy_gradient: bool,
-    allowed: Allowed | None = None,
+    allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of targets and entropy, [K] each, from their lines of tempered scores."""
     logp_SV = torch.log_softmax(z_SV, -1)

@@ -32,7 +32,7 @@ _SPREAD = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class AttentionSegment:
     """Attention rows of similar length: padded views into the flat tokens.
 
     A row's queries `queries_RT` are the tokens that it adds to the tree, its keys `keys_RL` its
@@ -47,7 +47,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class MicroBatch:
     """One micro-batch: flat tokens, their positions, attention segments, and where losses are.
 
     Each flat token is a query of one segment, once. The last flat token is padding, like those
@@ -58,7 +58,7 @@ class Packed:
 
     ids_N: Tensor
     positions_N: Tensor
-    segments: tuple[Segment, ...]
+    segments: tuple[AttentionSegment, ...]
     sources_S: Tensor
     lines_K: Tensor
     targets_K: Tensor
@@ -66,7 +66,7 @@ class Packed:
     columns_K: Tensor
 
     @staticmethod
-    def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> Packed:
+    def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
         """`rows` laid out flat, for activations of `dtype`. Every row needs at least one token;
         `rows_K` counts from 0 here."""
         lanes = _VECTOR_BYTES // dtype.itemsize
@@ -91,7 +91,7 @@ class Packed:
         def tensor(numbers: Ints) -> Tensor:
             return torch.from_numpy(numbers.astype(np.int64)).to(device)
 
-        return Packed(
+        return MicroBatch(
             ids_N=tensor(ids),
             positions_N=tensor(positions),
             segments=tuple(_segment(part, padded - 1, lanes, tensor) for part in parts),
@@ -130,7 +130,7 @@ def plan_micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _TreeRow:
     """What one row adds to the tree: its tokens from `before` on, at flat places from `start`."""
 
     ids: Ints
@@ -143,18 +143,18 @@ class _Run:
         return len(self.ids) - self.before
 
 
-def _tree(rows: Sequence[Row]) -> tuple[list[_Run], list[int]]:
+def _tree(rows: Sequence[Row]) -> tuple[list[_TreeRow], list[int]]:
     """The runs of the prefix tree in sorted order, and the run at whose end each row lies.
 
     In sorted order a row shares more with the one before it than with any earlier one.
     """
-    runs: list[_Run] = []
+    runs: list[_TreeRow] = []
     run_of = [0] * len(rows)
     for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
         ids = np.array(rows[r].ids, np.int64)
         before = _common(runs[-1].ids, ids) if runs else 0
         if before < len(ids):
-            runs.append(_Run(ids, before, ids))
+            runs.append(_TreeRow(ids, before, ids))
         run_of[r] = len(runs) - 1
     return runs, run_of
 
@@ -166,9 +166,9 @@ def _common(a: Ints, b: Ints) -> int:
     return int(different[0]) if len(different) else size
 
 
-def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
+def _similar(runs: Sequence[_TreeRow]) -> list[list[_TreeRow]]:
     """Runs grouped by size, so that little is padded."""
-    parts: list[list[_Run]] = []
+    parts: list[list[_TreeRow]] = []
     for run in sorted(runs, key=lambda run: -run.size):
         if not parts or parts[-1][0].size > _SPREAD * run.size:
             parts.append([])
@@ -177,12 +177,12 @@ def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
 
 
 def _segment(
-    runs: Sequence[_Run], padding: int, lanes: int, tensor: Callable[[Ints], Tensor]
-) -> Segment:
+    runs: Sequence[_TreeRow], padding: int, lanes: int, tensor: Callable[[Ints], Tensor]
+) -> AttentionSegment:
     queries = np.full((len(runs), max(run.size for run in runs)), padding)
     keys = np.full((len(runs), rounded(max(len(run.ids) for run in runs), lanes)), padding)
     for r, run in enumerate(runs):
         queries[r, : run.size] = run.path[run.before :]
         keys[r, : len(run.path)] = run.path
     before = np.array([run.before for run in runs])
-    return Segment(tensor(queries), tensor(keys), tensor(before))
+    return AttentionSegment(tensor(queries), tensor(keys), tensor(before))

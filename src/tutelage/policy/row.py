@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tutelage.policy.grammar import Narrowed
+from tutelage.policy.grammar import ConstrainedSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Row:
 
     ids: tuple[int, ...]
     mask: tuple[int, ...]
-    narrowed: tuple[Narrowed, ...] = ()
+    narrowed: tuple[ConstrainedSpan, ...] = ()
     logprobs: tuple[float, ...] = ()
     policy_version: int = 0
     """The oldest version that sampled any of its tokens."""

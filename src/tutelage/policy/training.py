@@ -24,11 +24,11 @@ from torch import Tensor
 
 from tutelage.policy.decoder import rope, rotate
 from tutelage.policy.kernels import outer, product
-from tutelage.policy.packing import Packed, Segment
-from tutelage.policy.weights import Layer, Shape
+from tutelage.policy.packing import AttentionSegment, MicroBatch
+from tutelage.policy.weights import DecoderShape, Layer
 
 
-def block(x: Tensor, plan: Plan, kept: Tensor | None, layer: Layer) -> Tensor:
+def block(x: Tensor, plan: IndexTables, kept: Tensor | None, layer: Layer) -> Tensor:
     """What one block makes of x [N, hidden]: [N, hidden], or [S, hidden] of the tokens `kept`.
 
     Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
@@ -61,7 +61,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IndexTables:
     """Index tables of a micro-batch for a model's heads.
 
     Attention reads queries as [R, kv, group, T] and keys and values as [R, kv, L], segment after
@@ -72,7 +72,7 @@ class Plan:
     token stands.
     """
 
-    shape: Shape
+    shape: DecoderShape
     cos: Tensor
     sin: Tensor
     parts: tuple[_Part, ...]
@@ -84,8 +84,8 @@ class Plan:
 
     @staticmethod
     def of(
-        s: Shape, inv_freq: Tensor, rope_scale: float, batch: Packed, dtype: torch.dtype
-    ) -> Plan:
+        s: DecoderShape, inv_freq: Tensor, rope_scale: float, batch: MicroBatch, dtype: torch.dtype
+    ) -> IndexTables:
         """The tables for one micro-batch; activations will be of `dtype`."""
         total = len(batch.ids_N)
         parts: list[_Part] = []
@@ -107,10 +107,12 @@ class Plan:
             gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
         cos, sin = rope(inv_freq, rope_scale, batch.positions_N, dtype)
         uses, first = _uses(batch.segments, total, s.kv_heads)
-        return Plan(s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first)
+        return IndexTables(
+            s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first
+        )
 
 
-def _mask(segment: Segment, dtype: torch.dtype) -> Tensor:
+def _mask(segment: AttentionSegment, dtype: torch.dtype) -> Tensor:
     """[R, 1, T, L]: 0 where a query may look, -inf elsewhere."""
     device = segment.before_R.device
     t = torch.arange(segment.queries_RT.shape[1], device=device)
@@ -124,7 +126,7 @@ def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
 
-def _uses(segments: Sequence[Segment], total: int, kv_heads: int) -> tuple[Tensor, Tensor]:
+def _uses(segments: Sequence[AttentionSegment], total: int, kv_heads: int) -> tuple[Tensor, Tensor]:
     """For each kv head, then each token, its places among the keys: a list and its cuts."""
     tokens = torch.cat([g.keys_RL.flatten() for g in segments])
     heads = torch.arange(kv_heads, device=tokens.device)[:, None, None]
@@ -149,7 +151,7 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, plan: Plan, kept: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, plan: IndexTables, kept: Tensor | None, *weights: Tensor | None
     ) -> Tensor:
         cast: Any = (None if t is None else t.to(x.dtype) for t in weights)
         layer, s = Layer(*cast), plan.shape
@@ -186,7 +188,7 @@ class _Block(torch.autograd.Function):
         )
         probs = rest if ctx.norms is None else rest[2:]
         layer: Layer = ctx.layer
-        plan: Plan = ctx.plan
+        plan: IndexTables = ctx.plan
         s, total = plan.shape, len(normed1)
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
@@ -267,7 +269,7 @@ def _normalise_backward(
 # ---------------------------------------------------------------- attention
 
 
-def _views(gathered: Tensor, plan: Plan) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
+def _views(gathered: Tensor, plan: IndexTables) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
     """Queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
     s = plan.shape
     keys = (len(gathered) - len(plan.gather_Q)) // 2
@@ -286,7 +288,7 @@ def _views(gathered: Tensor, plan: Plan) -> list[tuple[_Part, Tensor, Tensor, Te
     return views
 
 
-def _attend(gathered: Tensor, plan: Plan) -> tuple[Tensor, list[Tensor]]:
+def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
     """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
     s = plan.shape
     out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
@@ -300,7 +302,7 @@ def _attend(gathered: Tensor, plan: Plan) -> tuple[Tensor, list[Tensor]]:
 
 
 def _attend_backward(
-    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: Plan
+    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: IndexTables
 ) -> Tensor:
     """The gradient of all heads before rotation, [N, J, D]. Padding has none: it is not read."""
     s = plan.shape

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tutelage.policy.hf_model import Network
-from tutelage.policy.network import AtTokens
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.row import Row
 
 
@@ -37,7 +37,7 @@ class ValueModel:
         """The tensors of `named`."""
         return [t for _, t in self.named()]
 
-    def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> AtTokens:
+    def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> TokenTensors:
         """The value of each trained token of `rows`, with gradients."""
         states = self._network.states(rows, dtype)
         return states._replace(values=states.values @ self._line_H + self._bias)

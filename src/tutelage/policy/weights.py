@@ -1,8 +1,8 @@
 """The weights of a decoder, fused for speed: one matrix for q, k, v and one for gate and up.
 
 These tensors are the master copy while training: the optimizer updates them, the engine samples
-from them, and `Weights.to_hf` cuts them back into the names that `AutoModelForCausalLM` and vLLM
-expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU,
+from them, and `DecoderWeights.to_hf` cuts them back into the names that `AutoModelForCausalLM` and
+vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU,
 rotary positions). `decoder.py` computes with them; `model.py` decides whether a given model is one.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderShape:
     """Sizes of a decoder; every one of them read from the Hugging Face config."""
 
     layers: int
@@ -37,10 +37,10 @@ class Shape:
     tied: bool
 
     @staticmethod
-    def of(config: PretrainedConfig) -> Shape:
+    def of(config: PretrainedConfig) -> DecoderShape:
         """Read the sizes from a config of the Llama, Qwen2 or Qwen3 layout."""
         c: Any = config
-        return Shape(
+        return DecoderShape(
             layers=c.num_hidden_layers,
             hidden=c.hidden_size,
             heads=c.num_attention_heads,
@@ -90,7 +90,7 @@ class Layer:
     gate_up: Tensor
     down: Tensor
 
-    def head_norms(self, s: Shape) -> Tensor | None:
+    def head_norms(self, s: DecoderShape) -> Tensor | None:
         """The norm weights of query and key heads [heads + kv_heads, D], where there are some."""
         if self.q_norm is None or self.k_norm is None:
             return None
@@ -98,10 +98,10 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Weights:
+class DecoderWeights:
     """All tensors of a decoder and its rotary frequencies. `head` is `embed` when tied."""
 
-    shape: Shape
+    shape: DecoderShape
     embed: Tensor
     layers: list[Layer]
     norm: Tensor
@@ -111,8 +111,8 @@ class Weights:
 
     @staticmethod
     def from_hf(
-        state: Mapping[str, Tensor], shape: Shape, inv_freq: Tensor, rope_scale: float
-    ) -> Weights:
+        state: Mapping[str, Tensor], shape: DecoderShape, inv_freq: Tensor, rope_scale: float
+    ) -> DecoderWeights:
         """Fuse a Hugging Face state dict. Raises `ModelError` on a tensor that it does not know."""
         left = {k: v.detach().to(torch.float32) for k, v in state.items()}
 
@@ -136,7 +136,7 @@ class Weights:
                 f"unknown tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
             )
         head = embed if shape.tied else head
-        return Weights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
+        return DecoderWeights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
 
     def to_hf(self) -> dict[str, Tensor]:
         """Cut the fused tensors into the Hugging Face names (contiguous float32 copies)."""
@@ -172,14 +172,14 @@ class Weights:
         """Number of parameters."""
         return sum(t.numel() for t in self.parameters())
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Weights:
+    def to(self, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
         """A copy on `device` in `dtype`, without gradients; the rotary tables stay in float32."""
 
         def move(t: Tensor | None) -> Any:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)
 
         embed = move(self.embed)
-        return Weights(
+        return DecoderWeights(
             shape=self.shape,
             embed=embed,
             layers=[
@@ -193,7 +193,7 @@ class Weights:
         )
 
     @torch.no_grad()
-    def copy_(self, other: Weights) -> None:
+    def copy_(self, other: DecoderWeights) -> None:
         """Overwrite these tensors with those of `other`, casting as needed."""
         for mine, theirs in zip(self.parameters(), other.parameters(), strict=True):
             mine.copy_(theirs)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.external import text_of
+from tutelage.agents.external import resource_text
 from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
@@ -94,7 +94,7 @@ def with_components(resources: NamedResources, components: Mapping[str, str]) ->
 
 
 def _text(name: str, value: object) -> str:
-    text = value.text() if isinstance(value, Demonstrations) else text_of(value)
+    text = value.text() if isinstance(value, Demonstrations) else resource_text(value)
     if text is not None:
         return text
     raise ConfigError(

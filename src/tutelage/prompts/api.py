@@ -20,14 +20,14 @@ from tutelage.prompts.apo import APO
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Splits
-from tutelage.prompts.gate import Verdict
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.holdout_test import Verdict
 from tutelage.prompts.job import PromptSearch
-from tutelage.prompts.play import Subject
+from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.record import first_of
 from tutelage.prompts.screen import Screen
-from tutelage.prompts.setup import Setup, setup_from
+from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.prompts.tasks import given_splits
 from tutelage.resources import LLM, NamedResources
 from tutelage.runs import lifecycle
@@ -64,14 +64,14 @@ class PromptResult(TrainingResult):
         return self.components[first_of(self.components)]
 
 
-def setup_of(
+def search_setup(
     algorithm: Algorithm,
-    subject: Subject,
+    subject: AgentSpec,
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
     keys: Mapping[str, Any],
     optimiser: LLM | None,
     progress: Progress,
-) -> Setup:
+) -> SearchSetup:
     """A search as a `Trainer` asks for it, `keys` being those of a prompt search.
 
     Checks everything that can be checked before a rollout. Raises `ConfigError`.
@@ -90,7 +90,7 @@ def setup_of(
 
 
 async def search_agent(
-    setup: Setup, output: Path | None, callbacks: Sequence[Callback], progress: Progress
+    setup: SearchSetup, output: Path | None, callbacks: Sequence[Callback], progress: Progress
 ) -> PromptResult:
     """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
 
@@ -108,7 +108,7 @@ async def search_agent(
     return result
 
 
-def _prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
+def _prompt_result(folder: RunFolder, setup: SearchSetup, told: JSON) -> PromptResult:
     """The result from `result.json`."""
     components = dict(told["components"])
     gap = told["test"]["reward"]

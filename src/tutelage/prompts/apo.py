@@ -2,9 +2,9 @@
 
 A round plays each prompt of the beam on the same few training tasks, has its failures criticised,
 and turns each critique into edits in two styles. Trials sort out their sentences and compose the
-best (`pool.py`). Then old and new are narrowed together by successive halving over validation
-prefixes, every score cached and paired. The narrow default (2 x 3) spends
-its budget on depth; `gepa.py` is the search for smaller budgets.
+best (`sentence_model.py`). Then old and new are narrowed together by successive halving over
+validation prefixes, every score cached and paired. The narrow default (2 x 3) spends its budget on
+depth; `gepa.py` is the search for smaller budgets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal
 
 from tutelage.engine.usage import Spend
 from tutelage.prompts import requests
-from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
-from tutelage.prompts.edits import Rejected
+from tutelage.prompts.edits import RejectedEdit
+from tutelage.prompts.failure_attribution import evidence, suspected_component
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.narrowing import PREFIXES, bandit, halve
-from tutelage.prompts.optimiser import Request
+from tutelage.prompts.optimiser import OptimiserRequest
 from tutelage.prompts.rounds import Candidates, Scores, SearchRound, numbers
-from tutelage.prompts.workshop import Edit, Workshop
+from tutelage.prompts.search_state import EditRequest, SearchState
+from tutelage.prompts.selection import PREFIXES, successive_halving, ucb_selection
 from tutelage.types import Mode
 
 
@@ -43,8 +43,8 @@ class APO:
     selection: Literal["halving", "brute", "ucb"] = "halving"
     """How candidates are narrowed: over prefixes, all in full, or as a bandit's arms."""
     trials: int = 30
-    """Rollouts a round by which the sentences of all edits are sorted out (`pool.py`); with 0 the
-    edits are halved as they are."""
+    """Rollouts a round by which the sentences of all edits are sorted out (`sentence_model.py`);
+    with 0 the edits are halved as they are."""
     entrants: int = 0
     """Where there are trials: edits a round that are validated beside what was composed."""
     paraphrases: int = 0
@@ -60,7 +60,7 @@ class APO:
             return room // (val + self.minibatch + self.trials) * self.branches
         return room // (val + self.minibatch)
 
-    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+    def search(self, shop: SearchState) -> Iterator[SearchRound]:
         """Rounds of the beam, until the budget or `rounds` end."""
         beam = _Beam(shop, self)
         for beam.number in numbers(self.rounds):
@@ -70,7 +70,7 @@ class APO:
 class _Beam(SearchRound):
     """A round of the beam; its failures are criticised, and the critiques answered by edits."""
 
-    def __init__(self, shop: Workshop, settings: APO) -> None:
+    def __init__(self, shop: SearchState, settings: APO) -> None:
         super().__init__(shop)
         self.settings = settings
         self.beam = [shop.seed]
@@ -89,7 +89,7 @@ class _Beam(SearchRound):
         """Edits that answer a critique of each parent's failures, then their paraphrases."""
         shop, settings, number = self.shop, self.settings, self.number
         faulty = [
-            (c, s, suspect(shop.names, [s], number))
+            (c, s, suspected_component(shop.names, [s], number))
             for c, s in zip(parents, scores, strict=True)
             if s.mendable
         ]
@@ -97,14 +97,14 @@ class _Beam(SearchRound):
         if settings.trials and shop.asks_left(calls) < calls:
             return []  # what is known already can still be sorted out
         asked = [
-            Request(
+            OptimiserRequest(
                 "gradient",
                 requests.critique(name, c.components[name], evidence(name, s, settings.shown)),
                 f"apo/{number}/{c.id}/gradient",
             )
             for c, s, name in faulty
         ]
-        edits: list[Edit] = []
+        edits: list[EditRequest] = []
         critiques = await shop.asker.read(asked, _critique)
         for (parent, _, name), criticism in zip(faulty, critiques, strict=True):
             if criticism.problem:
@@ -116,12 +116,12 @@ class _Beam(SearchRound):
 
     def _edits(
         self, parent: Candidate, component: str, criticism: str, cost: Spend
-    ) -> Iterator[Edit]:
+    ) -> Iterator[EditRequest]:
         """Requests for edits of one critique, which the first of them pays for."""
         text, styles = parent.components[component], list(requests.STYLES)
         for i in range(self.settings.branches):
             style = styles[i % len(styles)]
-            yield Edit(
+            yield EditRequest(
                 parent,
                 component,
                 requests.edit(component, text, criticism, style),
@@ -132,10 +132,10 @@ class _Beam(SearchRound):
             )
 
     async def _paraphrased(
-        self, made: Sequence[tuple[Edit, Candidate]]
-    ) -> list[tuple[Edit, Candidate]]:
+        self, made: Sequence[tuple[EditRequest, Candidate]]
+    ) -> list[tuple[EditRequest, Candidate]]:
         edits = [
-            Edit(
+            EditRequest(
                 child,
                 edit.component,
                 requests.paraphrase(edit.component, child.components[edit.component], i),
@@ -171,9 +171,9 @@ class _Beam(SearchRound):
         """Narrow old and new together to the size of the beam."""
         field, settings = [*parents, *candidates], self.settings
         if settings.selection == "ucb":
-            return await bandit(self.shop, field, settings.beam)
+            return await ucb_selection(self.shop, field, settings.beam)
         prefixes = () if settings.selection == "brute" else settings.prefixes
-        return await halve(self.shop, field, settings.beam, prefixes)
+        return await successive_halving(self.shop, field, settings.beam, prefixes)
 
     def keep(self, ranked: Candidates) -> None:
         """What is left is the beam."""
@@ -196,5 +196,5 @@ def _edited(beam: Sequence[Candidate], made: Sequence[Candidate]) -> str | None:
 
 def _critique(reply: str) -> str:
     if not reply.strip():
-        raise Rejected("malformed", "the critique is empty")
+        raise RejectedEdit("malformed", "the critique is empty")
     return reply.strip()

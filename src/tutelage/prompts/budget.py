@@ -21,7 +21,7 @@ _SLACK = 1e-9
 """Relative room for the rounding of sums of dollars."""
 
 
-class BudgetSpent(TutelageError):
+class BudgetExceeded(TutelageError):
     """The next step does not fit; a search ends here and keeps its best. `what` ran out."""
 
     def __init__(self, what: str) -> None:
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class WorstCase:
     """The most that one rollout and one optimiser call can cost; None: nobody knows."""
 
     rollout: Usage | None = None
@@ -65,27 +65,27 @@ class Worst:
 
     def of_rollout(self) -> Spend:
         """Reserved for one rollout."""
-        return Budget.rollout(self.rollout or Usage(0))
+        return SearchBudget.rollout(self.rollout or Usage(0))
 
     def of_call(self) -> Spend:
         """Reserved for one optimiser call."""
-        return Budget.call(self.optimiser_call or Usage())
+        return SearchBudget.call(self.optimiser_call or Usage())
 
 
-class Budget:
+class SearchBudget:
     """What is spent and reserved; `spent + reserved` never passes a limit."""
 
     def __init__(
         self,
         limits: Limits,
-        worst: Worst | None = None,
+        worst: WorstCase | None = None,
         *,
         elapsed: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`elapsed` seconds went by before this process. Raises `ConfigError`, see `Worst`."""
+        """`elapsed` seconds went by before this process. Raises `ConfigError`, see `WorstCase`."""
         self.limits = limits
-        self.worst = worst or Worst()
+        self.worst = worst or WorstCase()
         self.spent = Spend()
         self._reserved = Spend()
         self._idle = 0
@@ -112,12 +112,12 @@ class Budget:
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
     def reserve(self, worst: Spend) -> None:
-        """Set an amount aside, all of it or nothing. Raises `BudgetSpent`."""
+        """Set an amount aside, all of it or nothing. Raises `BudgetExceeded`."""
         wanted = self.spent + self._reserved + worst
         for name, amount in wanted.to_dict().items():
             limit, asked = getattr(self.limits, name), getattr(worst, name)
             if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
-                raise BudgetSpent(name)
+                raise BudgetExceeded(name)
         self._reserved = self._reserved + worst
 
     def settle(self, worst: Spend, actual: Spend) -> None:
@@ -129,7 +129,7 @@ class Budget:
         """Whether so many rollouts could be reserved now."""
         try:
             self.reserve(need := self.worst.of_rollout() * rollouts)
-        except BudgetSpent:
+        except BudgetExceeded:
             return False
         self._reserved = self._reserved - need
         return True
@@ -145,8 +145,9 @@ class Budget:
         return self.limits.seconds - self.elapsed()
 
     def end_round(self) -> None:
-        """Called after each round. Raises `BudgetSpent` when too many in a row played nothing."""
+        """Called after each round. Raises `BudgetExceeded` when too many in a row played
+        nothing."""
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= self.limits.idle_rounds:
-            raise BudgetSpent(IDLE)
+            raise BudgetExceeded(IDLE)

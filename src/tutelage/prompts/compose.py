@@ -1,17 +1,17 @@
 """Trials of sets of sentences, and one prompt composed of the best.
 
-`pool.py` knows what each sentence is worth; `apo.py` and `gepa.py` compose.
+`sentence_model.py` knows what each sentence is worth; `apo.py` and `gepa.py` compose.
 """
 
 from __future__ import annotations
 
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.pool import BATCH, WORTH, rounded
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
+from tutelage.prompts.sentence_model import BATCH, WORTH, rounded
 
 
 async def compose(
-    shop: Workshop, parent: Candidate, component: str, trials: int, number: int
+    shop: SearchState, parent: Candidate, component: str, trials: int, number: int
 ) -> list[Candidate]:
     """Try sets of sentences, then put the best together; none where that text was validated before.
 

@@ -28,9 +28,9 @@ from tutelage.config.fields import (
     SuccessRule,
     plain,
 )
-from tutelage.config.keys import misfit_of, words
+from tutelage.config.issues import ConfigIssue, raise_issues
+from tutelage.config.keys import misfit_of, value_text
 from tutelage.config.overrides import parse_overrides, read_keys
-from tutelage.config.problems import Problem, fail_on
 from tutelage.config.reference import ReferenceRow
 from tutelage.errors import ConfigError
 
@@ -178,9 +178,9 @@ def resolve_prompt(
     try:
         config = PromptConfig.model_validate({"recipe": recipe, **values})
     except ValidationError as error:
-        fail_on(_problem(found) for found in error.errors())
+        raise_issues(_problem(found) for found in error.errors())
         raise
-    fail_on(_contradictions(config))
+    raise_issues(_contradictions(config))
     return config
 
 
@@ -190,7 +190,7 @@ def prompt_rows() -> list[ReferenceRow]:
     return [
         ReferenceRow(
             key=name,
-            type=words(schema[name]),
+            type=value_text(schema[name]),
             default=json.dumps(plain(field.default)),
             aliases=(),
             help=" ".join((field.description or "").split()),
@@ -207,23 +207,23 @@ def _absolute(reference: str) -> str:
     return f"{Path(file).resolve()}{colon}{name}" if Path(file).is_file() else reference
 
 
-def _problem(error: ErrorDetails) -> Problem:
+def _problem(error: ErrorDetails) -> ConfigIssue:
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
         return misfit_of(PromptConfig, error)
     if key in _OF_WEIGHTS:
         reason = "this is for the training of weights, and a prompt is searched for"
-        return Problem(key, error["input"], reason, _OF_WEIGHTS[key])
+        return ConfigIssue(key, error["input"], reason, _OF_WEIGHTS[key])
     near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
     fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
-    return Problem(key, error["input"], "a prompt search has no such key", fix)
+    return ConfigIssue(key, error["input"], "a prompt search has no such key", fix)
 
 
-def _contradictions(config: PromptConfig) -> list[Problem]:
-    found: list[Problem] = []
+def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
+    found: list[ConfigIssue] = []
 
     def refuse(key: str, reason: str, fix: str) -> None:
-        found.append(Problem(key, getattr(config, key), reason, fix))
+        found.append(ConfigIssue(key, getattr(config, key), reason, fix))
 
     if config.recipe == PROMPT_RECIPE and config.agent is None:
         refuse("agent", "there is no agent to search for", "Write: tutelage train prompt AGENT.py")
@@ -241,13 +241,13 @@ def _contradictions(config: PromptConfig) -> list[Problem]:
     return [*found, *_unused(config)]
 
 
-def _unused(config: PromptConfig) -> Iterator[Problem]:
+def _unused(config: PromptConfig) -> Iterator[ConfigIssue]:
     """Keys that were given, and that this recipe or this algorithm makes no use of."""
     own = config.recipe == PROMPT_RECIPE
     for key in _MATH_ONLY if own else _AGENT_ONLY:
         if key in config.model_fields_set and getattr(config, key):
             where = "of the embedded task" if own else "for own agents"
-            yield Problem(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
+            yield ConfigIssue(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
     users = {
         **dict.fromkeys(_APO_ONLY, (("apo", "auto"), "Leave it out, or use apo.")),
         **dict.fromkeys(("minibatch", "trials"), (("apo", "gepa", "auto"), "Leave it out.")),
@@ -255,4 +255,4 @@ def _unused(config: PromptConfig) -> Iterator[Problem]:
     for key, (algorithms, fix) in users.items():
         if getattr(config, key) is not None and config.algorithm not in algorithms:
             reason = f"{config.algorithm} does not use it"
-            yield Problem(key, getattr(config, key), reason, fix)
+            yield ConfigIssue(key, getattr(config, key), reason, fix)

@@ -1,8 +1,8 @@
 """What a prompt search sees of the world: an agent to play, an optimiser LLM to ask, and no more.
 
 Both are plain async functions, so that a search knows nothing of HTTP, engines or training. An
-`Episode` is one played task; a `Reply` is one answer of the optimiser. `evaluator.py` is the only
-caller of `Play`, `optimiser.py` the only caller of `Ask`.
+`Episode` is one played task; a `OptimiserReply` is one answer of the optimiser. `evaluator.py` is
+the only caller of `Play`, `optimiser.py` the only caller of `Ask`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError
-from tutelage.prompts.budget import Limits, Worst
+from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.tasks.overlap import content
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
@@ -58,7 +58,7 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RolloutSlot:
     """Which rollout of the search a `Play` is asked for."""
 
     candidate: str
@@ -104,7 +104,7 @@ class Settings:
 
     fingerprint: str
     limits: Limits = field(default_factory=Limits)
-    worst: Worst = field(default_factory=Worst)
+    worst: WorstCase = field(default_factory=WorstCase)
     seed: int = 0
     runners: int = 8
     timeout: float | None = 120.0
@@ -120,15 +120,15 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OptimiserReply:
     """One answer of the optimiser LLM."""
 
     text: str
     usage: Usage = field(default_factory=Usage)
 
 
-Play = Callable[[Components, Task, Slot], Awaitable[Episode]]
+Play = Callable[[Components, Task, RolloutSlot], Awaitable[Episode]]
 """Runs the agent with these components on one task; the slot says for whom, and which repeat."""
 
-Ask = Callable[[str, Sequence[Message], str], Awaitable[Reply]]
+Ask = Callable[[str, Sequence[Message], str], Awaitable[OptimiserReply]]
 """Asks the optimiser LLM: the role, `gradient` or `edit`, its messages, and the request's name."""

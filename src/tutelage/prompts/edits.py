@@ -1,9 +1,9 @@
 """What an edited prompt must be before it may cost a rollout, and how it is read from a reply.
 
 Same placeholders, braces escaped, a length cap, no leaked question or answer: pure checks that
-return the safe text or raise `Rejected` with the reason. `[[optimize]]` regions make the rest of a
-text untouchable by construction: each region becomes a component of its own. `workshop.py` applies
-all of it to every proposal.
+return the safe text or raise `RejectedEdit` with the reason. `[[optimize]]` regions make the rest
+of a text untouchable by construction: each region becomes a component of its own. `search_state.py`
+applies all of it to every proposal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SLOT = re.compile(rf"\{{\{{{_NAME}\}}\}}|\{{({_NAME})\}}")
 _PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
 
 
-class Rejected(Exception):
+class RejectedEdit(Exception):
     """An edit that is not safe; `law` is one word, `reason` a sentence."""
 
     def __init__(self, law: str, reason: str) -> None:
@@ -48,14 +48,14 @@ def _tokens(text: str) -> list[str]:
 
 
 def parse(reply: str) -> str:
-    """The text between the last `<prompt>` tags. Raises `Rejected` when there is none."""
+    """The text between the last `<prompt>` tags. Raises `RejectedEdit` when there is none."""
     found = _PROMPT.findall(reply)
     if not found or not found[-1].strip():
-        raise Rejected("malformed", "the reply holds no text between <prompt> and </prompt>")
+        raise RejectedEdit("malformed", "the reply holds no text between <prompt> and </prompt>")
     return found[-1].strip("\n")
 
 
-class Rules:
+class EditRules:
     """All checks, against the seed components and the tasks that a search may see."""
 
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
@@ -67,7 +67,7 @@ class Rules:
         self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
-        """The edit as it may be used, unknown `{names}` escaped. Raises `Rejected`."""
+        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit`."""
         seed = self._seed[component]
         if component == DEMONSTRATIONS:
             return text  # training rollouts on purpose; the task played is left out of them
@@ -75,29 +75,34 @@ class Rules:
         safe = _keep_placeholders(seed, text)
         size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
         if size > cap:
-            raise Rejected("length", f"the edit has {size} tokens, more than the {cap} allowed")
+            raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
         return safe
 
     def _check_leaks(self, seed: str, text: str) -> None:
-        """Raises `Rejected` for what `text` gives away and `seed` did not."""
+        """Raises `RejectedEdit` for what `text` gives away and `seed` did not."""
         shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
         if shared:
-            raise Rejected("leak", f"the edit quotes a training question: {' '.join(min(shared))}")
+            raise RejectedEdit(
+                "leak", f"the edit quotes a training question: {' '.join(min(shared))}"
+            )
         for size in sorted({len(a) for a in self._answers}):
             said = {*_runs(text, size)} - {*_runs(seed, size)}
             if told := said & self._answers:
-                raise Rejected("leak", f"the edit tells an expected answer: {' '.join(min(told))}")
+                raise RejectedEdit(
+                    "leak", f"the edit tells an expected answer: {' '.join(min(told))}"
+                )
 
 
 def _keep_placeholders(seed: str, text: str) -> str:
-    """`text` with unknown `{names}` escaped. Raises `Rejected` when one of the seed's is lost."""
+    """`text` with unknown `{names}` escaped. Raises `RejectedEdit` when one of the seed's is
+    lost."""
     known = PromptTemplate(seed).placeholders
     safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
     got = PromptTemplate(safe).placeholders
     lost = [name for name in known if name not in got]
     new = [name for name in got if name not in known]
     if lost or new:
-        raise Rejected("placeholders", f"the edit lost {lost!r} and added {new!r}")
+        raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
     return safe
 
 
@@ -123,7 +128,7 @@ def _answers(task: Task) -> Iterable[str]:
                 yield text
 
 
-class Regions:
+class EditableRegions:
     """Components cut into what may be edited and what may not."""
 
     def __init__(self, components: Components) -> None:

@@ -23,7 +23,7 @@ RECIPE = "tutelage.recipes.prompt_following"
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddedDefaults:
     """The default agent's prompt, tools and grader, its tasks, and the policy that answers it."""
 
     prompt: str
@@ -40,7 +40,7 @@ class Embedded:
     """The policy, from the user's cache or built there."""
 
 
-def embedded() -> Embedded:
+def embedded() -> EmbeddedDefaults:
     """The default, which is loaded when a search asks for it first."""
-    found: Embedded = importlib.import_module(RECIPE).EMBEDDED
+    found: EmbeddedDefaults = importlib.import_module(RECIPE).EMBEDDED
     return found

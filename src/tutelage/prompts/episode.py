@@ -1,8 +1,9 @@
 """A recorded rollout as a search sees it: reward, exactness, evidence in words, what it cost.
 
 The evidence is what a person would want to read: each tool call with its result, what was said,
-what the grader thinks. `blamed` says which of several components were in force where it went wrong,
-from the failing tool, the failing span, named rewards, and the texts in the failing call.
+what the grader thinks. `suspected_components` says which of several components were in force where
+it went wrong, from the failing tool, the failing span, named rewards, and the texts in the failing
+call.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tutelage.engine.usage import Usage
 from tutelage.prompts.contract import Components, Episode
 from tutelage.resources import NamedResources
-from tutelage.runs.report.episodes import read_episode
-from tutelage.statistics.outcome import Kind, Success, succeeded
+from tutelage.runs.report.transcripts import read_transcript
+from tutelage.statistics.outcome import RewardKind, Success, succeeded
 from tutelage.tools.tool import Tool
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import EXPECTED_FIELDS, Attempt, Call, Rollout
@@ -40,7 +41,7 @@ def episode_of(
     parts = {} if last.reward is None else last.reward.parts
     failed = last.failure is not None
     exact: bool | None = not failed and succeeded(rollout, rule)
-    if not failed and not Kind().after([rollout], rule).has_success:
+    if not failed and not RewardKind().after([rollout], rule).has_success:
         exact = None
     wrong = failed or not exact
     return Episode(
@@ -50,13 +51,15 @@ def episode_of(
         trace=_trace_text(rollout),
         failure=None if last.failure is None else last.failure.cause,
         usage=usage or _usage_of(rollout),
-        blame=tuple(blamed(last, parts, components, resources, spans)) if wrong else (),
+        blame=tuple(suspected_components(last, parts, components, resources, spans))
+        if wrong
+        else (),
     )
 
 
 def _trace_text(rollout: Rollout) -> str:
     """Tool calls, their results and what was said, a line each."""
-    read = read_episode(rollout)
+    read = read_transcript(rollout)
     words = {"call": "call {}({})", "result": "{} returned: {}", "error": "{} failed: {}"}
     lines = [
         words[step.kind].format(step.name, step.text) if step.kind in words else step.text
@@ -92,7 +95,7 @@ def _feedback(rollout: Rollout, parts: Mapping[str, float], said: str) -> str:
     return "; ".join(lines)
 
 
-def blamed(
+def suspected_components(
     attempt: Attempt,
     parts: Mapping[str, float],
     components: Components,

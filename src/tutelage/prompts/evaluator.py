@@ -4,8 +4,8 @@ A batch is cut into slots (candidate, task, sample) in a fixed order. Slots alre
 nothing; the others are reserved together, played by however many runners there are, journalled one
 by one as they finish, and settled in slot order: so results, spending and the place where a budget
 stops the search do not depend on the number of runners. A failure counts the search's
-`failure_reward`, and its text becomes evidence. `contract.py` has the nouns, `workshop.py` is what
-algorithms hold.
+`failure_reward`, and its text becomes evidence. `contract.py` has the nouns, `search_state.py` is
+what algorithms hold.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from types import MappingProxyType
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RewardError, StoreError
-from tutelage.prompts.budget import Budget, BudgetSpent
-from tutelage.prompts.contract import Components, Episode, Play, Settings, Slot
-from tutelage.prompts.journal import Journal
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget
+from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot, Settings
+from tutelage.prompts.journal import SearchJournal
 from tutelage.runs.rounds import Observer
 from tutelage.types import FailureCause, Mode, Task
 
@@ -35,7 +35,7 @@ LOST_IN_A_ROW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class EvaluationItem:
     """A task of a split, and which repeat of it."""
 
     split: Mode
@@ -44,19 +44,19 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EvaluationJob:
     """A candidate and the items it is to be played on."""
 
     candidate: str
     components: Components
-    items: Sequence[Item]
+    items: Sequence[EvaluationItem]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class CandidateScore:
     """What a candidate earned on items, paired with them by position."""
 
-    items: tuple[Item, ...]
+    items: tuple[EvaluationItem, ...]
     episodes: tuple[Episode, ...]
 
     @property
@@ -70,7 +70,7 @@ class Score:
         return tuple(e for e in self.episodes if not e.lost)
 
     @property
-    def evidence(self) -> list[tuple[Item, Episode]]:
+    def evidence(self) -> list[tuple[EvaluationItem, Episode]]:
         """What was judged, with its items."""
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
@@ -124,7 +124,7 @@ def judged_both(
     return [one for one, _ in both], [two for _, two in both]
 
 
-def cache_key(components: Components, item: Item, fingerprint: str) -> str:
+def cache_key(components: Components, item: EvaluationItem, fingerprint: str) -> str:
     """The step key of a rollout.
 
     Covers every component, the split and content of the task, the sample, and the fingerprint of
@@ -150,8 +150,8 @@ class Evaluator:
     def __init__(
         self,
         play: Play,
-        budget: Budget,
-        journal: Journal,
+        budget: SearchBudget,
+        journal: SearchJournal,
         settings: Settings,
         name: str = "search",
         observer: Observer | None = None,
@@ -172,8 +172,8 @@ class Evaluator:
         self.lowest = settings.failure_reward
         """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
 
-    async def evaluate(self, jobs: Sequence[Job]) -> list[Score]:
-        """One score a job. Raises `BudgetSpent` before anything is played that does not fit, and
+    async def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[CandidateScore]:
+        """One score a job. Raises `BudgetExceeded` before anything is played that does not fit, and
         `EngineError` where endpoint or grader serve nobody any more: a resume then plays again."""
         async with self._turn:
             slots = [
@@ -181,22 +181,24 @@ class Evaluator:
                 for job in jobs
                 for item in job.items
             ]
-            new: dict[str, tuple[Job, Item]] = {}
+            new: dict[str, tuple[EvaluationJob, EvaluationItem]] = {}
             for key, job, item in slots:
                 if key not in self._known:
                     new.setdefault(key, (job, item))
             if new:
                 await self._play_batch(new)
             episodes = iter([self._known[key] for key, _, _ in slots])
-            return [Score(tuple(j.items), tuple(next(episodes) for _ in j.items)) for j in jobs]
+            return [
+                CandidateScore(tuple(j.items), tuple(next(episodes) for _ in j.items)) for j in jobs
+            ]
 
-    def forget_infrastructure(self, job: Job) -> None:
+    def forget_infrastructure(self, job: EvaluationJob) -> None:
         """Drop lost rollouts of a candidate from the journal, so that a resume plays them again."""
         keys = [cache_key(job.components, item, self.settings.fingerprint) for item in job.items]
         lost = [k for k in keys if (c := self._known[k].failure) is not None and c.infrastructure]
         self.journal.forget(lost)
 
-    async def _play_batch(self, new: Mapping[str, tuple[Job, Item]]) -> None:
+    async def _play_batch(self, new: Mapping[str, tuple[EvaluationJob, EvaluationItem]]) -> None:
         worst = self.budget.worst.of_rollout()
         self.budget.reserve(worst * len(new))
         stop_key = f"stop/{self._name}/{self._batches}"
@@ -208,13 +210,13 @@ class Evaluator:
             if stopped:
                 self.journal.put(stop_key, {}, self.budget.elapsed())
         for key, (job, _) in new.items():
-            actual = Budget.rollout(done[key].usage) if key in done else Spend()
+            actual = SearchBudget.rollout(done[key].usage) if key in done else Spend()
             self.budget.settle(worst, actual)
             self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
             if key in done:
                 self._note(done[key])
         if stopped:
-            raise BudgetSpent("seconds")
+            raise BudgetExceeded("seconds")
         self._known.update((key, done[key]) for key in new)
 
     def _note(self, episode: Episode) -> None:
@@ -225,7 +227,7 @@ class Evaluator:
             self.failures[episode.failure.value] += 1
 
     async def _run_in_time(
-        self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]
+        self, new: Mapping[str, tuple[EvaluationJob, EvaluationItem]], done: dict[str, Episode]
     ) -> bool:
         """Whether all was played before the deadline of the search; at it, runners are stopped."""
         left = self.budget.seconds_left()
@@ -236,7 +238,9 @@ class Evaluator:
                 return True
         return False
 
-    async def _run(self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]) -> None:
+    async def _run(
+        self, new: Mapping[str, tuple[EvaluationJob, EvaluationItem]], done: dict[str, Episode]
+    ) -> None:
         """Runners draw from one queue, so that none waits while a slot is left."""
         queue = iter([(key, *slot) for key, slot in new.items() if key not in done])
 
@@ -268,9 +272,9 @@ class Evaluator:
                 f"with {episode.feedback!r}; mend that, then resume"
             )
 
-    async def _episode(self, job: Job, item: Item) -> Episode:
+    async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
         drawn = cache_key(job.components, item, fingerprint="")
-        slot = Slot(job.candidate, item.split, item.sample, drawn)
+        slot = RolloutSlot(job.candidate, item.split, item.sample, drawn)
         try:
             async with asyncio.timeout(self.settings.timeout):
                 frozen = MappingProxyType(dict(job.components))

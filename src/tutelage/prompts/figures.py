@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, Spent
-from tutelage.runs.measured import judged_words, measured
+from tutelage.runs.figures import Figures, Labels, Measure, ResourceUsage, RunFiles
+from tutelage.runs.stored_evaluation import evaluation_of_record, judged_text
 from tutelage.statistics.intervals import FEW
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.types import JSON
@@ -62,10 +62,10 @@ def _updates(files: RunFiles) -> str:
     return f"{rounds} rounds{tried}"
 
 
-def _spent(files: RunFiles) -> Spent:
+def _spent(files: RunFiles) -> ResourceUsage:
     on_test = cast("Mapping[str, Any]", files.result.get("test_spent") or {})
     known = bool(files.result.get("dollars_known"))
-    return Spent(
+    return ResourceUsage(
         rollouts=files.count("rollouts"),
         test_rollouts=on_test.get("rollouts"),
         calls=files.count("task_calls"),
@@ -115,7 +115,7 @@ def read_verdict(test: Mapping[str, Any]) -> _Reading:
     return _Reading(tone, words, sign if test["tasks"] < FEW else interval)
 
 
-def sealed_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Reward, and right answers where the reward says what is right."""
     for name in ("reward", "exact"):
         if (gap := test[name]) is not None:
@@ -133,10 +133,10 @@ def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
     """How many rollouts of each prompt were judged."""
     for side in ("seed", "best"):
         if f"{side}_sums" in test:
-            yield f"{side}: {judged_words(measured(test[f'{side}_sums']))}"
+            yield f"{side}: {judged_text(evaluation_of_record(test[f'{side}_sums']))}"
 
 
-def spent_words(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
+def spend_text(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
     """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`: what there was of each."""
     nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}
     words = [

@@ -4,8 +4,8 @@ A prompt survives when no other is at least as good on every validation task; pa
 the front by the number of tasks on which they are best. In the paper a step is one reflection on
 three training tasks; the child must do strictly better on the same three before it may cost a full
 validation. Here a step is several reflections, whose sentences are sorted out by trials and
-composed to one child (`pool.py`), which must keep up with the leader on a few validation tasks.
-With two or more components, two members of the front with a common ancestor merge.
+composed to one child (`sentence_model.py`), which must keep up with the leader on a few validation
+tasks. With two or more components, two members of the front with a common ancestor merge.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tutelage.prompts import requests
-from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
-from tutelage.prompts.evaluator import Score, judged_both
+from tutelage.prompts.evaluator import CandidateScore, judged_both
+from tutelage.prompts.failure_attribution import evidence, suspected_component
 from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.requests import Shown
 from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
-from tutelage.prompts.workshop import Edit, Workshop
+from tutelage.prompts.search_state import EditRequest, SearchState
 from tutelage.types import Mode
 
 RACE, BEHIND = 8, 0.035
@@ -40,9 +40,9 @@ class GEPA:
     asks: int = 4
     """Reflections a step, each on failures of its own, where there are trials."""
     trials: int = 30
-    """Rollouts a step by which the sentences of all proposals are sorted out (`pool.py`). With 0,
-    and a minibatch of 3, it is the paper's search: one child a step, which must beat its parent on
-    the minibatch."""
+    """Rollouts a step by which the sentences of all proposals are sorted out (`sentence_model.py`).
+    With 0, and a minibatch of 3, it is the paper's search: one child a step, which must beat its
+    parent on the minibatch."""
     rounds: int | None = None
 
     name = "gepa"
@@ -55,7 +55,7 @@ class GEPA:
             return room // (val + self.minibatch + self.trials) * self.asks
         return room // (val + 2 * self.minibatch)
 
-    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+    def search(self, shop: SearchState) -> Iterator[SearchRound]:
         """Reflections, and a merge after each that did better, until the budget or `rounds` end.
 
         A reflection is small and often played before; the last of a pass over the training tasks
@@ -77,7 +77,7 @@ class GEPA:
 class _Reflection(SearchRound):
     """A reflection on a minibatch; its child must beat its parent there, as in the paper."""
 
-    def __init__(self, shop: Workshop, settings: GEPA) -> None:
+    def __init__(self, shop: SearchState, settings: GEPA) -> None:
         super().__init__(shop)
         self.settings = settings
         self.size = min(settings.minibatch, len(shop.train))
@@ -85,7 +85,7 @@ class _Reflection(SearchRound):
         """How many minibatches the training tasks make."""
         self.turns = Counter[str]()
         """How often each candidate was a parent."""
-        self.scores: Sequence[Score] = ()
+        self.scores: Sequence[CandidateScore] = ()
         """Of the parent on the minibatch."""
         self.component = ""
         """What of the parent is edited; empty where nothing could be better."""
@@ -113,17 +113,17 @@ class _Reflection(SearchRound):
         self.scores, self.component, self.accepted = scores, "", False
         if not before.mendable:
             return []
-        self.component = suspect(self.shop.names, scores, self.turns[parent.id] - 1)
+        self.component = suspected_component(self.shop.names, scores, self.turns[parent.id] - 1)
         made = await self.shop.propose_edits(list(self._edits(parent, before)))
         return [child for _, child in made]
 
-    def _edits(self, parent: Candidate, before: Score) -> Iterator[Edit]:
+    def _edits(self, parent: Candidate, before: CandidateScore) -> Iterator[EditRequest]:
         """One request, which sees the whole minibatch."""
         yield self._edit(parent, before.evidence, f"gepa/{self.number}")
 
-    def _edit(self, parent: Candidate, shown: Shown, step_key: str) -> Edit:
+    def _edit(self, parent: Candidate, shown: Shown, step_key: str) -> EditRequest:
         messages = requests.reflect(self.component, parent.components[self.component], shown)
-        return Edit(parent, self.component, messages, step_key, "reflect")
+        return EditRequest(parent, self.component, messages, step_key, "reflect")
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
         """Play the child on the minibatch, and on all validation tasks where it does better."""
@@ -149,7 +149,7 @@ class _Reflection(SearchRound):
 class _PooledReflection(_Reflection):
     """Several reflections on a minibatch, whose sentences are composed to one child."""
 
-    def _edits(self, parent: Candidate, before: Score) -> Iterator[Edit]:
+    def _edits(self, parent: Candidate, before: CandidateScore) -> Iterator[EditRequest]:
         """Some requests, each of which sees failures of its own."""
         failed = [x for x in evidence(self.component, before, len(self.tasks)) if x[1].value < 1]
         rng = self.shop.seeds.child("gepa", self.number, "shown").python()
@@ -217,7 +217,7 @@ class _Merge(SearchRound):
         """Nothing yet: it is told of with its pass."""
 
 
-def _outcomes(shop: Workshop) -> dict[str, tuple[float | None, ...]]:
+def _outcomes(shop: SearchState) -> dict[str, tuple[float | None, ...]]:
     """One number a validation task, by candidate."""
     return {i: score.outcomes for i, (_, score) in shop.validated.items()}
 

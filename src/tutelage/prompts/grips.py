@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.pool import sentences
 from tutelage.prompts.rounds import Candidates, Scores, SearchRound
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
+from tutelage.prompts.sentence_model import sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GRIPS:
         """How many proposals are sure to fit, validated in full."""
         return max(0, rollouts - val) // val
 
-    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+    def search(self, shop: SearchState) -> Iterator[SearchRound]:
         """Steps, until patience, steps or budget end."""
         edits = _Edits(shop, self)
         for edits.number in range(self.steps):
@@ -47,7 +47,7 @@ class GRIPS:
 class _Edits(SearchRound):
     """A step: random edits of the best prompt, of which the best may take its place."""
 
-    def __init__(self, shop: Workshop, settings: GRIPS) -> None:
+    def __init__(self, shop: SearchState, settings: GRIPS) -> None:
         super().__init__(shop)
         self.settings = settings
         self.best, self.waited = shop.seed, 0

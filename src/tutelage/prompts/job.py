@@ -17,31 +17,31 @@ from tutelage.engine.endpoint import environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
 from tutelage.prompts import optimise, record
-from tutelage.prompts.budget import Budget
+from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.cost import search_cost
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
-from tutelage.prompts.gate import Sealed, sealed_test
+from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
 from tutelage.prompts.pages import write_pages
-from tutelage.prompts.plan import make_plan
-from tutelage.prompts.setup import Setup, setup_from
-from tutelage.prompts.staging import playing
+from tutelage.prompts.search_resources import open_resources
+from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.prompts.tasks import fresh
-from tutelage.runs.again import resume_command
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.folder import RunFolder, locked, write_json
 from tutelage.runs.kinds import (
     FINISHED,
-    Head,
     Phase,
+    RunHeader,
     RunKind,
     register,
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Observer, Round
 from tutelage.seeds import SeedTree
 from tutelage.tools.registry import resolve_tools
@@ -58,7 +58,7 @@ class PromptSearch(RunKind):
     model: ClassVar[type[RunSettings]] = PromptConfig
     awaits: ClassVar[bool] = True
 
-    setup: Setup
+    setup: SearchSetup
     observer: Observer = field(default_factory=Observer)
     heard: Callable[[Rollout], None] | None = None
     """Is told of every rollout."""
@@ -120,13 +120,13 @@ class PromptSearch(RunKind):
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Raises `ConfigError` for a plan that cannot work."""
-        make_plan(self.setup)
+        search_cost(self.setup)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
         config, env = self.setup.config, environment()
-        return Head(
+        return RunHeader(
             recipe=config.recipe,
             algorithm=self.setup.algorithm.name,
             settings=config,
@@ -149,7 +149,7 @@ class PromptSearch(RunKind):
 
     async def _search(self, run: Run) -> None:
         setup = self.setup
-        async with playing(setup, run, self.heard) as stage:
+        async with open_resources(setup, run, self.heard) as stage:
             result = await optimise(
                 setup.algorithm,
                 setup.components,
@@ -177,7 +177,7 @@ class PromptSearch(RunKind):
         return self._found if status == FINISHED else None
 
 
-def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> Setup:
+def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> SearchSetup:
     """The search of a folder, put together again. Raises `RunError`, `ConfigError`."""
     told = read_object(folder.config)
     if told.get("python"):
@@ -214,25 +214,27 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
 
 
 async def _confirm(
-    setup: Setup,
+    setup: SearchSetup,
     folder: RunFolder,
     progress: Progress,
     finished: Mapping[str, Any],
     tasks: Sequence[Task],
     number: int,
-) -> Sealed:
+) -> HoldoutResult:
     settings = setup.settings
     with (
         locked(folder),
         opened(PromptSearch(setup).head, folder, progress) as run,
         ending(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
-        async with playing(setup, run) as stage:
-            budget = Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst)
+        async with open_resources(setup, run) as stage:
+            budget = SearchBudget(
+                replace(settings.limits, rollouts=None, seconds=None), settings.worst
+            )
             evaluator = Evaluator(stage.play, budget, stage.journal, settings, f"confirm/{number}")
             seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
             seed, best = finished["seed_components"], finished["components"]
-            return await sealed_test(evaluator, seed, best, tasks, seeds)
+            return await run_holdout_test(evaluator, seed, best, tasks, seeds)
 
 
 class _Recorder(Observer):

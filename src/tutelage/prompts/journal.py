@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS step
 """
 
 
-class Journal:
+class SearchJournal:
     """Answers by step key. `where` None keeps them in memory, for a search that cannot resume."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Every candidate that was ever proposed, the rejected ones too, and why each fared as it did.
 
 Identifiers come from the seed tree and no time of day is kept, so the exported `lineage.jsonl` is
-the same bytes for the same search, killed and resumed or not. `workshop.py` writes it.
+the same bytes for the same search, killed and resumed or not. `search_state.py` writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from tutelage.engine.usage import Spend
 from tutelage.prompts.contract import Components
-from tutelage.prompts.evaluator import Score
+from tutelage.prompts.evaluator import CandidateScore
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 
@@ -37,7 +37,7 @@ class Candidate:
         """The last word on it so far."""
         self.decision, self.reason = decision, reason
 
-    def note(self, split: str, score: Score) -> None:
+    def note(self, split: str, score: CandidateScore) -> None:
         """Note what it earned; a larger score of the same split replaces it."""
         if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
             whole = len(score.judged) == len(score.episodes)

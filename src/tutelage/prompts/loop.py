@@ -3,7 +3,7 @@
     parents ─▶ rollouts ─▶ edits ─▶ candidates ─▶ scores ─▶ which stay ─▶ lineage, observer
 
 An algorithm (`apo.py`, `gepa.py`, `screen.py`, `grips.py`) says which rounds there are, and each
-round what its steps do (`rounds.py`). They act through the `Workshop`, which plays, asks and
+round what its steps do (`rounds.py`). They act through the `SearchState`, which plays, asks and
 proposes within the budget. What is prepared before and tested after is `run.py`'s.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.rounds import SearchRound
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
 
 
-async def search(algorithm: Algorithm, shop: Workshop) -> None:
-    """Play rounds until the algorithm has no more. Raises `BudgetSpent` where one does not fit."""
+async def search(algorithm: Algorithm, shop: SearchState) -> None:
+    """Play rounds until the algorithm has no more. Raises `BudgetExceeded` where one does not
+    fit."""
     await shop.validate([shop.seed])
     for step in algorithm.search(shop):
         await search_round(step)

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RemoteError, RunError
-from tutelage.prompts.budget import Budget, BudgetSpent
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget
 from tutelage.prompts.contract import Ask
-from tutelage.prompts.edits import Rejected
-from tutelage.prompts.journal import Journal
+from tutelage.prompts.edits import RejectedEdit
+from tutelage.prompts.journal import SearchJournal
 from tutelage.prompts.requests import repair
 from tutelage.types import JSON, Message
 
@@ -30,7 +30,7 @@ _REFUSED = (401, 402, 403, 404, 405)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OptimiserRequest:
     """One question to an optimiser role; `step_key` is unique in the search."""
 
     role: str
@@ -55,19 +55,21 @@ class _Outcome:
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
     def read(self, reader: Callable[[str], str]) -> _Outcome:
-        """With what `reader` makes of the text, or why it raised `Rejected`."""
+        """With what `reader` makes of the text, or why it raised `RejectedEdit`."""
         if self.problem:
             return self
         try:
             return replace(self, text=reader(self.text))
-        except Rejected as rejected:
+        except RejectedEdit as rejected:
             return replace(self, text="", problem=rejected.reason)
 
 
 class Optimiser:
     """Asks through budget and journal; `concurrency` caps the requests under way."""
 
-    def __init__(self, ask: Ask, budget: Budget, journal: Journal, concurrency: int = 8) -> None:
+    def __init__(
+        self, ask: Ask, budget: SearchBudget, journal: SearchJournal, concurrency: int = 8
+    ) -> None:
         self._ask = ask
         self._budget = budget
         self._journal = journal
@@ -78,11 +80,11 @@ class Optimiser:
         self._mute_steps = 0
 
     async def read(
-        self, requests: Sequence[Request], reader: Callable[[str], str]
+        self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
     ) -> list[_Outcome]:
-        """Ask all, read each reply, ask once more where `reader` raises `Rejected`.
+        """Ask all, read each reply, ask once more where `reader` raises `RejectedEdit`.
 
-        Raises `BudgetSpent` before anything is sent that does not fit, `EngineError` where the
+        Raises `BudgetExceeded` before anything is sent that does not fit, `EngineError` where the
         endpoint answers nothing: a resume then asks again.
         """
         first = await self._ask_all(requests)
@@ -96,7 +98,9 @@ class Optimiser:
             outcomes[i] = replace(second, cost=cost, unanswered=False)
         return outcomes
 
-    def _check_answered(self, requests: Sequence[Request], replies: Sequence[_Outcome]) -> None:
+    def _check_answered(
+        self, requests: Sequence[OptimiserRequest], replies: Sequence[_Outcome]
+    ) -> None:
         """Raise `EngineError` where every request was refused, or nobody answered for long."""
         if not requests:
             return
@@ -114,7 +118,7 @@ class Optimiser:
                 f"prompts: {replies[0].problem}; mend that, then resume"
             )
 
-    async def _ask_all(self, requests: Sequence[Request]) -> list[_Outcome]:
+    async def _ask_all(self, requests: Sequence[OptimiserRequest]) -> list[_Outcome]:
         worst = self._budget.worst.of_call()
         self._budget.reserve(worst * len(requests))
         stop_key = f"stop/ask/{self._rounds}"
@@ -129,12 +133,12 @@ class Optimiser:
         except TimeoutError:
             if self._journal.get(stop_key) is None:
                 self._journal.put(stop_key, {}, self._budget.elapsed())
-            raise BudgetSpent("seconds") from None
+            raise BudgetExceeded("seconds") from None
         finally:
             for known in (self._journal.get(_key(request)) for request in requests):
                 self._budget.settle(worst, Spend() if known is None else _recorded(known).cost)
 
-    async def _one(self, request: Request) -> _Outcome:
+    async def _one(self, request: OptimiserRequest) -> _Outcome:
         key = _key(request)
         said = json.dumps([request.role, [m.to_dict() for m in request.messages]])
         mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
@@ -164,15 +168,15 @@ class Optimiser:
         return {"text": "", "usage": asdict(usage), "problem": str(error), "refused": refused}
 
 
-def _key(request: Request) -> str:
+def _key(request: OptimiserRequest) -> str:
     return f"ask/{request.step_key}"
 
 
 def _recorded(known: JSON) -> _Outcome:
-    problem, cost = known.get("problem", ""), Budget.call(Usage(**known["usage"]))
+    problem, cost = known.get("problem", ""), SearchBudget.call(Usage(**known["usage"]))
     return _Outcome(known["text"], problem, cost, bool(problem), known.get("refused", False))
 
 
-def _again(request: Request, reply: _Outcome, outcome: _Outcome) -> Request:
+def _again(request: OptimiserRequest, reply: _Outcome, outcome: _Outcome) -> OptimiserRequest:
     messages = repair(request.messages, reply.text, outcome.problem)
-    return Request(request.role, messages, f"{request.step_key}/repair")
+    return OptimiserRequest(request.role, messages, f"{request.step_key}/repair")

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import httpx2
 
-from tutelage.engine.endpoint import Counted, Endpoints, token_bound
+from tutelage.engine.endpoint import CallTotals, Endpoints, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.engine.usage import Usage
-from tutelage.prompts.contract import Reply
+from tutelage.prompts.contract import OptimiserReply
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
 
@@ -41,7 +41,7 @@ class OptimiserClient:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
-        self.counted = {role: Counted() for role in ("gradient", "edit")}
+        self.counted = {role: CallTotals() for role in ("gradient", "edit")}
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._endpoints, self._prices, self._seeds = endpoints, prices, seeds
         self._clients = {
@@ -59,7 +59,9 @@ class OptimiserClient:
             if role in self.counted
         }
 
-    async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply:
+    async def __call__(
+        self, role: str, messages: Sequence[Message], step_key: str
+    ) -> OptimiserReply:
         """One question; `step_key` addresses its seed."""
         client = self._clients[role]
         seed = self._seeds.child(step_key).value(31)
@@ -69,7 +71,7 @@ class OptimiserClient:
         prompt, completion = self.counted[role].add(client.usage(call), bound)
         price = self._prices.get(role)
         dollars = 0.0 if price is None else price.of(prompt, completion)
-        return Reply(text, Usage(1, prompt + completion, dollars))
+        return OptimiserReply(text, Usage(1, prompt + completion, dollars))
 
     async def close(self) -> None:
         """Close the connections."""

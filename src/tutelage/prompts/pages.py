@@ -19,20 +19,20 @@ from tutelage.errors import TutelageError
 from tutelage.prompts.figures import (
     SEALED,
     UNCHANGED,
+    holdout_rows,
     judged_lines,
     read_verdict,
-    sealed_rows,
-    spent_words,
+    spend_text,
 )
 from tutelage.prompts.record import LINEAGE_FILE, read_lineage
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
-from tutelage.runs.report.episodes import Episode, Pair, choose, read_episode
+from tutelage.runs.report.formatting import count, counted, cut, duration
 from tutelage.runs.report.page import render_page
 from tutelage.runs.report.rates import Cell, Change
 from tutelage.runs.report.svg import Panel, Series, draw
-from tutelage.runs.report.words import count, counted, cut, duration
+from tutelage.runs.report.transcripts import BeforeAfter, Transcript, choose, read_transcript
 from tutelage.runs.stored import open_run
 from tutelage.statistics.intervals import FEW
 from tutelage.types import JSON, Mode
@@ -48,7 +48,7 @@ Line = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LineageNode:
     """One candidate of the tree, with those that were made of it."""
 
     entry: JSON
@@ -58,7 +58,7 @@ class Node:
     cost: str
     experiments: int
     """How often texts made of it were played for a regression alone."""
-    children: Sequence[Node]
+    children: Sequence[LineageNode]
 
 
 def write_pages(folder: RunFolder) -> None:
@@ -80,7 +80,7 @@ def _lineage_page(name: str, entries: Sequence[JSON]) -> str:
         headline=counted(tallies.total(), "candidate"),
         pill=None,
         story=(),
-        nodes=tree(entries),
+        nodes=lineage_tree(entries),
         tallies=", ".join(f"{count(n)} {decision}" for decision, n in tallies.items()),
     )
 
@@ -154,28 +154,28 @@ def _sealed(looks: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         TableRow((f"{look['looks']}, {name}", str(look["tasks"]), *cells, verdict))
         for look in looks
-        for name, *cells in sealed_rows(look)
+        for name, *cells in holdout_rows(look)
         for verdict in [look["verdict"] if name == "reward" else ""]
     ]
     return Table(("Look", "Tasks", *(name.capitalize() for name in SEALED), "Verdict"), rows)
 
 
-def tree(entries: Sequence[JSON]) -> list[Node]:
+def lineage_tree(entries: Sequence[JSON]) -> list[LineageNode]:
     """Candidates below their first parent, in the order of their proposal."""
     below: dict[str, list[JSON]] = {}
     for entry in entries:
         parents = entry["parents"]
         below.setdefault(parents[0] if parents else "", []).append(entry)
 
-    def made(entry: JSON) -> Node:
+    def made(entry: JSON) -> LineageNode:
         found = below.get(entry["id"], [])
         candidates = [child for child in found if child["decision"] != EXPERIMENT]
-        return Node(
+        return LineageNode(
             entry=entry,
             scores=_score_words(entry),
             lines=_entry_lines(entry),
             critique=cut(entry["critique"], _TEXT_LIMIT),
-            cost=spent_words(entry["cost"], count) or "nothing",
+            cost=spend_text(entry["cost"], count) or "nothing",
             experiments=len(found) - len(candidates),
             children=[made(child) for child in candidates],
         )
@@ -260,11 +260,11 @@ def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
     return Chart("Validation reward", note, draw([panel], size=(720, 260), x_label="candidate"))
 
 
-def _pairs(folder: RunFolder) -> list[Pair]:
+def _pairs(folder: RunFolder) -> list[BeforeAfter]:
     """The same sealed tasks before and after."""
-    sides: dict[str, list[Episode]] = {"seed": [], "best": []}
+    sides: dict[str, list[Transcript]] = {"seed": [], "best": []}
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for rollout in store.rollouts(run_id, mode=Mode.TEST, limit=2000):
             if rollout.label in sides:
-                sides[rollout.label].append(read_episode(rollout))
+                sides[rollout.label].append(read_transcript(rollout))
     return choose(sides["seed"], sides["best"])

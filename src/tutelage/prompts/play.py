@@ -1,8 +1,8 @@
 """The search's `Play`, made of the real thing: a stage, the runner, models, store.
 
-Each rollout of a candidate is played on a stage (`rollouts/stage.py`) with the candidate's texts in
-its resources, so that every call, span and reward is recorded as in any other run; its identifiers
-come from the step key of the search, so that they repeat.
+Each rollout of a candidate is played on a stage (`rollouts/manager.py`) with the candidate's texts
+in its resources, so that every call, span and reward is recorded as in any other run; its
+identifiers come from the step key of the search, so that they repeat.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tutelage.agents.agent import Agent, Isolation
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
-from tutelage.engine.meter import Caps, Meter, MeteredClient
+from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers
 from tutelage.prompts.agent import with_components
-from tutelage.prompts.contract import Components, Episode, Slot
+from tutelage.prompts.contract import Components, Episode, RolloutSlot
 from tutelage.prompts.episode import episode_of
 from tutelage.prompts.shots import Demonstrations
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
-from tutelage.rollouts.models import Source
-from tutelage.rollouts.runner import RunnerSettings, Spec
-from tutelage.rollouts.stage import Stage
+from tutelage.rollouts.manager import RolloutManager
+from tutelage.rollouts.models import PolicySource
+from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success
 from tutelage.tracing.ingest import ingest_traces
@@ -45,7 +45,7 @@ REMOTE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AgentSpec:
     """An agent before its models are known."""
 
     agent: Agent
@@ -60,12 +60,12 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company(Subject):
+class AgentBundle(AgentSpec):
     """An agent with everything it plays with; `policy` is what the LLMs of `roles.policies` are
     sampled from."""
 
     roles: Roles
-    caps: Caps
+    caps: CallLimits
     sampling: Sampling
     endpoints: Mapping[str, Endpoint]
     """Of the LLMs of `roles.remote`, by resource."""
@@ -75,12 +75,12 @@ class Company(Subject):
     """What the user says is right."""
 
 
-class CandidateStage(Stage):
+class CandidateRunner(RolloutManager):
     """A stage on which a search plays its candidates; once entered it is a `Play`."""
 
     def __init__(
         self,
-        company: Company,
+        company: AgentBundle,
         seeds: SeedTree,
         limits: RunnerSettings,
         *,
@@ -108,14 +108,14 @@ class CandidateStage(Stage):
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
-    async def __call__(self, components: Components, task: Task, slot: Slot) -> Episode:
+    async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
         company = self._company
         seeds = self._seeds.child("play", slot.key)
-        spec = Spec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
+        spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
         self._begins(seeds.id("roll"))
         resources = _for_task(with_components(self.resources, components), task)
-        meter = Meter(company.caps)
+        meter = UsageMeter(company.caps)
         sessions: list[RolloutSession] = []
         traced: list[SpanRecord] = []
 
@@ -146,7 +146,7 @@ class CandidateStage(Stage):
         self.unknown += meter.counted.unknown
         return episode_of(rollout, components, resources, traced, said, usage, company.success)
 
-    def _sources(self) -> dict[str, Source]:
+    def _sources(self) -> dict[str, PolicySource]:
         company, policy = self._company, self._company.policy
         if policy is None:
             return {}
@@ -154,7 +154,7 @@ class CandidateStage(Stage):
             # What a rollout says does not depend on what plays beside it.
             slots = max(1, min(SLOTS, self.n_runners))
             self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
-        source = Source(self._engine, policy.codec, company.sampling, None)
+        source = PolicySource(self._engine, policy.codec, company.sampling, None)
         return dict.fromkeys(company.roles.policies, source)
 
 

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from tutelage.errors import RunError
 from tutelage.prompts.contract import Components, Splits
-from tutelage.prompts.run import Result
-from tutelage.prompts.setup import Setup
+from tutelage.prompts.run import SearchResult
+from tutelage.prompts.setup import SearchSetup
 from tutelage.prompts.shots import DEMONSTRATIONS
-from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_text
-from tutelage.runs.measured import written
-from tutelage.runs.metrics import low_reward_words
-from tutelage.statistics.outcome import Kind
+from tutelage.runs.metrics import low_reward_text
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.stored_evaluation import evaluation_keys
+from tutelage.statistics.outcome import RewardKind
 from tutelage.types import JSON, Task
 
 BEST = "best_prompt.txt"
@@ -103,15 +103,17 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
 
 
-def write_outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
+def write_outcome(
+    folder: RunFolder, setup: SearchSetup, result: SearchResult, seconds: float
+) -> JSON:
     """Write the lineage and the best prompt; returns what is for `result.json`. Names such as
     `success_after_sampled` mean what they do for every run."""
     write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
     write_best(folder, result.components)
     test, spent, on_test = result.test, result.spent, result.test_spent
-    tasks, kind = test.tasks, Kind(has_success=test.exact is not None)
+    tasks, kind = test.tasks, RewardKind(has_success=test.exact is not None)
     failed = setup.config.failure_reward
-    low = [low_reward_words("failure_reward", failed, result.lowest)]
+    low = [low_reward_text("failure_reward", failed, result.lowest)]
     return {
         "status": "finished",
         "kind": "prompt",
@@ -142,8 +144,8 @@ def write_outcome(folder: RunFolder, setup: Setup, result: Result, seconds: floa
         "train_tasks": len(setup.splits.train),
         "val_tasks": len(setup.splits.val),
         "graded": test.exact is None,
-        **written("before_sampled", test.seed_sums.record(), kind),
-        **written("after_sampled", test.best_sums.record(), kind),
+        **evaluation_keys("before_sampled", test.seed_sums.record(), kind),
+        **evaluation_keys("after_sampled", test.best_sums.record(), kind),
         "best_prompt": str(folder.path / BEST),
         "failures": dict(result.failures),
         "warnings": low if result.lowest < failed else [],

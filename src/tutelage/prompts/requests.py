@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tutelage.prompts.contract import Episode
-from tutelage.prompts.evaluator import Item
+from tutelage.prompts.evaluator import EvaluationItem
 from tutelage.types import Message
 
 STYLES = {
@@ -31,7 +31,7 @@ REQUEST_TOKENS = 12_000
 
 _PIECE = re.compile(r"\s*(?:\w+|[^\w\s])")
 
-Shown = Sequence[tuple[Item, Episode]]
+Shown = Sequence[tuple[EvaluationItem, Episode]]
 
 
 def critique(component: str, text: str, shown: Shown) -> list[Message]:
@@ -104,7 +104,7 @@ def _rendered(shown: Shown) -> str:
     )
 
 
-def _one(item: Item, episode: Episode) -> str:
+def _one(item: EvaluationItem, episode: Episode) -> str:
     question = "\n".join(m.content or "" for m in item.task.messages())
     told = {
         "Trace": episode.trace,

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from tutelage.prompts.evaluator import Score
+from tutelage.prompts.evaluator import CandidateScore
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
 
 Candidates = Sequence[Candidate]
-Scores = Sequence[Score]
+Scores = Sequence[CandidateScore]
 
 
 class SearchRound:
     """What a round does. Steps that are not overridden pass on what they were given."""
 
-    def __init__(self, shop: Workshop) -> None:
+    def __init__(self, shop: SearchState) -> None:
         self.shop = shop
         self.number = 0
         """Addresses the round's draws and requests."""
@@ -49,7 +49,7 @@ class SearchRound:
         """Decide which candidates the search goes on with."""
 
     def record(self) -> None:
-        """Tell of the round. Raises `BudgetSpent` after too many that played nothing new."""
+        """Tell of the round. Raises `BudgetExceeded` after too many that played nothing new."""
         self.shop.end_round()
 
 

@@ -2,7 +2,8 @@
 
 `optimise` puts the parts together and knows no algorithm by name. A search that runs out of budget
 keeps its best; killed, it is called again with the same journal and goes on where it was. `save`
-writes what a person wants to keep. `gate.py` has the test, `workshop.py` what an algorithm holds.
+writes what a person wants to keep. `holdout_test.py` has the test, `search_state.py` what an
+algorithm holds.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError, EngineError
-from tutelage.prompts.budget import Budget, BudgetSpent, Limits, Worst
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
-from tutelage.prompts.evaluator import Evaluator, Item, Job, task_hash
-from tutelage.prompts.gate import Sealed, sealed_test
-from tutelage.prompts.journal import Journal
+from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, task_hash
+from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
+from tutelage.prompts.journal import SearchJournal
 from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.loop import search
 from tutelage.prompts.optimiser import Optimiser
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
 from tutelage.runs.rounds import Observer
 from tutelage.types import Mode
 
@@ -31,7 +32,7 @@ LEAST_PROPOSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """What came of a search; `components` are the winner's, whole."""
 
     components: Components
@@ -40,7 +41,7 @@ class Result:
     spent: Spend
     test_spent: Spend
     ended: str
-    test: Sealed
+    test: HoldoutResult
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     """Rollouts that failed, search and test together, by cause."""
     lowest: float = 0.0
@@ -55,23 +56,23 @@ async def optimise(
     settings: Settings,
     *,
     ask: Ask | None = None,
-    journal: Journal | None = None,
+    journal: SearchJournal | None = None,
     observer: Observer | None = None,
-) -> Result:
+) -> SearchResult:
     """Search, then open the test once.
 
     Raises `ConfigError` for a plan that cannot work, `RunError` for a journal of another search,
     `EngineError` when seed or test cannot be scored; then mend the cause and call again.
     """
     search_limits, test_spend = plan(algorithm, splits, settings)
-    journal = Journal() if journal is None else journal
+    journal = SearchJournal() if journal is None else journal
     journal.open(
         _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
     )
-    budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
+    budget = SearchBudget(search_limits, settings.worst, elapsed=journal.elapsed())
     evaluator = Evaluator(play, budget, journal, settings, "search", observer)
     optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
-    shop = Workshop(algorithm.name, components, splits, evaluator, optimiser)
+    shop = SearchState(algorithm.name, components, splits, evaluator, optimiser)
     ended = await _search(algorithm, shop)
     best = await shop.winner()
     for candidate in shop.lineage:
@@ -82,13 +83,13 @@ async def optimise(
         tokens=None if settings.limits.tokens is None else test_spend.tokens,
         dollars=None if settings.limits.dollars is None else test_spend.dollars,
     )
-    test_budget = Budget(set_aside, settings.worst)
+    test_budget = SearchBudget(set_aside, settings.worst)
     tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     whole = shop.regions.join(best.components)
     seed = shop.regions.join(shop.seed.components)
-    test = await sealed_test(tester, seed, whole, splits.test, shop.seeds)
+    test = await run_holdout_test(tester, seed, whole, splits.test, shop.seeds)
     failures = evaluator.failures + tester.failures
-    return Result(
+    return SearchResult(
         whole,
         best,
         shop.lineage,
@@ -134,28 +135,32 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
     return searching, test
 
 
-async def _search(algorithm: Algorithm, shop: Workshop) -> str:
+async def _search(algorithm: Algorithm, shop: SearchState) -> str:
     """Why the search ended. The seed is scored first: without that nothing can be compared."""
     try:
         (score,) = await shop.score([shop.seed], Mode.VAL, shop.val)
         if score.infra_error:
-            items = [Item(Mode.VAL, t, s) for t in shop.val for s in range(shop.settings.samples)]
+            items = [
+                EvaluationItem(Mode.VAL, t, s)
+                for t in shop.val
+                for s in range(shop.settings.samples)
+            ]
             whole = shop.regions.join(shop.seed.components)
-            shop.evaluator.forget_infrastructure(Job(shop.seed.id, whole, items))
+            shop.evaluator.forget_infrastructure(EvaluationJob(shop.seed.id, whole, items))
             raise EngineError(
                 "the seed prompt cannot be scored, too many of its rollouts were lost to "
                 f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
             )
         shop.seed.decide("accepted", "the seed")
         await search(algorithm, shop)
-    except BudgetSpent as spent:
+    except BudgetExceeded as spent:
         return str(spent)
     finally:
         shop.close_round()
     return "the search came to its own end"
 
 
-def _affordable(limits: Limits, worst: Worst) -> int | None:
+def _affordable(limits: Limits, worst: WorstCase) -> int | None:
     """The rollouts that every ceiling allows in the worst case."""
     one = worst.of_rollout()
     allowed = [

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from tutelage.errors import ConfigError
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.narrowing import halve
-from tutelage.prompts.pool import DIGITS, rounded
 from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.search_state import SearchState
+from tutelage.prompts.selection import successive_halving
+from tutelage.prompts.sentence_model import DIGITS, rounded
 
 ROLLOUTS_A_PHRASE = 10
 WAVES = 3
@@ -65,7 +65,7 @@ class Screen:
         """How many candidates are sure to fit the validation, after the experiment."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
-    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+    def search(self, shop: SearchState) -> Iterator[SearchRound]:
         """Rounds until nothing improves or the budget ends, then demonstrations.
 
         Raises `ConfigError` without a phrase or a component to screen.
@@ -111,7 +111,7 @@ class _Phrases:
     """The phrases of one search: what was played of them, and the candidates that came of it."""
 
     settings: Screen
-    shop: Workshop
+    shop: SearchState
     component: str
     best: Candidate = field(init=False)
     trials: list[_Trial] = field(default_factory=list[_Trial])
@@ -221,7 +221,7 @@ class _RandomSubsets(SearchRound):
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
         """The best of old and new."""
-        return await halve(self.shop, [*parents, *candidates], 1)
+        return await successive_halving(self.shop, [*parents, *candidates], 1)
 
     def keep(self, ranked: Candidates) -> None:
         """It is the best so far."""
@@ -267,7 +267,7 @@ class _Experiment(SearchRound):
         They are halved among themselves: on few tasks a new one may tie with the best so far, whose
         failures on the others are known.
         """
-        return await halve(self.shop, candidates, 1) if candidates else []
+        return await successive_halving(self.shop, candidates, 1) if candidates else []
 
     def keep(self, ranked: Candidates) -> None:
         """Keep it where it does better than the best so far; polish begins anew."""

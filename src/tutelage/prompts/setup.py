@@ -1,8 +1,9 @@
 """A search put together from its configuration: agent, tasks, models, limits, algorithm.
 
-Everything that can be wrong is found here, before a rollout or a request is paid for. `company_of`
-decides which model an agent plays with: the task endpoint, its own LLMs, or the embedded policy
-where there is none. `job.py` runs a `Setup`; `trainer/` makes one from Python objects.
+Everything that can be wrong is found here, before a rollout or a request is paid for.
+`agent_bundle` decides which model an agent plays with: the task endpoint, its own LLMs, or the
+embedded policy where there is none. `job.py` runs a `SearchSetup`; `trainer/` makes one from Python
+objects.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.own import load_agent, source_mark
+from tutelage.agents.loading import load_agent, source_hash
 from tutelage.engine.endpoint import Endpoint, read_endpoints
-from tutelage.engine.meter import Caps
+from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, load_prices, price_of
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
+from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
 from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import GENERIC, bank_of
-from tutelage.prompts.budget import Limits, Worst
+from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.choice import Algorithm, choose, no_endpoint
-from tutelage.prompts.company import caps_of, company_of, resources_of
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.optimiser_client import worst_call
-from tutelage.prompts.play import SLOTS, Company, Subject
+from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
 from tutelage.prompts.run import plan
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.prompts.tasks import make_splits
@@ -55,14 +56,14 @@ _SAMPLED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SearchSetup:
     """A search, ready to run."""
 
     config: PromptConfig
     algorithm: Algorithm
     reason: str
     """Why this algorithm."""
-    company: Company
+    company: AgentBundle
     components: Mapping[str, str]
     splits: Splits
     settings: Settings
@@ -92,11 +93,11 @@ def setup_from(
     env: Mapping[str, str],
     progress: Progress,
     *,
-    subject: Subject | None = None,
+    subject: AgentSpec | None = None,
     splits: Splits | None = None,
     algorithm: Algorithm | None = None,
     handed: Mapping[str, Endpoint] = MappingProxyType({}),
-) -> Setup:
+) -> SearchSetup:
     """Put a search together. `subject`, `splits`, `algorithm` and `handed`, the endpoints of the
     optimiser's roles, are a Python caller's objects.
 
@@ -115,14 +116,14 @@ def setup_from(
     _warn_of_timeout(subject, config, progress)
     splits = splits or make_splits(config)
     compared, overlap = _compared(subject, splits)
-    # Before a model is built or loaded for it, as all that follows up to `company_of`.
+    # Before a model is built or loaded for it, as all that follows up to `agent_bundle`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = resources_of(subject, config, task)
     components = components_of(resources, config.components, config.tune_tools)
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
     subject.agent.check([*resources])
-    company = company_of(subject, resources, config, task, prices, progress)
+    company = agent_bundle(subject, resources, config, task, prices, progress)
     if algorithm is None:
         tools = {v.name: v for v in company.resources.values() if isinstance(v, Tool)}
         chosen = _configured(chosen, config, bank_of(tools, company.reward, config.hints))
@@ -130,8 +131,8 @@ def setup_from(
         optimiser = {}
     role_prices = {role: price_of(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
-    worst = Worst(_worst_rollout(company), asked)
-    return Setup(
+    worst = WorstCase(_worst_rollout(company), asked)
+    return SearchSetup(
         config=config,
         algorithm=chosen,
         reason=reason,
@@ -149,7 +150,7 @@ def setup_from(
     )
 
 
-def _warn_of_timeout(subject: Subject, config: PromptConfig, progress: Progress) -> None:
+def _warn_of_timeout(subject: AgentSpec, config: PromptConfig, progress: Progress) -> None:
     """Say so where a timeout was given that bounds nothing."""
     usual = PromptConfig.model_fields["timeout"].default
     # A run folder has every key, so the default in it was not set by anybody.
@@ -160,7 +161,7 @@ def _warn_of_timeout(subject: Subject, config: PromptConfig, progress: Progress)
         )
 
 
-def _compared(subject: Subject, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
+def _compared(subject: AgentSpec, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
     """The fields of a task that count beside its input, and the tasks that stand in more than one
     split by them; the reward and the seal are checked."""
     parts = (splits.train, splits.val, splits.test)
@@ -203,13 +204,13 @@ def _configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...
     return replace(algorithm, **{k: v for k, v in said.items() if k in names and v is not None})
 
 
-def _subject(config: PromptConfig) -> Subject:
+def _subject(config: PromptConfig) -> AgentSpec:
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
         agent, resources = load_agent(config.agent)
-        return Subject(agent, resources, reward)
+        return AgentSpec(agent, resources, reward)
     tools = resolve_tools(config.tools or embedded().tools)
-    caps = caps_of(config, True)
+    caps = call_limits(config, True)
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     prompt = PromptTemplate(config.prompt or embedded().prompt)
     if prompt.placeholders:
@@ -219,7 +220,7 @@ def _subject(config: PromptConfig) -> Subject:
         )
     given: dict[str, Any] = {PROMPT: prompt}
     given |= tool_resources(tools)
-    return Subject(
+    return AgentSpec(
         ToolAgent(sampling, caps.calls),
         NamedResources(given),
         reward or resolve_reward(embedded().reward),
@@ -227,12 +228,12 @@ def _subject(config: PromptConfig) -> Subject:
 
 
 def _settings(
-    config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint], worst: Worst
+    config: PromptConfig, company: AgentBundle, optimiser: Mapping[str, Endpoint], worst: WorstCase
 ) -> Settings:
     models = {name: e.shown() for name, e in company.endpoints.items()}
     graders = [] if company.reward is None else [company.reward]
     tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
-    mark = source_mark(company.agent, *graders, *tools)
+    mark = source_hash(company.agent, *graders, *tools)
     passed = {n: shown(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
     said = (
         mark,
@@ -275,19 +276,19 @@ def _weights_mark(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-def _worst_rollout(company: Company) -> Any:
+def _worst_rollout(company: AgentBundle) -> Any:
     if company.roles.remote:
         known = [p for p in company.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.of(company.caps.prompt_tokens, 1), default=None)
         return company.caps.worst(dearest)
     if company.policy is not None:
         width = company.policy.max_positions
-        return Caps(company.caps.calls, width, 0).worst(None)
+        return CallLimits(company.caps.calls, width, 0).worst(None)
     return None
 
 
 def _unknown_prices(
-    company: Company,
+    company: AgentBundle,
     optimiser: Mapping[str, Endpoint],
     prices: Mapping[str, Price | None],
     config: PromptConfig,
@@ -308,7 +309,7 @@ def _unknown_prices(
 
 
 def _facts(
-    config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint]
+    config: PromptConfig, company: AgentBundle, optimiser: Mapping[str, Endpoint]
 ) -> dict[str, str]:
     facts = {"agent": company.agent.name}
     if company.policy is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tutelage.prompts.embedded import Embedded
+from tutelage.prompts.embedded import EmbeddedDefaults
 from tutelage.recipes.prompted import MOST_TASKS, PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.runs.progress import Progress
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
@@ -27,7 +27,7 @@ def _embedded_policy(progress: Progress) -> Policy:
     return policy
 
 
-EMBEDDED = Embedded(
+EMBEDDED = EmbeddedDefaults(
     prompt=SEED_PROMPT,
     tools=PROMPTED_TOOLS,
     reward=PROMPTED_REWARD,

@@ -28,7 +28,7 @@ import torch
 
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.machine import bfloat16_pays, one_thread, threads_of, trim_memory
-from tutelage.policy.model import Policy, build, load
+from tutelage.policy.model import Policy, build_policy, load_policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.policy.template import CHAT_TEMPLATE
@@ -38,8 +38,8 @@ from tutelage.recipes.prompted import (
     MOST_TASKS,
     PROMPTED_TOOLS,
     draw_prompt,
-    lesson,
     prompted_tasks,
+    target_turns,
 )
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
@@ -58,7 +58,7 @@ RECORD = "built.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class PolicyRecipe:
     """How the policy is trained. Each step sees `prompts` prompts with `tasks` tasks each."""
 
     steps: int = 300
@@ -86,7 +86,10 @@ class _Built:
 
 
 def built_policy(
-    cache: Path | None = None, *, recipe: Recipe | None = None, progress: Progress | None = None
+    cache: Path | None = None,
+    *,
+    recipe: PolicyRecipe | None = None,
+    progress: Progress | None = None,
 ) -> _Built:
     """The policy with where it lies and what its build took.
 
@@ -94,7 +97,7 @@ def built_policy(
     directory. Processes that want the same policy at once build it once: the others wait. A build
     that is stopped leaves no policy behind. Raises `ConfigError` when the cache cannot be written.
     """
-    recipe, progress = recipe or Recipe(), progress or Progress()
+    recipe, progress = recipe or PolicyRecipe(), progress or Progress()
     root = cache_folder() if cache is None else cache
     folder = root / fingerprint(recipe)
     found = _kept(folder, progress)
@@ -123,35 +126,35 @@ def cache_folder() -> Path:
     return home / "tutelage" / "prompt-policy"
 
 
-def fingerprint(recipe: Recipe | None = None) -> str:
+def fingerprint(recipe: PolicyRecipe | None = None) -> str:
     """A hash of what decides the weights: recipe, seed, lessons, template, and the training code.
 
     Of the lessons the phrases and a sample count, so that a comment elsewhere builds nothing anew.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or PolicyRecipe()
     rng = SeedTree(recipe.seed).child("fingerprint").python()
     lessons: list[object] = []
     for task in prompted_tasks("train", 100, recipe.seed):
         prompt, rules = draw_prompt(rng)
-        lessons.append((task.id, dict(task.fields), prompt, lesson(task, rules)))
+        lessons.append((task.id, dict(task.fields), prompt, target_turns(task, rules)))
     said = (
         (metadata.version("tutelage"), asdict(recipe), str(_dtype()), CHAT_TEMPLATE, ISOLATED),
         (sorted(WORDINGS.items()), BOTH_TOOLS, USELESS, FILLERS, lessons),
     )
     digest = hashlib.blake2b(repr(said).encode(), digest_size=10)
-    for function in (train_policy, lesson_rows, cold_start.supervised_step, _corpus):
+    for function in (train_policy, training_rows, cold_start.supervised_step, _corpus):
         digest.update(inspect.getsource(function).encode())
     return digest.hexdigest()
 
 
-def train_policy(recipe: Recipe, progress: Progress) -> Policy:
+def train_policy(recipe: PolicyRecipe, progress: Progress) -> Policy:
     """Train the policy from nothing; a function of the recipe, free of clock and neighbours.
 
     Gradients are added in a fixed order whatever the number of threads, so equal machines give
     equal weights.
     """
     seeds = SeedTree(recipe.seed).child("prompt policy")
-    policy = build(
+    policy = build_policy(
         _corpus(seeds.child("corpus")),
         size=recipe.size,
         layout=recipe.layout,
@@ -165,8 +168,8 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
     numerics = Numerics(_dtype(), threads_of()[0])
     with one_thread():
         for step in range(recipe.steps):
-            rows = lesson_rows(policy, tasks, recipe, seeds.child("step", step))
-            share = cold_start.rate(step, recipe.steps - recipe.cooldown, recipe.cooldown)
+            rows = training_rows(policy, tasks, recipe, seeds.child("step", step))
+            share = cold_start.learning_rate(step, recipe.steps - recipe.cooldown, recipe.cooldown)
             values = cold_start.supervised_step(
                 policy, optimizer, rows, numerics, share, _TOKENS_AT_ONCE
             )
@@ -176,8 +179,8 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
     return policy
 
 
-def lesson_rows(
-    policy: Policy, tasks: Sequence[Task], recipe: Recipe, seeds: SeedTree
+def training_rows(
+    policy: Policy, tasks: Sequence[Task], recipe: PolicyRecipe, seeds: SeedTree
 ) -> list[Row]:
     """One batch: each drawn prompt with several tasks, whose rows share its computation.
 
@@ -190,7 +193,7 @@ def lesson_rows(
     for _ in range(recipe.prompts):
         prompt, rules = draw_prompt(rng)
         for task in [rng.choice(rare), *rng.sample(tasks, recipe.tasks - 1)]:
-            messages = [Message("system", prompt), *task.messages(), *lesson(task, rules)]
+            messages = [Message("system", prompt), *task.messages(), *target_turns(task, rules)]
             rows.append(Row(*policy.codec.demonstration(messages, specs)))
     return rows
 
@@ -214,7 +217,7 @@ def _corpus(seeds: SeedTree) -> Iterator[str]:
         task = rng.choice(tasks)
         tools = "Tools: calculator(expression) sum_1_to_n(n)"
         yield f"system\n{prompt}\n{tools}\nuser\n{task.fields['question']}\nassistant\ntool\n"
-        for message in lesson(task, rules):
+        for message in target_turns(task, rules):
             if message.content:
                 yield message.content
             for call in message.tool_calls:
@@ -228,7 +231,7 @@ def _kept(folder: Path, progress: Progress) -> _Built | None:
         return None
     try:
         record = json.loads((folder / RECORD).read_text())
-        policy = load(str(folder))
+        policy = load_policy(str(folder))
         with suppress(OSError):  # a cache that others own, or that may only be read
             os.utime(folder / RECORD)
         return _Built(policy, folder, False, record["seconds"], record["cpu_seconds"])
@@ -238,7 +241,7 @@ def _kept(folder: Path, progress: Progress) -> _Built | None:
         return None
 
 
-def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> _Built:
+def _build_into(folder: Path, recipe: PolicyRecipe, progress: Progress) -> _Built:
     """Build beside `folder`, then rename: the folder is there whole, or not at all."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as aside:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -257,7 +260,7 @@ def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> _Built:
     _prune(folder)
     progress.note(f"the embedded policy was built in {seconds:.0f} s and lies in {folder}")
     # What is read back is what the next use gets.
-    return _Built(load(str(folder)), folder, True, seconds, cpu_seconds)
+    return _Built(load_policy(str(folder)), folder, True, seconds, cpu_seconds)
 
 
 def _prune(newest: Path) -> None:

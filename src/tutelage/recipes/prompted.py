@@ -129,7 +129,7 @@ def _filler(rng: random.Random) -> str:
     return " ".join(words).capitalize() + "."
 
 
-def lesson(task: Task, rules: frozenset[Rule]) -> list[Message]:
+def target_turns(task: Task, rules: frozenset[Rule]) -> list[Message]:
     """What the policy is taught to do with a task when its prompt states these rules.
 
     The messages after the question: calls and their results where a rule leads to them, the answer.

@@ -24,12 +24,12 @@ from tutelage.rewards.code_tests import (
     read_tests,
 )
 from tutelage.rewards.function import RewardFunction, reward
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.sandbox import (
-    Execution,
-    Limits,
+    CodeResult,
     Sandbox,
     SandboxError,
+    SandboxLimits,
     Tier,
     usable_tier,
 )
@@ -44,7 +44,7 @@ LONGEST = 100_000
 _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
-def code_reward(options: Options) -> RewardFunction:
+def code_reward(options: ToolOptions) -> RewardFunction:
     """The fraction of the tests in the task's `tests`, or else in its `answer`, that pass.
 
     Parts: `passed` and `tests` count them, `all` is 1.0 when none failed. Raises `ConfigError`
@@ -89,7 +89,7 @@ _VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.BinOp
 
 
 async def _passed(code: str, setup: str, cases: Sequence[Case], tier: Tier) -> int:
-    limits = Limits(seconds=TEST_SECONDS, output=OUTPUT_CHARS)
+    limits = SandboxLimits(seconds=TEST_SECONDS, output=OUTPUT_CHARS)
     passed = timeouts = 0
     try:
         async with Sandbox(limits, tier=tier) as tested, Sandbox(limits, tier=tier) as referee:
@@ -133,7 +133,7 @@ class _Grader:
             values.append(str(found.value))
         return await self._holds(case, values), False
 
-    async def _value(self, expression: str, case: Expression) -> Execution:
+    async def _value(self, expression: str, case: Expression) -> CodeResult:
         if not self._loaded:
             loaded = await self._tested.run_program(
                 f"{case.given}\n{self._code}" if case.given else self._code, name="solution"
@@ -154,7 +154,7 @@ class _Grader:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
 
-        async def ask() -> Execution:
+        async def ask() -> CodeResult:
             if case.prelude:
                 await self._referee.run_program(case.prelude)
             return await self._referee.evaluate(f"bool({test})")
@@ -166,7 +166,7 @@ class _Grader:
             return False
 
 
-async def _again(work: Callable[[], Awaitable[Execution]]) -> Execution:
+async def _again(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
     """What came of it, tried once more where the interpreter ended: the system may have killed it
     for memory that others took, and a test that it was killed in says nothing of the code."""
     found = await work()

@@ -3,7 +3,7 @@
 Parameters are filled by name: from the task's fields, and `prediction` (the final text),
 `trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before
 anything runs, a parameter that cannot be filled; `compute_reward` refuses, with the task's id,
-anything that is not a finite number (`values.py`). `faults.py` says whose fault an exception is:
+anything that is not a finite number (`values.py`). `failures.py` says whose fault an exception is:
 the answer's, or the grader's own. Built-in rewards are found through `registry.py`.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from tutelage.errors import RewardError, RewardTimeoutError
-from tutelage.rewards.faults import raised
+from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import POOL, Place, late
+from tutelage.rewards.worker import POOL, RewardLocation, timeout_message
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
 from tutelage.tools.loading import hint
@@ -27,7 +27,7 @@ from tutelage.types import Attempt, Reward, Task
 
 REWARD_SECONDS = 60.0
 """How long a reward may take unless `agent.reward_timeout` says otherwise."""
-_UNLOADABLE: set[Place] = set()
+_UNLOADABLE: set[RewardLocation] = set()
 """Rewards that no worker process could load."""
 
 logger = logging.getLogger(__name__)
@@ -205,18 +205,18 @@ async def _graded_here(
             function.fn, arguments, what="reward", inline=function.inline, seconds=limit
         )
     except TimeoutError:
-        raise RewardTimeoutError(late(function.name, task.id, timeout)) from None
+        raise RewardTimeoutError(timeout_message(function.name, task.id, timeout)) from None
     if error is not None:
-        raise raised(error, function.name, task.id) from error
+        raise failure_of(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
 
 
-def _place(function: RewardFunction) -> Place | None:
+def _place(function: RewardFunction) -> RewardLocation | None:
     """Where a worker process finds the reward; None where it is graded in this one."""
     here = function.inline or function.bounded or function.isolation == "none"
     if here or inspect.iscoroutinefunction(function.fn):
         return None
-    place = Place.of(function.fn)
+    place = RewardLocation.of(function.fn)
     return None if place in _UNLOADABLE else place
 
 

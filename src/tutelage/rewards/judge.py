@@ -17,7 +17,7 @@ from typing import Any
 from tutelage.bounded import fetch, parse_json
 from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.types import Task
 
 TRIES = 4
@@ -40,7 +40,7 @@ INSTRUCTION = (
 _RETRIED = (408, 409, 429)
 
 
-def llm_judge(options: Options) -> RewardFunction:
+def llm_judge(options: ToolOptions) -> RewardFunction:
     """A judge: 1.0 when the configured model finds the final text right, else 0.0.
 
     Raises `ConfigError` unless its address and model are configured.

@@ -30,7 +30,7 @@ from tutelage.rewards.answers import (
 )
 from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
 from tutelage.rewards.function import reward
-from tutelage.rewards.worker import Place, WorkerPool
+from tutelage.rewards.worker import RewardLocation, RewardProcesses
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
@@ -53,10 +53,10 @@ _NAME = re.compile(
 _LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*\Z")
 _UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
 
-_HELPER = WorkerPool(1, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+_HELPER = RewardProcesses(1, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 """One helper process for this process, started only when an answer needs it. It keeps nothing from
 one question to the next. Threads of numpy would take from the memory that it may use."""
-_EQUAL = Place("tutelage.rewards.symbolic", "equal")
+_EQUAL = RewardLocation("tutelage.rewards.symbolic", "equal")
 
 
 def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -> bool | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tutelage.errors import RewardError
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 
 BUILTIN_REWARDS = {
     "math": "tutelage.rewards.builtin:exact_number",
@@ -27,7 +27,7 @@ BUILTIN_REWARDS = {
 """Where each built-in reward is, by name: the reward itself, or what makes it from options."""
 
 
-def resolve_reward(name: str, options: Options | None = None) -> RewardFunction:
+def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunction:
     """The reward of that name, or at `FILE.py:name`.
 
     Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function, or for
@@ -35,7 +35,7 @@ def resolve_reward(name: str, options: Options | None = None) -> RewardFunction:
     """
     if name in BUILTIN_REWARDS:
         found = import_attribute(BUILTIN_REWARDS[name])
-        return found if isinstance(found, RewardFunction) else found(options or Options())
+        return found if isinstance(found, RewardFunction) else found(options or ToolOptions())
     if not is_file_reference(name):
         near = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(

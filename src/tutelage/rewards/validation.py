@@ -3,8 +3,8 @@
 A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
 texts from the tasks (the gold answer; nothing; one answer for all; several answers at once; the
 question; a program instead of an answer) and says whether they must earn the full reward of 1 or
-must not. The reward runs through the same door as in training. `refusals.py` has the texts that
-must not; `cli/validate.py` shows the result.
+must not. The reward runs through the same door as in training. `negative_probes.py` has the texts
+that must not; `cli/validate.py` shows the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, RewardError, TutelageError
 from tutelage.rewards.function import RewardFunction, check, compute_reward
-from tutelage.rewards.refusals import SHORT, Maker, differ, refusals
+from tutelage.rewards.negative_probes import SHORT, Maker, differ, negative_probes
 from tutelage.types import Attempt, RolloutStatus, Task
 
 GOLD_FIELDS = ("solution", "canonical_solution", "reference_solution", "answer", "target")
@@ -170,7 +170,7 @@ async def validate_reward(
     golds = [_gold_of(task, gold_field) for task in tasks]
     tester = _Tester(function, tasks, golds, on_trial)
     probes = [await tester.gold(), await tester.repeats()]
-    probes += [await tester.refused(*refusal) for refusal in refusals(tasks, golds)]
+    probes += [await tester.refused(*refusal) for refusal in negative_probes(tasks, golds)]
     probes.append(await tester.constant())
     with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
         probes.append(await tester.injected(os.path.join(folder, _WRITTEN)))

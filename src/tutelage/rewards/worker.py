@@ -1,12 +1,12 @@
 """Rewards in processes of their own, so that one that hangs can be ended.
 
 A thread cannot be stopped, and a regular expression that backtracks for hours does not even let go
-of the interpreter; a process can be killed. `Place.of` says whether a reward can go there: it is
-a plain function that another process finds again, by its file and name or by its module and name,
-and none that is defined inside another function or in the program that was started. A pool for the
-whole process keeps workers: each grades one attempt after another, has the surroundings (folder,
-environment, search path) of whoever asks, ends with this process, and is replaced when it had to
-be killed. This module is both ends; `function.py` decides what comes here.
+of the interpreter; a process can be killed. `RewardLocation.of` says whether a reward can go there:
+it is a plain function that another process finds again, by its file and name or by its module and
+name, and none that is defined inside another function or in the program that was started. A pool
+for the whole process keeps workers: each grades one attempt after another, has the surroundings
+(folder, environment, search path) of whoever asks, ends with this process, and is replaced when it
+had to be killed. This module is both ends; `function.py` decides what comes here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
-from tutelage.rewards.faults import raised
+from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_attribute
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RewardLocation:
     """Where another process finds a reward: `file` is empty for what can be imported."""
 
     module: str
@@ -65,7 +65,7 @@ class Place:
     file: str = ""
 
     @classmethod
-    def of(cls, fn: Any) -> Place | None:
+    def of(cls, fn: Any) -> RewardLocation | None:
         """Where another process would find this function; None where it would not."""
         module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
         if os.name != "posix" or not module or module == "__main__" or "<" in name:
@@ -109,14 +109,14 @@ def _attribute(found: Any, name: str) -> Any:
 class _Job:
     """An attempt to grade, and the worker that does it."""
 
-    def __init__(self, place: Place, arguments: bytes, name: str, task_id: str) -> None:
+    def __init__(self, place: RewardLocation, arguments: bytes, name: str, task_id: str) -> None:
         self.said = (place, arguments, name, task_id)
         self.name, self.task_id = name, task_id
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
+        self._worker: _RewardProcess | None = None
         self._abandoned = False
 
-    def begin(self, worker: _Worker) -> None:
+    def begin(self, worker: _RewardProcess) -> None:
         with self._lock:
             self._worker = worker
             if self._abandoned:
@@ -133,7 +133,7 @@ class _Job:
                 self._worker.kill()
 
 
-class _Worker:
+class _RewardProcess:
     """One process and the pipe to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -151,7 +151,7 @@ class _Worker:
         finally:
             theirs.close()
         self._told: tuple[Any, ...] = ()
-        self.loaded: set[Place] = set()
+        self.loaded: set[RewardLocation] = set()
         """Rewards that it has loaded before."""
 
     def load(self, job: _Job) -> None:
@@ -186,7 +186,7 @@ class _Worker:
         return code
 
 
-class WorkerPool:
+class RewardProcesses:
     """Workers of this process, at most `most` at once; a forked child begins with none. They start
     with the variables of `environment` beside those of this process."""
 
@@ -199,13 +199,18 @@ class WorkerPool:
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
-        self._idle: list[_Worker] = []
+        self._idle: list[_RewardProcess] = []
         self._count = 0
         self._loading = 0
         self._loaded_at = float("-inf")
 
     async def grade_apart(
-        self, place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
+        self,
+        place: RewardLocation,
+        arguments: bytes,
+        name: str,
+        task_id: str,
+        timeout: float | None,
     ) -> Reward:
         """Grade in a worker. Raises what the reward raised, and as `grade`. Cancelling kills the
         worker."""
@@ -221,7 +226,12 @@ class WorkerPool:
         return Reward(graded.value, graded.parts)
 
     def grade(
-        self, place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
+        self,
+        place: RewardLocation,
+        arguments: bytes,
+        name: str,
+        task_id: str,
+        timeout: float | None,
     ) -> _Graded:
         """The same for who waits in a thread. Raises `RewardTimeoutError`, `GraderError` when the
         worker died twice, and `ImportError` where it
@@ -248,7 +258,7 @@ class WorkerPool:
                 keep = True
                 raise
             except TimeoutError:
-                raise RewardTimeoutError(late(job.name, job.task_id, timeout)) from None
+                raise RewardTimeoutError(timeout_message(job.name, job.task_id, timeout)) from None
             except (EOFError, OSError):
                 code = worker.bury()
             finally:
@@ -259,7 +269,7 @@ class WorkerPool:
             f"with exit code {code}"
         )
 
-    def _take(self) -> _Worker:
+    def _take(self) -> _RewardProcess:
         with self._changed:
             began = time.monotonic()
             while not self._idle:
@@ -273,7 +283,7 @@ class WorkerPool:
             if self._idle:
                 return self._idle.pop()
         try:
-            return _Worker(self._environment)
+            return _RewardProcess(self._environment)
         except BaseException:
             self._loaded(first=False)
             self._give(None, False)
@@ -285,7 +295,7 @@ class WorkerPool:
             if first:
                 self._loaded_at = time.monotonic()
 
-    def _give(self, worker: _Worker | None, keep: bool) -> None:
+    def _give(self, worker: _RewardProcess | None, keep: bool) -> None:
         if worker is not None and not keep:
             worker.bury()
         with self._changed:
@@ -303,7 +313,7 @@ class WorkerPool:
                 self._count -= 1
 
 
-def late(name: str, task_id: str, timeout: float | None) -> str:
+def timeout_message(name: str, task_id: str, timeout: float | None) -> str:
     """What to say of a reward that took too long."""
     return (
         f"reward {name!r} on task {task_id!r} had not answered after {timeout:g} seconds; give it "
@@ -311,7 +321,7 @@ def late(name: str, task_id: str, timeout: float | None) -> str:
     )
 
 
-POOL = WorkerPool()
+POOL = RewardProcesses()
 
 
 # ---------------------------------------------------------------- the worker's side
@@ -346,7 +356,7 @@ def _move_to(folder: str, environment: dict[str, str], path: list[str]) -> None:
     sys.path[:] = path
 
 
-def _load(place: Place) -> Any:
+def _load(place: RewardLocation) -> Any:
     if not place.file:
         found = _attribute(importlib.import_module(place.module), place.name)
     else:
@@ -365,7 +375,7 @@ def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> _G
             if inspect.isawaitable(value):
                 value = asyncio.run(_awaited(value))
         except (Exception, SystemExit) as error:
-            raise raised(error, name, task_id) from error
+            raise failure_of(error, name, task_id) from error
         found = to_reward(value, name, task_id)
         return _Graded(found.value, dict(found.parts))
     except RewardError as error:

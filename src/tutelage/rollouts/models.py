@@ -1,10 +1,10 @@
 """Where the models of an attempt come from, and the record of what it asked them.
 
-`EngineModels` samples from an engine of this event loop, for the built-in agents. `GatewayModels`
-binds all the LLMs of a run behind one door an attempt, for agents that ask over HTTP or by
-themselves: the policy is sampled by an engine that lives in the gateway's event loop; a frozen LLM
-by a second one over the weights from before training; every other one is a client of its server.
-`runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
+`EngineModelProvider` samples from an engine of this event loop, for the built-in agents.
+`GatewayModelProvider` binds all the LLMs of a run behind one door an attempt, for agents that ask
+over HTTP or by themselves: the policy is sampled by an engine that lives in the gateway's event
+loop; a frozen LLM by a second one over the weights from before training; every other one is a
+client of its server. `runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tutelage.agents.own_time import OwnTime
+from tutelage.agents.stopwatch import AgentStopwatch
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.protocol import Engine, OnToken
 from tutelage.errors import ContextOverflowError, EngineError
@@ -45,7 +45,7 @@ class _AttemptModels:
     engine is there."""
 
     def __init__(self) -> None:
-        self.own_time = OwnTime()
+        self.own_time = AgentStopwatch()
         """The attempt's clock, which stands still while a call of it waits or is sampled."""
 
     async def close(self) -> list[Call]:
@@ -56,7 +56,7 @@ class _AttemptModels:
         return []
 
 
-class Models:
+class ModelProvider:
     """The models of a run: none, for agents whose run has no LLM at all."""
 
     def participant(self) -> AbstractAsyncContextManager[None]:
@@ -69,18 +69,18 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineModels(Models):
+class EngineModelProvider(ModelProvider):
     """One model for every attempt: an engine of the event loop that the rollouts are in."""
 
     engine: Engine
     codec: Codec
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """See `Models`."""
+        """See `ModelProvider`."""
         return self.engine.participant()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """See `Models`."""
+        """See `ModelProvider`."""
         return _EngineAttempt(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
@@ -97,7 +97,7 @@ class _EngineAttempt(_AttemptModels):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PolicySource:
     """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
 
     `engine` is None for one that is sampled at an endpoint; `trains` is the policy's name, None for
@@ -120,7 +120,7 @@ Remote = Callable[[str, SeedTree], ChatClient]
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayModels(Models):
+class GatewayModelProvider(ModelProvider):
     """Models of a run, for attempts that play at the same time.
 
     `sources` has the engines by resource name: the policies and what is frozen. Everything else in
@@ -130,7 +130,7 @@ class GatewayModels(Models):
     gateway: Gateway
     resources: NamedResources
     roles: Roles
-    sources: Mapping[str, Source]
+    sources: Mapping[str, PolicySource]
     remote: Remote | None = None
     max_tokens: int = 256
     """Tokens of a reply for which the agent named no limit."""
@@ -174,7 +174,7 @@ class GatewayModels(Models):
 class _GatewayAttempt(_AttemptModels):
     """An attempt's door, and what its requests came to over all its models."""
 
-    def __init__(self, models: GatewayModels) -> None:
+    def __init__(self, models: GatewayModelProvider) -> None:
         super().__init__()
         self._models = models
         self._loop = models.gateway.loop
@@ -292,7 +292,7 @@ class _RemoteClient(_AttemptClient):
     """Another server's LLM: recorded, and trained where it is a policy's `source`."""
 
     def __init__(
-        self, attempt: _GatewayAttempt, client: ChatClient, source: Source | None = None
+        self, attempt: _GatewayAttempt, client: ChatClient, source: PolicySource | None = None
     ) -> None:
         super().__init__(attempt)
         self._client, self._source = client, source
@@ -327,7 +327,9 @@ class _SampledClient(_AttemptClient):
     computed for that distribution; the length and the stop strings are the agent's.
     """
 
-    def __init__(self, attempt: _GatewayAttempt, source: Source, session: ChatSession) -> None:
+    def __init__(
+        self, attempt: _GatewayAttempt, source: PolicySource, session: ChatSession
+    ) -> None:
         self.codec, self.trains = source.codec, source.trains
         self._source, self._session = source, session
         super().__init__(attempt)
@@ -362,7 +364,7 @@ class _LoopClient:
 
     client: ChatClient
     loop: asyncio.AbstractEventLoop
-    own_time: OwnTime
+    own_time: AgentStopwatch
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; cancelling it cancels it there."""

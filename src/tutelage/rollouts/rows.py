@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tutelage.policy.grammar import Narrowed
+from tutelage.policy.grammar import ConstrainedSpan
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.types import Call
@@ -48,7 +48,7 @@ def _join(row: Row | None, call: Call) -> Row:
     trained = tuple(int(count != 1) for count in sampled.allowed) or (1,) * len(sampled.token_ids)
     if sampled.allowed and call.constraint is not None:
         start = len(call.prompt_ids)
-        narrowed += (Narrowed(start, sampled.allowed, call.tools, call.constraint),)
+        narrowed += (ConstrainedSpan(start, sampled.allowed, call.tools, call.constraint),)
     observed = len(call.prompt_ids) - len(row.ids)
     return Row(
         ids=call.prompt_ids + sampled.token_ids,

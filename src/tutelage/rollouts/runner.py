@@ -4,10 +4,10 @@ Each attempt gets its own models (`models.py`), a session, environments, and whe
 a trace. What an agent returns or emits is its reward, else a reward function grades it; what it
 raises, and why, stays with its attempt. An infrastructure failure is retried with backoff in a new
 attempt; an agent's failure earns the failure reward. What comes back is always one `Rollout` for
-each `Spec`, in order. A built-in agent is awaited inside the engine's schedule (`engine/driver.py`)
-and no clock ends it, so a busy machine changes no result. One of the user's is a task of its own
-with a deadline in its own time (`agents/own_time.py`): one that hangs is cancelled and, when it
-will not go, left behind with its models shut.
+each `RolloutSpec`, in order. A built-in agent is awaited inside the engine's schedule
+(`engine/driver.py`) and no clock ends it, so a busy machine changes no result. One of the user's is
+a task of its own with a deadline in its own time (`agents/stopwatch.py`): one that hangs is
+cancelled and, when it will not go, left behind with its models shut.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.isolated import AgentRaisedError
-from tutelage.agents.session import RolloutSession, enter
+from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.resources import MAIN_AGENT, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.grading import Grader
-from tutelage.rollouts.models import Models
+from tutelage.rollouts.models import ModelProvider
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import cancelled
@@ -55,7 +55,7 @@ AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class RolloutSpec:
     """One rollout to run. Its identifiers and its samples come from `seeds`."""
 
     task: Task
@@ -115,7 +115,7 @@ class Runner:
     def __init__(
         self,
         agent: Agent,
-        models: Models,
+        models: ModelProvider,
         settings: RunnerSettings,
         *,
         reward: RewardFunction | None = None,
@@ -130,7 +130,7 @@ class Runner:
         self.grader = Grader(agent.name, reward, settings.failure_reward, settings.reward_timeout)
 
     async def run(
-        self, specs: Sequence[Spec], on_done: Callable[[Rollout], None] | None = None
+        self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
         """Run all specs and return their rollouts in order; `on_done` sees each as it ends.
         Cancelling cancels them all."""
@@ -146,7 +146,7 @@ class Runner:
     async def _rollout(
         self,
         order: int,
-        spec: Spec,
+        spec: RolloutSpec,
         gate: asyncio.Semaphore,
         on_done: Callable[[Rollout], None] | None,
     ) -> Rollout:
@@ -180,7 +180,7 @@ class Runner:
         lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
         return not attempts or (lost and len(attempts) < self._settings.attempts)
 
-    def _record(self, spec: Spec, attempts: Sequence[Attempt]) -> Rollout:
+    def _record(self, spec: RolloutSpec, attempts: Sequence[Attempt]) -> Rollout:
         return Rollout(
             id=spec.seeds.id("roll"),
             run_id=self._settings.run_id,
@@ -194,7 +194,7 @@ class Runner:
         )
 
     async def _attempt(
-        self, order: int, spec: Spec, number: int, spans: list[SpanRecord]
+        self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
     ) -> Attempt:
         seeds = spec.seeds.child("attempt", number)
         rollout_id, attempt_id = spec.seeds.id("roll"), seeds.id("att")
@@ -285,7 +285,7 @@ class Runner:
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
     """Play, and make what the agent raises a failure: SystemExit would stop the event loop."""
-    enter(session)
+    enter_rollout(session)
     try:
         return _Played(await agent.play(session.task_record, session, session.resources))
     except AgentRaisedError as error:

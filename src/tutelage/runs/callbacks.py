@@ -2,7 +2,8 @@
 
 `Callback` has a method for each moment, all empty: override what you need. They run in the thread
 that trains (rollouts' in the loop that plays them), one after another; what they raise ends the
-run, since silence would hide it. `Watch` puts callbacks behind the `Progress` that jobs report to.
+run, since silence would hide it. `CallbackProgress` puts callbacks behind the `Progress` that jobs
+report to.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | Non
     return told if callbacks else None
 
 
-class Watch(Progress):
+class CallbackProgress(Progress):
     """A `Progress` that tells callbacks, and another `Progress`."""
 
     def __init__(self, inner: Progress, callbacks: Sequence[Callback]) -> None:

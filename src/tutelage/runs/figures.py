@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ResourceUsage:
     """What a run used, its tests included; None is not known.
 
     `tokens` are those read and written in model calls, `dollars` what was paid for them: 0 where
@@ -55,7 +55,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedSummary:
     """What was trained by a run, and how."""
 
     trained: str
@@ -71,7 +71,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures(Trained):
+class Figures(TrainedSummary):
     """One run, as far as its small files tell."""
 
     labels: Mapping[Measure, Labels] = field(default_factory=dict[Measure, Labels])
@@ -82,7 +82,7 @@ class Figures(Trained):
     """What a failed rollout counts as; None is the reward that it has."""
     start_won: bool = False
     """Whether what was there before is also the outcome, and was played once for both."""
-    spent: Spent | None = None
+    spent: ResourceUsage | None = None
     """None takes what the store has counted."""
     dollars: float | None = None
     """What was paid where the store is what counts the rest."""
@@ -156,7 +156,7 @@ def finite(value: Any) -> float | None:
         return None
 
 
-def folder_mark(folder: Path) -> str | None:
+def folder_hash(folder: Path) -> str | None:
     """A mark of the weights in a folder, by sizes and both ends of each file; None without any."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.own import source_mark
+from tutelage.agents.loading import source_hash
 from tutelage.config.keys import flatten
 from tutelage.errors import RunError
 from tutelage.resources import LLM
 from tutelage.rewards import RewardFunction
-from tutelage.runs.figures import folder_mark, read_object
+from tutelage.runs.figures import folder_hash, read_object
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.source import file_mark
@@ -90,12 +90,12 @@ def agent_sources(
     splits: Mapping[str, Sequence[Task] | None],
 ) -> dict[str, str]:
     """Marks of an agent with what it is given, and of its tasks."""
-    found = {f"the agent {agent.name}": source_mark(agent)}
+    found = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
-        found[f"the reward {reward.name}"] = source_mark(reward)
+        found[f"the reward {reward.name}"] = source_hash(reward)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            found[f"the tool {name}"] = f"{_digest(shown(value))} {source_mark(value.fn)}"
+            found[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
             found[f"the resource {name}"] = _digest(shown(value))
     told = {name: _tasks_mark(tasks) for name, tasks in splits.items() if tasks is not None}
@@ -125,7 +125,7 @@ def _mark(text: str, folder: RunFolder) -> str | None:
         if path.resolve().is_relative_to(folder.path.resolve()):
             return None  # the run's own
         if path.is_dir():
-            return folder_mark(path)
+            return folder_hash(path)
         if not path.is_file():
             return None
         if is_file_reference(text):

@@ -28,7 +28,7 @@ from typing import Any, cast
 
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
-from tutelage.runs.again import resume_command
+from tutelage.runs.resume_hint import resume_command
 
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
@@ -127,7 +127,7 @@ def check_vacant(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if held := files.occupied(path):
+        if held := files.folder_content(path):
             there = (path / "config.json").is_file()
             way = f", or go on with what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"
@@ -205,7 +205,7 @@ def folder_at(place: Path) -> RunFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file aside, flush it to the disk, and rename it. Raises `RunError`."""
-    aside = files.aside(path)
+    aside = files.temporary_path(path)
     try:
         with aside.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -267,7 +267,7 @@ def locked(folder: RunFolder) -> Generator[None]:
                     raise RunBusyError(message) from error
                 time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
         for place in (folder.path, folder.checkpoints):
-            files.clear(place)
+            files.remove_temporary(place)
         yield
 
 

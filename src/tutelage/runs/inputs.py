@@ -1,6 +1,6 @@
 """What a run's configuration names: its tasks, its tools and its reward, read and checked.
 
-`weights/setting.py` makes the rest of a job of them, and an evaluation reads from here what a run
+`weights/inputs.py` makes the rest of a job of them, and an evaluation reads from here what a run
 was trained on.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.builtin import AGENTS, told_by_template
+from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError
 from tutelage.rewards import RewardFunction, resolve_reward
@@ -17,7 +17,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import hold_out
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task
@@ -61,8 +61,8 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     return resolve_tools(own if asked is None else asked, _options(config))
 
 
-def _options(config: RunConfig) -> Options:
-    return Options(
+def _options(config: RunConfig) -> ToolOptions:
+    return ToolOptions(
         search_index=config.tools.search_index,
         judge_base_url=config.judge.base_url,
         judge_model=config.judge.model,
@@ -70,13 +70,13 @@ def _options(config: RunConfig) -> Options:
     )
 
 
-def told_tools(
+def offered_tools(
     config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
 ) -> Mapping[str, Tool]:
     """The agent's tools, without those that it has by default where the model's chat template
     would leave them out: nobody asked for them. Those that are named are refused there."""
     unasked = not config.agent.tools and not knows_tools
-    return {} if unasked and told_by_template(config.agent.agent_type, tools) else tools
+    return {} if unasked and template_tools(config.agent.agent_type, tools) else tools
 
 
 def load_tasks(config: RunConfig) -> Tasks:

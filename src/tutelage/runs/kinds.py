@@ -31,7 +31,7 @@ FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RunHeader:
     """What the store, the loggers and the collector are told of a run."""
 
     recipe: str
@@ -141,7 +141,7 @@ class RunKind(Protocol):
 
     @property
     @abstractmethod
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
         ...
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
-from tutelage.runs.again import resume_command
 from tutelage.runs.figures import read_object
 from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
@@ -33,13 +32,14 @@ from tutelage.runs.kinds import (
     FAILED,
     FINISHED,
     STOPPED,
-    Head,
+    RunHeader,
     RunKind,
     name_of,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
-from tutelage.runs.signals import StopSignal, held
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.signals import StopSignal, deferred_signals
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -72,7 +72,7 @@ class Run:
         `step`, and `tick` where phases count on."""
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
-        with held():
+        with deferred_signals():
             self.store.put_metrics(self.folder.name, tick, dict(line))
         for logger in self.loggers:
             logger.log(line)
@@ -235,7 +235,12 @@ def _check_sources(
 
 @contextmanager
 def opened(
-    head: Head, folder: RunFolder, progress: Progress, *, patient: bool = False, new: bool = False
+    head: RunHeader,
+    folder: RunFolder,
+    progress: Progress,
+    *,
+    patient: bool = False,
+    new: bool = False,
 ) -> Generator[Run]:
     """Open all that a run writes to, and tell the store that it runs.
 
@@ -249,7 +254,7 @@ def opened(
         if patient:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
-        with held():
+        with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=traced))
             if new and head.store is not None:
@@ -264,12 +269,12 @@ def opened(
                 folder=str(folder.path),
                 status=RolloutStatus.RUNNING,
             )
-        stack.callback(lambda: closing.enter_context(held()))
+        stack.callback(lambda: closing.enter_context(deferred_signals()))
         yield Run(folder, store, writer, progress, stop, loggers, folder.read_events(), traced)
 
 
 @contextmanager
-def _sending(head: Head, progress: Progress) -> Generator[Listener | None]:
+def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
     """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
     if head.collector is None:
         yield None
@@ -340,7 +345,7 @@ def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
 
 def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result, in the folder and in the store."""
-    with held():
+    with deferred_signals():
         run.writer.flush()
         if result is not None:
             write_json(run.folder.result, result)

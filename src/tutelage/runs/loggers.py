@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.kinds import Head
+from tutelage.runs.kinds import RunHeader
 from tutelage.runs.progress import Progress
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -63,7 +63,7 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def open_loggers(head: Head, folder: RunFolder, progress: Progress) -> Generator[list[Logger]]:
+def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Generator[list[Logger]]:
     """The loggers that are named beside console and jsonl, closed at the end.
 
     Lines that the run has already are in them when this returns. Raises `RunError` when a logger
@@ -112,7 +112,7 @@ class _TensorBoardLogger:
         self._writer.close()
 
 
-def _tensorboard(head: Head, folder: RunFolder, progress: Progress) -> Logger:
+def _tensorboard(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     return _TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
 
 
@@ -126,7 +126,9 @@ class WandbLogger:
     identifier, so that `wandb sync` makes one run of it. Online the server tells how far it got.
     """
 
-    def __init__(self, head: Head, folder: RunFolder, identifier: str, *, offline: bool) -> None:
+    def __init__(
+        self, head: RunHeader, folder: RunFolder, identifier: str, *, offline: bool
+    ) -> None:
         import wandb
 
         place = folder.path / "wandb"
@@ -160,7 +162,7 @@ class WandbLogger:
         self._run.finish()
 
 
-def _wandb(head: Head, folder: RunFolder, progress: Progress) -> Logger:
+def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     identifier = _identifier(folder, "wandb")
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
@@ -192,7 +194,7 @@ def _has_wandb_login() -> bool:
 class _MLflowLogger:
     """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
 
-    def __init__(self, head: Head, folder: RunFolder, uri: str) -> None:
+    def __init__(self, head: RunHeader, folder: RunFolder, uri: str) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
@@ -209,7 +211,7 @@ class _MLflowLogger:
         for line in folder.read_metrics():
             self.log(line)
 
-    def _find(self, head: Head, folder: RunFolder) -> str:
+    def _find(self, head: RunHeader, folder: RunFolder) -> str:
         """The run that an earlier process began, or a new one."""
         note = folder.path / "mlflow.json"
         if note.is_file():
@@ -241,7 +243,7 @@ class _MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _mlflow(head: Head, folder: RunFolder, progress: Progress) -> Logger:
+def _mlflow(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri is None:
         # Its file store is all that the small package has; it has to be asked for by name.

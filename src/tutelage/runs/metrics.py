@@ -118,10 +118,10 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     lowest = min(graded, default=failure_reward)
     if lowest >= failure_reward:
         return None
-    return low_reward_words("agent.failure_reward", failure_reward, lowest)
+    return low_reward_text("agent.failure_reward", failure_reward, lowest)
 
 
-def low_reward_words(key: str, failure_reward: float, lowest: float) -> str:
+def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:
     """Says that failing earns more than some attempts did; `key` is the one to set."""
     return (
         f"a rollout earned {lowest:g}, which is less than the {failure_reward:g} of one that fails "

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.measured import Measured, read
+from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
 from tutelage.types import JSON, Rollout
 
 
@@ -66,8 +66,8 @@ R = TypeVar("R", bound=TrainingResult)
 def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> R:
     """The result of a run from its folder and its `result.json`; `own` is what its kind says
     itself."""
-    before = read(details, "before_sampled") or Measured()
-    after = read(details, "after_sampled") or Measured()
+    before = read_evaluation(details, "before_sampled") or StoredEvaluation()
+    after = read_evaluation(details, "after_sampled") or StoredEvaluation()
     told: JSON = {
         "status": str(details["status"]),
         "folder": folder.path,

@@ -1,6 +1,6 @@
 """What a search tells whoever watches it: rollouts as they end, rounds as they close.
 
-A search decides nothing by it and works without it. `prompts/workshop.py` and
+A search decides nothing by it and works without it. `prompts/search_state.py` and
 `prompts/evaluator.py` call, a display or a report listens.
 """
 
@@ -14,7 +14,7 @@ from tutelage.statistics.outcome import too_many_lost
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateSummary:
     """One candidate of a round. Wins, losses and ties are against its first parent, on the
     validation tasks that both have played."""
 
@@ -40,7 +40,7 @@ class Round:
     split: str
     rewards: tuple[float, ...]
     """Of the rollouts that were judged."""
-    standings: Sequence[Standing]
+    standings: Sequence[CandidateSummary]
     leader: str
     """The best candidate at its end."""
     best: Mapping[str, str]

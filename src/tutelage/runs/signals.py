@@ -1,7 +1,8 @@
 """Being asked to end: Ctrl-C, SIGTERM and SIGHUP, which all save what there is and then end.
 
 Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at the others too;
-`Stopped` is the one that knows its signal, and with it the exit code that shells report: 130, 143,
+`StopRequested` is the one that knows its signal, and with it the exit code that shells report: 130,
+143,
 129. A SIGHUP that is ignored (`nohup`) stays ignored. `StopSignal` lets a job finish its
 step first; `cli/failures.py` turns the exception into words and the code.
 """
@@ -27,7 +28,7 @@ ENDING: tuple[int, ...] = (signal.SIGTERM,) if HANGUP is None else (signal.SIGTE
 """The signals that ask to end beside Ctrl-C, which Python hears by itself."""
 
 
-class Stopped(KeyboardInterrupt):
+class StopRequested(KeyboardInterrupt):
     """A signal asked this process to end."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -40,7 +41,7 @@ class Stopped(KeyboardInterrupt):
 
 def exit_code(error: BaseException) -> int:
     """The exit code after an interruption, as shells report it."""
-    return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
+    return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
 
 
 def _hear(number: int, handler: Handler) -> Any:
@@ -62,23 +63,23 @@ def _hear(number: int, handler: Handler) -> Any:
     return signal.signal(number, heard)
 
 
-def listen() -> None:
-    """For the rest of this process, SIGTERM and SIGHUP raise `Stopped` as Ctrl-C does."""
+def handle_signals() -> None:
+    """For the rest of this process, SIGTERM and SIGHUP raise `StopRequested` as Ctrl-C does."""
     for number in ENDING:
         _hear(number, _stop)
 
 
 @contextlib.contextmanager
-def ending_as_asked() -> Generator[None]:
+def graceful_exit() -> Generator[None]:
     """Let what runs inside save before SIGTERM or SIGHUP end this process as they would have.
 
     For code that others call: a signal that the program hears itself stays the program's.
     """
     before = {n: _hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
-    asked: Stopped | None = None
+    asked: StopRequested | None = None
     try:
         yield
-    except Stopped as stopped:
+    except StopRequested as stopped:
         asked = stopped
         raise
     finally:
@@ -90,7 +91,7 @@ def ending_as_asked() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def held() -> Generator[None]:
+def deferred_signals() -> Generator[None]:
     """Let what runs inside end before a signal that asks to end is heard.
 
     For short work that must not be cut in its middle, such as the opening and closing of a
@@ -125,7 +126,7 @@ def _leave_lost_terminal() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(number)
+    raise StopRequested(number)
 
 
 class Clock:
@@ -160,9 +161,9 @@ class StopSignal:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    def stopped(self) -> Stopped:
+    def stopped(self) -> StopRequested:
         """The interruption that was asked for."""
-        return Stopped(self._number)
+        return StopRequested(self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._number = number

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @contextmanager
 def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
-    from tutelage.runs.again import resume_command
+    from tutelage.runs.resume_hint import resume_command
     from tutelage.store import open_store
 
     address = folder.store_address()

@@ -7,11 +7,11 @@ and no mean, only counts and the cause.
 
 *Success* is what the user says it is (`reward.success`), else the grader's own part `exact`, else a
 reward of 1 where every reward is 0 or 1. A graded reward without either has no success. The
-headline of a graded reward is its mean. `Kind` keeps both one for a whole run, so that rows of one
-table are of one kind.
+headline of a graded reward is its mean. `RewardKind` keeps both one for a whole run, so that rows
+of one table are of one kind.
 
-`runs/measured.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py` has the
-intervals.
+`runs/stored_evaluation.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py`
+has the intervals.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Success:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RewardKind:
     """What the rewards of a run are: decided once, for all of its numbers."""
 
     graded: bool = False
@@ -77,7 +77,7 @@ class Kind:
     has_success: bool = True
     """Every reward said whether its rollout succeeded."""
 
-    def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> Kind:
+    def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> RewardKind:
         """The kind when these have been seen too. What failed earned no reward of the grader's."""
         kind = self
         for rollout in rollouts:
@@ -85,16 +85,16 @@ class Kind:
             if reward is not None and rollout.last.failure is None:
                 whole = _is_whole(reward.value)
                 known = rule is not None or EXACT in reward.parts or whole
-                kind = Kind(kind.graded or not whole, kind.has_success and known)
+                kind = RewardKind(kind.graded or not whole, kind.has_success and known)
         return kind
 
 
-UNSEEN = Kind()
+UNSEEN = RewardKind()
 """Of a run that has seen no reward yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RolloutOutcome:
     """What became of one rollout: its reward, None where it was lost, and why it failed."""
 
     task: str
@@ -105,7 +105,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class OutcomeSums:
     """What judgements add up to; every rate is over the rollouts that were judged."""
 
     rollouts: int
@@ -126,19 +126,19 @@ class Sums:
     reward_interval: tuple[float, float] | None
 
     def record(self) -> JSON:
-        """As JSON, for result files; `runs/measured.py` reads it."""
-        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(Sums)}
+        """As JSON, for result files; `runs/stored_evaluation.py` reads it."""
+        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
         told |= {name: dict(told[name]) for name in ("lost", "failed")}
         ends = {n: told[n] for n in ("interval", "reward_interval")}
         return told | {n: None if end is None else list(end) for n, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Evaluation(Sums):
+class Evaluation(OutcomeSums):
     """What rollouts add up to; `str()` is a few lines."""
 
     played: Sequence[Rollout]
-    kind: Kind
+    kind: RewardKind
     solved: float
     """The share that succeeded, or where success is not defined that earned at least 1. A cold
     start is steered by it; it is shown to nobody."""
@@ -193,10 +193,10 @@ def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
 
 
 def summarise(
-    rollouts: Sequence[Rollout], rule: Success | None = None, kind: Kind | None = None
+    rollouts: Sequence[Rollout], rule: Success | None = None, kind: RewardKind | None = None
 ) -> Evaluation:
     """Add rollouts up. `kind` is the run's, where more than these decide it."""
-    kind = kind or Kind().after(rollouts, rule)
+    kind = kind or RewardKind().after(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         family = rollout.task.fields.get("family")
@@ -209,7 +209,7 @@ def summarise(
 def _add_up(
     rollouts: Sequence[Rollout],
     rule: Success | None,
-    kind: Kind,
+    kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
     wins = [succeeded(r, rule) for r in rollouts]
@@ -224,9 +224,9 @@ def _add_up(
     )
 
 
-def _judgement(rollout: Rollout, success: bool) -> Judgement:
+def _judgement(rollout: Rollout, success: bool) -> RolloutOutcome:
     failure = rollout.last.failure
-    return Judgement(
+    return RolloutOutcome(
         rollout.task.id,
         None if rollout.reward is None else rollout.reward.value,
         success,
@@ -235,7 +235,7 @@ def _judgement(rollout: Rollout, success: bool) -> Judgement:
     )
 
 
-def add_up(some: Sequence[Judgement], kind: Kind) -> Sums:
+def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
     """The sums of judgements, whatever made them."""
     judged = [j for j in some if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
@@ -243,7 +243,7 @@ def add_up(some: Sequence[Judgement], kind: Kind) -> Sums:
     told = not too_many_lost(len(judged), len(some))
     defined = told and kind.has_success
     lost = [j for j in some if j.reward is None]
-    return Sums(
+    return OutcomeSums(
         rollouts=len(some),
         tasks=len({j.task for j in some}),
         judged=len(judged),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from tutelage.errors import StoreError
-from tutelage.store.fetch import Chosen
+from tutelage.store.fetch import RolloutFilter
 from tutelage.store.store import Store
 from tutelage.tracing.tree import whole_trace
 from tutelage.types import (
@@ -54,7 +54,9 @@ def export_rows(
         raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
     if fmt == "sft":
         return sft_rows(store, run_id, tools=tools)
-    won: Chosen = {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
+    won: RolloutFilter = (
+        {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
+    )
     chosen = store.rollouts(run_id, **won)
     if fmt == "jsonl":
         return map(rollout_record, chosen)

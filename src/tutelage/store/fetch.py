@@ -27,7 +27,7 @@ SHOWN = 5
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
-class Chosen(TypedDict, total=False):
+class RolloutFilter(TypedDict, total=False):
     """Which rollouts of a run; what is left out or None is any."""
 
     mode: Mode | None
@@ -41,7 +41,7 @@ class Chosen(TypedDict, total=False):
     min_reward: float | None
 
 
-def clauses(run_id: str, chosen: Chosen) -> list[ColumnElement[bool]]:
+def clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
     """The conditions in SQL."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {

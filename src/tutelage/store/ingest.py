@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import Row
-from tutelage.store.records import Summary, TrainingRow
+from tutelage.store.records import RolloutSummary, TrainingRow
 from tutelage.store.status import Stamp, merge
 from tutelage.store.values import dump_json, finite
 from tutelage.tracing.records import SpanRecord
@@ -85,7 +85,7 @@ class _Toolsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class IngestBatch:
     """The rows of one transaction, before it begins."""
 
     rollouts: list[_RolloutRows]
@@ -104,11 +104,11 @@ def encode(
     rollouts: Sequence[Rollout],
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
-) -> Batch:
+) -> IngestBatch:
     """All rows of some rollouts, and of spans and training rows by run; what they have in common is
     made once. Raises `StoreError` for what cannot be stored exactly."""
     toolsets = _Toolsets()
-    return Batch(
+    return IngestBatch(
         [_encode_rollout(rollout, toolsets) for rollout in rollouts],
         toolsets.rows,
         [_encode_span(run_id, span) for run_id, some in spans.items() for span in some],
@@ -140,7 +140,7 @@ def _encode_rollout(rollout: Rollout, toolsets: _Toolsets) -> _RolloutRows:
     )
     return _RolloutRows(
         head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
-        summary=schema.SUMMARY.encode(Summary.of(rollout), where),
+        summary=schema.SUMMARY.encode(RolloutSummary.of(rollout), where),
         task={"digest": digest} | task,
         attempts=attempts,
     )
@@ -228,7 +228,7 @@ def _chunks(items: Sequence[str]) -> Generator[Sequence[str]]:
         yield items[start : start + _CHUNK]
 
 
-def put(conn: Connection, batch: Batch) -> Counter[str]:
+def put(conn: Connection, batch: IngestBatch) -> Counter[str]:
     """Write a batch; returns how many rollouts are `new`, `updated` and `unchanged`, and how many
     attempts were filed as `late`.
 

@@ -18,7 +18,15 @@ from tutelage.errors import StoreError
 from tutelage.store import runs, schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import PAGE, Chosen, clauses, load_attempts, load_rollouts, place, resolve
+from tutelage.store.fetch import (
+    PAGE,
+    RolloutFilter,
+    clauses,
+    load_attempts,
+    load_rollouts,
+    place,
+    resolve,
+)
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -91,7 +99,7 @@ class Queries:
             return load_rollouts(conn, run, [rollout_id])[0]
 
     def rollouts(
-        self, run_id: str, *, limit: int | None = None, **chosen: Unpack[Chosen]
+        self, run_id: str, *, limit: int | None = None, **chosen: Unpack[RolloutFilter]
     ) -> Iterator[Rollout]:
         """Whole records that match, read as the iteration goes; label '' is training.
 
@@ -109,7 +117,7 @@ class Queries:
                 records = load_rollouts(conn, run_id, ids[start : start + PAGE])
             yield from records
 
-    def count(self, run_id: str, **chosen: Unpack[Chosen]) -> int:
+    def count(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> int:
         """How many rollouts match. Raises `StoreError` for an unknown run."""
         query = select(func.count()).select_from(schema.rollouts).where(*clauses(run_id, chosen))
         with self._read("count rollouts of", run_id) as conn:
@@ -122,7 +130,7 @@ class Queries:
         order: SortKey | None = None,
         descending: bool = False,
         limit: int | None = None,
-        **chosen: Unpack[Chosen],
+        **chosen: Unpack[RolloutFilter],
     ) -> list[RolloutRow]:
         """The rollouts that match, without their conversations: in the order of `rollouts`, or by
         a column of their summary, those that have none there last."""
@@ -140,7 +148,7 @@ class Queries:
             rows = conn.execute(query.order_by(*place()).limit(limit)).mappings()
             return [_ROW.decode(row) for row in rows]
 
-    def failures(self, run_id: str, **chosen: Unpack[Chosen]) -> list[FailureCount]:
+    def failures(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> list[FailureCount]:
         """Of the rollouts that match: how many failed or were cancelled, by cause, the most
         frequent first."""
         c = schema.rollouts.c
@@ -309,7 +317,7 @@ class Queries:
             return [columns.decode(row) for row in conn.execute(query).mappings()]
 
 
-def _first_message(run_id: str, chosen: Chosen, cause: str | None) -> Select[Any]:
+def _first_message(run_id: str, chosen: RolloutFilter, cause: str | None) -> Select[Any]:
     heads, attempts = schema.rollouts, schema.attempts
     owned = and_(attempts.c.run_id == heads.c.run_id, attempts.c.rollout_id == heads.c.id)
     return (

@@ -59,7 +59,7 @@ class ResourceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RolloutSummary:
     """What a rollout came to, by the attempt that counts."""
 
     status: RolloutStatus
@@ -75,7 +75,7 @@ class Summary:
     one."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Summary:
+    def of(cls, rollout: Rollout) -> RolloutSummary:
         """The summary of a rollout."""
         last, reward = rollout.last, rollout.reward
         return cls(
@@ -102,7 +102,7 @@ class RolloutRow:
     label: str
     group: str
     index: int
-    summary: Summary
+    summary: RolloutSummary
 
 
 @dataclass(frozen=True, slots=True)

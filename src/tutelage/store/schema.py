@@ -9,8 +9,8 @@ for the attempt that counts and 1, 2, ... for results that came after a terminal
 used. A task is stored once per content, whatever its id: a train and a val file may both number
 from 0.
 
-A rollout's row also holds its `Summary`, so that rollouts are counted, averaged, filtered and
-sorted without a look at what was said.
+A rollout's row also holds its `RolloutSummary`, so that rollouts are counted, averaged, filtered
+and sorted without a look at what was said.
 
 A change of any column is a change of the format: raise `FORMAT` with it. A database of another
 format is refused (`backend.py`), never changed.
@@ -38,8 +38,8 @@ from tutelage.store.records import (
     CheckpointRow,
     MetricsRow,
     ResourceRow,
+    RolloutSummary,
     RunRow,
-    Summary,
     TrainingRow,
 )
 from tutelage.store.values import ExactText
@@ -52,7 +52,7 @@ FORMAT = 3
 RUN = Columns(RunRow)
 TASK = Columns(Task)
 ROLLOUT = Columns(Rollout, apart=("task", "attempts"))
-SUMMARY = Columns(Summary)
+SUMMARY = Columns(RolloutSummary)
 ATTEMPT = Columns(Attempt, flat={"failure": "failure_"}, apart=("calls", "tool_results", "reward"))
 CALL = Columns(Call, flat={"sampled": ""}, apart=("tools",))
 TOOL_RESULT = Columns(ToolResult)

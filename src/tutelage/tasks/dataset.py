@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from tutelage.errors import DataError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import content, distinct
-from tutelage.tasks.readers import Row, read_rows, short
+from tutelage.tasks.readers import RawRow, read_rows, short
 from tutelage.types import INPUT_FIELDS, Task
 
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
@@ -34,7 +34,7 @@ def _content_id(fields: Mapping[str, Any]) -> str:
     return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def make_task(row: Row, *, input_required: bool = True) -> Task:
+def make_task(row: RawRow, *, input_required: bool = True) -> Task:
     """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
@@ -76,7 +76,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         for i, row in enumerate(rows):
             place = f"{name} (index {i})"
             if not isinstance(row, Task):
-                row = make_task(Row(place, row), input_required=input_required)
+                row = make_task(RawRow(place, row), input_required=input_required)
             elif input_required:
                 _check_input(place, row.fields)
             tasks.append((place, row))

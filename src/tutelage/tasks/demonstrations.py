@@ -4,7 +4,7 @@ Two kinds of row are read: chat rows, `{"messages": [...], "tools": [...]}` in t
 which is what `tutelage export RUN --format sft` writes, and pairs of a question and its answer. A
 row that no agent could have lived through (a result that nobody asked for, arguments that are no
 JSON, no turn of the assistant) is refused with file, line and field, before any model is there.
-Files become rows in `readers.py`; `weights/setting.py` makes token rows of them.
+Files become rows in `readers.py`; `weights/inputs.py` makes token rows of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydantic import (
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
-from tutelage.tasks.readers import Row, read_rows, short
+from tutelage.tasks.readers import RawRow, read_rows, short
 from tutelage.types import INPUT_FIELDS, JSON, Message, Task, ToolCall, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
@@ -47,7 +47,7 @@ class Demonstration:
     """Where it stands, such as `train.jsonl:17`."""
 
 
-def asked(messages: Sequence[Message]) -> list[Message]:
+def prompt_of(messages: Sequence[Message]) -> list[Message]:
     """What a conversation asks: all before the first turn of the assistant but the system's."""
     first = next((i for i, m in enumerate(messages) if m.role == "assistant"), len(messages))
     return [m for m in messages[:first] if m.role != "system"]
@@ -61,7 +61,7 @@ def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
     return [_read_demonstration(row) for path in paths for row in read_rows(path)]
 
 
-def _read_demonstration(row: Row) -> Demonstration:
+def _read_demonstration(row: RawRow) -> Demonstration:
     """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
@@ -123,7 +123,7 @@ class _Function(BaseModel):
     arguments: Annotated[str, BeforeValidator(_json_object)]
 
 
-class _Call(BaseModel):
+class _DemonstratedCall(BaseModel):
     """A call of a tool, as OpenAI writes it."""
 
     id: Any = None
@@ -135,7 +135,7 @@ class _Said(BaseModel):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_DemonstratedCall] | None = None
     tool_call_id: Any = None
     name: Any = None
 
@@ -250,8 +250,8 @@ def overlap_of(
 ) -> Overlap:
     """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
     shown = count_overlap(train, val, (), key=lambda one: content_of(_said(one.messages)))
-    known = {content_of(_said(asked(one.messages))) for one in train}
-    asks = [content_of(_said(asked(task.messages()))) for task in test if task.has_input]
+    known = {content_of(_said(prompt_of(one.messages))) for one in train}
+    asks = [content_of(_said(prompt_of(task.messages()))) for task in test if task.has_input]
     return replace(
         shown,
         test=len(test),

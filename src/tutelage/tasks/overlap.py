@@ -5,7 +5,8 @@ their input and the fields that the reward reads are, whatever their ids; where 
 read (an agent of one's own, an environment, a reward that takes the task) when all their fields
 are. Compared is canonical JSON: keys in order, text in Unicode's composed form with single spaces,
 numbers as their text, since a CSV file has no others. Every kind of run counts here (weights,
-supervised, prompts, planner, `eval`), and every title that would say "held-out" asks `title`.
+supervised, prompts, planner, `eval`), and every title that would say "held-out" asks
+`success_title`.
 """
 
 from __future__ import annotations
@@ -138,12 +139,12 @@ def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
     return count if isinstance(count, int) else 0
 
 
-def title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
+def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
     """`held-out success`, where no task of the split was trained on; else `success` alone."""
     return what if shared_in(result, split) else f"held-out {what}"
 
 
-def named(result: Mapping[str, Any], split: str = "test") -> str:
+def split_name(result: Mapping[str, Any], split: str = "test") -> str:
     """What tasks of a split are called: `held-out`, or the name of the split."""
     called = {"val": "validation"}.get(split, split)
     return called if shared_in(result, split) else "held-out"

@@ -21,7 +21,7 @@ from tutelage.errors import DataError, MissingExtraError
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class Row(NamedTuple):
+class RawRow(NamedTuple):
     """One raw row and where it stands, such as `train.jsonl:17`."""
 
     place: str
@@ -34,7 +34,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path) -> list[RawRow]:
     """All rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
     Raises `DataError` for a file that is missing, empty or broken, with the line, and
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[RawRow]:
     text = _text(path)
     start = _skip_space(text, 0)
     if text.startswith("{", start):
@@ -85,7 +85,7 @@ def _read_json(path: Path) -> Iterator[Row]:
     yield from _json_array(path, text, start + 1)
 
 
-def _json_array(path: Path, text: str, at: int) -> Iterator[Row]:
+def _json_array(path: Path, text: str, at: int) -> Iterator[RawRow]:
     """Elements of the array whose `[` ends just before `at`, decoded one by one for their lines."""
     decoder = json.JSONDecoder(object_pairs_hook=_no_duplicate_keys)
     index, line, counted = 0, 1, 0
@@ -96,7 +96,7 @@ def _json_array(path: Path, text: str, at: int) -> Iterator[Row]:
         line, counted = line + text.count("\n", counted, at), at
         place = f"{path}:{line} (index {index})"
         value, at = _decode(decoder, text, at, str(path), place)
-        yield Row(place, value)
+        yield RawRow(place, value)
         index += 1
         at = _skip_space(text, at)
         closed = text.startswith("]", at)
@@ -112,7 +112,7 @@ def _json_array(path: Path, text: str, at: int) -> Iterator[Row]:
         raise DataError(f"{path}:{_line(text, at)}: text after the end of the JSON array")
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
+def _json_lines(path: Path) -> Iterator[RawRow]:
     text = _text(path)
     decoder = json.JSONDecoder(object_pairs_hook=_no_duplicate_keys)
     # Not splitlines(): that also cuts at U+2028 and others, which JSON strings may contain.
@@ -124,7 +124,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
         value, end = _decode(decoder, line, start, path=None, place=place)
         if _skip_space(line, end) < len(line):
             raise DataError(f"{place}: text after the JSON object; write one object per line")
-        yield Row(place, value)
+        yield RawRow(place, value)
 
 
 def _decode(
@@ -158,7 +158,7 @@ def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path) -> Iterator[RawRow]:
     reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     header: list[str] | None = None
     while True:
@@ -179,7 +179,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
                 f"({', '.join(header)}); quote cells that contain commas"
             )
         else:
-            yield Row(f"{path}:{line}", dict(zip(header, cells, strict=True)))
+            yield RawRow(f"{path}:{line}", dict(zip(header, cells, strict=True)))
 
 
 def _header(path: Path, line: int, cells: list[str]) -> list[str]:
@@ -192,7 +192,7 @@ def _header(path: Path, line: int, cells: list[str]) -> list[str]:
     return names
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[RawRow]:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -205,7 +205,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
     for number, value in enumerate(rows, 1):
-        yield Row(f"{path} (row {number})", value)
+        yield RawRow(f"{path} (row {number})", value)
 
 
 def _skip_space(text: str, at: int) -> int:
@@ -217,7 +217,7 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".json": _read_json,
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,

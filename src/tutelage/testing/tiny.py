@@ -38,9 +38,9 @@ def tiny_policy(
     """
     import torch
 
-    from tutelage.policy.model import build
+    from tutelage.policy.model import build_policy
 
-    policy = build(
+    policy = build_policy(
         corpus, size="test", layout=layout, seed=seed, vocab_size=320, max_positions=max_positions
     )
     generator = torch.Generator().manual_seed(seed)

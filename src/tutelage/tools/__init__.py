@@ -9,15 +9,15 @@ share. Rewards come next: `tutelage.rewards`.
 
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import execute_tool_calls
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, tool
 
 __all__ = [
-    "Options",
     "Tool",
     "ToolEnvironment",
     "ToolError",
+    "ToolOptions",
     "execute_tool_calls",
     "resolve_tools",
     "rollout_environments",

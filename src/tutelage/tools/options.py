@@ -1,6 +1,6 @@
 """What a user may configure about tools and rewards, beyond their names.
 
-A plain record, so that both can be made without a configuration (`Options()` and what the
+A plain record, so that both can be made without a configuration (`ToolOptions()` and what the
 environment variables say). The registries hand it to the tools and rewards that need it. Keys of
 services are taken from the environment, never from a file.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ToolOptions:
     """Options of tools and rewards."""
 
     search_index: str | None = None

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.sandbox import Sandbox, SandboxError, usable_tier
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError, tool
 
@@ -47,7 +47,7 @@ class _PythonEnvironment(Sandbox):
         return done.output or NOTHING
 
 
-def python_executor(options: Options) -> Tool:
+def python_executor(options: ToolOptions) -> Tool:
     """The tool. Raises `ConfigError` where no sandbox works and none was not allowed."""
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
     if tier == "none":

@@ -14,7 +14,7 @@ from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tools.builtin import answer, calculator, lookup, sum_1_to_n
 from tutelage.tools.environments import environment_tools
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, tool
 
 BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup, answer)}
@@ -24,14 +24,14 @@ CONFIGURED_TOOLS: Mapping[str, str] = {
     "search": "tutelage.tools.search:search_tool",
     "google_search": "tutelage.tools.search:google_search_tool",
 }
-"""Where the tools are made that need `Options`, by name."""
+"""Where the tools are made that need `ToolOptions`, by name."""
 
 
 MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 """What tools of an MCP server begin with; see `mcp.py`."""
 
 
-def resolve_tools(names: Sequence[str], options: Options | None = None) -> dict[str, Tool]:
+def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
     """Tools by their own names, in the order of `names`.
 
     Raises `ConfigError` for an unknown name, a missing file or function, two tools of one name, or
@@ -40,7 +40,7 @@ def resolve_tools(names: Sequence[str], options: Options | None = None) -> dict[
     """
     tools: dict[str, Tool] = {}
     for reference in names:
-        for found in _resolve(reference, options or Options()):
+        for found in _resolve(reference, options or ToolOptions()):
             if found.name in tools:
                 raise ConfigError(
                     f"two tools are named {found.name!r}, the second from {reference!r}; "
@@ -58,7 +58,7 @@ def close_tools(tools: Mapping[str, Tool]) -> None:
             close()
 
 
-def _resolve(reference: str, options: Options) -> list[Tool]:
+def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
     if reference.startswith(MCP_PREFIXES):
         return _mcp(reference)
     if reference in BUILTIN_TOOLS:

@@ -16,7 +16,7 @@ from typing import Any
 from tutelage.bounded import fetch
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
-from tutelage.tools.options import Options
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, ToolError, ToolTimeoutError, tool
 
 RESULTS = 3
@@ -31,12 +31,12 @@ _NOTHING = "No results. Try other words."
 logger = logging.getLogger(__name__)
 
 
-def search_tool(options: Options) -> Tool:
+def search_tool(options: ToolOptions) -> Tool:
     """The tool `search` over the local corpus. Raises `ConfigError` without one."""
     return _local(options, "search", "Search the local corpus for passages about something.")
 
 
-def google_search_tool(options: Options) -> Tool:
+def google_search_tool(options: ToolOptions) -> Tool:
     """The tool `google_search`: the web with a key, else the local corpus.
 
     Raises `ConfigError` when there is neither.
@@ -57,7 +57,7 @@ def google_search_tool(options: Options) -> Tool:
     return local
 
 
-def told(passages: Sequence[corpus.Passage]) -> str:
+def format_passages(passages: Sequence[corpus.Passage]) -> str:
     """Passages as an observation."""
     if not passages:
         return _NOTHING
@@ -72,7 +72,7 @@ def told(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _local(options: Options, name: str, about: str) -> Tool:
+def _local(options: ToolOptions, name: str, about: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
@@ -88,7 +88,7 @@ def _local(options: Options, name: str, about: str) -> Tool:
         Args:
             query: What to look for, in a few words.
         """
-        return told(corpus.search(path, query, RESULTS))
+        return format_passages(corpus.search(path, query, RESULTS))
 
     return replace(search, description=about)
 
@@ -136,7 +136,7 @@ def _web_tool(service: _Service) -> Tool:
         Args:
             query: What to look for, in a few words.
         """
-        return told(await _ask_service(service, query))
+        return format_passages(await _ask_service(service, query))
 
     return google_search
 

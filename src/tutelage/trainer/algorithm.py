@@ -43,7 +43,7 @@ class RL:
 
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
-        from tutelage.policy.machine import facts
+        from tutelage.policy.machine import machine_facts
 
         keys = dict(self.keys)
         named = any(v in METHODS for k, v in keys.items() if k in _spelt(ALGORITHM))
@@ -52,7 +52,7 @@ class RL:
         return resolve(
             recipe,
             [Override(key, value) for key, value in keys.items()],
-            machine=facts(),
+            machine=machine_facts(),
             flags=flags,
             own_agent=own_agent,
         )
@@ -71,7 +71,7 @@ class RL:
         `steps`, `minutes`, `seed`, `level`.
         """
         from tutelage.weights import jobs
-        from tutelage.weights.places import check_name_is_new
+        from tutelage.weights.paths import check_name_is_new
 
         resolved = self.resolve(recipe, **flags)
         if output is None:

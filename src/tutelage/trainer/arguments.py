@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
-from tutelage.rollouts.runner import Spec
-from tutelage.runs.given import Given
+from tutelage.rollouts.runner import RolloutSpec
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.tasks.dataset import Dataset
 from tutelage.types import Mode, Rollout, Task
-from tutelage.weights.setting import Setting
+from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from tutelage.engine.remote import RemoteServers
@@ -34,7 +34,7 @@ def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
     return Dataset(given, name=f"{name}_dataset", input_required=False)
 
 
-def renamed(found: Roles, main: str) -> Roles:
+def with_main_policy(found: Roles, main: str) -> Roles:
     """The first policy is the main one, whatever it was called, unless another one is."""
     if POLICY in found.policies.values():
         order = sorted(found.policies.items(), key=lambda item: item[1] != POLICY)
@@ -43,7 +43,7 @@ def renamed(found: Roles, main: str) -> Roles:
     return Roles(renamed, found.frozen, found.remote)
 
 
-def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
+def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
     """Play the first tasks once each."""
     policies = {POLICY: setting.policy, **setting.others}
     names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
@@ -57,7 +57,7 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
         for resource, name in names.items()
     }
     specs = [
-        Spec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
+        RolloutSpec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
         for i, task in enumerate(setting.tasks.train[:n])
     ]
     rollout = setting.config.rollout

@@ -2,7 +2,7 @@
 
 It takes an algorithm, tasks and resources, checks all of it before anything runs, and hands the job
 to `weights/jobs.py`, the same one that the command line runs. Agents play in the event loop of the
-caller (`rollouts/stage.py`); training computes in a thread beside it.
+caller (`rollouts/manager.py`); training computes in a thread beside it.
 
     trainer = Trainer(algorithm=RL(lr=1e-4), train_dataset=tasks)
     result = trainer.fit(agent)          # or: await trainer.train(agent)
@@ -21,41 +21,41 @@ from tutelage.agents.agent import Isolation
 from tutelage.agents.function import as_agent
 from tutelage.config import Resolved
 from tutelage.config.aliases import canonical
-from tutelage.config.problems import Problem
+from tutelage.config.issues import ConfigIssue
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
-from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, setup_of
-from tutelage.prompts.play import Subject
-from tutelage.prompts.setup import Setup
-from tutelage.prompts.staging import preflight
+from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
+from tutelage.prompts.play import AgentSpec
+from tutelage.prompts.search_resources import preflight
+from tutelage.prompts.setup import SearchSetup
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
 from tutelage.rewards import RewardFunction
 from tutelage.rewards import reward as reward_function
 from tutelage.rewards.registry import resolve_reward
-from tutelage.rollouts.stage import Stage
-from tutelage.runs.callbacks import Callback, Watch, on_rollout
+from tutelage.rollouts.manager import RolloutManager
+from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
-from tutelage.runs.given import AGENT_REWARD, Given
+from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult, read_result
-from tutelage.runs.signals import ending_as_asked
+from tutelage.runs.signals import graceful_exit
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
+    play_once,
     remotes_of,
-    renamed,
     tasks_of,
-    try_out,
+    with_main_policy,
 )
 from tutelage.types import Task
 from tutelage.weights import jobs
-from tutelage.weights.places import check_name_is_new
-from tutelage.weights.setting import prepare
+from tutelage.weights.inputs import prepare_rl
+from tutelage.weights.paths import check_name_is_new
 
 T = TypeVar("T")
 _Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
-_Plan = tuple[Resolved, Path, Given]
+_Plan = tuple[Resolved, Path, JobInputs]
 """A training, checked and ready to run: its configuration, its folder, and its objects."""
 
 
@@ -144,7 +144,7 @@ class Trainer:
         `TutelageError`s, most of them before anything runs.
         """
         if not isinstance(self.algorithm, RL):
-            progress = Watch(self.progress, self.callbacks)
+            progress = CallbackProgress(self.progress, self.callbacks)
             setup = self._search(self.algorithm, agent, train_dataset, val_dataset, progress)
             return await search_agent(setup, self.output_dir, self.callbacks, progress)
         resolved, place, given = self._plan(
@@ -196,8 +196,8 @@ class Trainer:
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
         resolved, _, given = self._plan(self.algorithm, agent, None, None)
         async with given.stage:
-            setting = await asyncio.to_thread(prepare, resolved.config, None, given)
-            rollouts = await asyncio.to_thread(try_out, setting, given, n)
+            setting = await asyncio.to_thread(prepare_rl, resolved.config, None, given)
+            rollouts = await asyncio.to_thread(play_once, setting, given, n)
         return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
@@ -215,12 +215,12 @@ class Trainer:
         train: Tasks | None,
         val: Tasks | None,
         progress: Progress,
-    ) -> Setup:
+    ) -> SearchSetup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search plays with one policy; give policy=Policy")
-        return setup_of(
+        return search_setup(
             algorithm,
-            Subject(
+            AgentSpec(
                 as_agent(agent),
                 self.resources,
                 self._reward,
@@ -264,7 +264,7 @@ class Trainer:
         player.check([*resources])
         main = found.policies[found.main]
         if main != POLICY:
-            found = renamed(found, main)
+            found = with_main_policy(found, main)
         unknown = sorted({*self._policies} - {*found.policies.values()})
         if unknown:
             raise ConfigError(
@@ -283,7 +283,7 @@ class Trainer:
         place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", found.main)])
         resolved = self._resolve(algorithm, train, test, place, folder)
-        stage = Stage(
+        stage = RolloutManager(
             player,
             resources,
             found,
@@ -292,7 +292,7 @@ class Trainer:
             remote=remotes_of(resources, found, resolved.config.rollout.temperature),
         )
         told = on_rollout(self.callbacks)
-        given = Given(
+        given = JobInputs(
             player, resources, found, stage, train, val, test, self._reward, self._policies, told
         )
         return resolved, place, given
@@ -333,12 +333,12 @@ class Trainer:
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
     def _job(
-        self, resolved: Resolved, place: Path, given: Given
+        self, resolved: Resolved, place: Path, given: JobInputs
     ) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
         folder = folder_at(place)
-        progress = Watch(self.progress, self.callbacks)
+        progress = CallbackProgress(self.progress, self.callbacks)
         try:
             details = jobs.train(resolved, folder, progress, given)
         except KeyboardInterrupt as stopped:
@@ -364,7 +364,7 @@ def _canonical_names(keys: Mapping[str, Any]) -> set[str]:
     """The canonical names of keys; what is none is refused later, with all other findings."""
     known: set[str] = set()
     for key, value in keys.items():
-        with suppress(Problem):
+        with suppress(ConfigIssue):
             known.add(canonical(key, value))
     return known
 
@@ -374,7 +374,7 @@ def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with ending_as_asked():
+        with graceful_exit():
             return asyncio.run(work())
     box: list[T | BaseException] = []
 

@@ -42,7 +42,7 @@ _DAMAGED = ".damaged"
 
 
 @dataclass(slots=True)
-class State:
+class TrainingState:
     """Where a run stands. Everything here is a function of config and seed, but for `seconds`."""
 
     phase: str = ""
@@ -64,7 +64,7 @@ class State:
     """Wall-clock seconds by phase."""
 
 
-def place(folder: RunFolder, state: State) -> Path:
+def place(folder: RunFolder, state: TrainingState) -> Path:
     """Where the checkpoint of a state lies."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
@@ -79,7 +79,7 @@ def _name(steps: int) -> str:
 
 def save(
     folder: RunFolder,
-    state: State,
+    state: TrainingState,
     tensors: Mapping[str, Any],
     write_policy: Callable[[Path], None] | None = None,
     keep: int | None = KEPT,
@@ -135,11 +135,11 @@ def _sum(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def load(path: Path) -> tuple[State, dict[str, Any]]:
+def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
     try:
         check_seal(path)
-        state = State(**json.loads((path / "state.json").read_text()))
+        state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
     except (
         RunError, OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError
@@ -153,7 +153,7 @@ def load(path: Path) -> tuple[State, dict[str, Any]]:
 
 def load_newest(
     folder: RunFolder, note: Callable[[str], None]
-) -> tuple[State, dict[str, Any]] | None:
+) -> tuple[TrainingState, dict[str, Any]] | None:
     """Read the newest checkpoint of a run that is as it was written, None where there is none yet.
 
     Newer ones that are damaged are said to `note` and set aside. Raises `RunError` where no

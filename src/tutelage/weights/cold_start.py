@@ -23,12 +23,12 @@ from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Mode, Task
-from tutelage.weights.context import Context
+from tutelage.weights.context import TrainingContext
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.measure import glance, measure
+from tutelage.weights.inputs import TrainingInputs
+from tutelage.weights.measure import measure, quick_eval
 from tutelage.weights.optim import Optimizer, supervised_optimizer
 from tutelage.weights.phases import COLD, end_step, restore
-from tutelage.weights.setting import Setting
 
 WARMUP = 20
 """Steps over which the learning rate rises."""
@@ -40,7 +40,7 @@ MIXED_EVERY = 10
 """Steps of the mixed part between two measurements of sampled success."""
 
 
-def run_cold_start(ctx: Context) -> None:
+def run_cold_start(ctx: TrainingContext) -> None:
     """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
     setting, state = ctx.setting, ctx.state
     sft = setting.config.sft
@@ -55,7 +55,7 @@ def run_cold_start(ctx: Context) -> None:
         rows = demonstration_rows(
             setting, setting.seeds.child(COLD, step), sft.guess_share if mixed else 0.0
         )
-        share = rate(step, skilled, sft.cooldown_steps)
+        share = learning_rate(step, skilled, sft.cooldown_steps)
         values = supervised_step(
             setting.policy,
             ctx.optimizer,
@@ -79,13 +79,13 @@ def run_cold_start(ctx: Context) -> None:
         end_step(ctx, COLD, values)
 
 
-def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
+def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
     """Measure greedy success when it is time; it decides when the cool-down begins."""
     state, sft = ctx.state, ctx.setting.config.sft
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     if last or ("skilled" not in data and done % sft.eval_every == 0):
-        found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
+        found = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
         if found.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
@@ -102,12 +102,12 @@ def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
             state.results["clean/greedy"] = found.record()
 
 
-def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> None:
+def _mixed_step_ended(ctx: TrainingContext, mixed: int, values: dict[str, float]) -> None:
     """Measure sampled success when it is time, `mixed` steps into that part; it decides the end."""
     state, sft = ctx.state, ctx.setting.config.sft
     if mixed % MIXED_EVERY == 0:
         warm = ctx.setting.config.rollout.temperature
-        found = glance(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
+        found = quick_eval(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
         if found.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
     if mixed >= sft.mixed_steps:
@@ -118,20 +118,20 @@ def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> Non
 # ---------------------------------------------------------------- one step
 
 
-def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[Row]:
+def demonstration_rows(setting: TrainingInputs, seeds: SeedTree, guess_share: float) -> list[Row]:
     """One batch of demonstrations, drawn from the training tasks."""
     rng = seeds.python()
     tasks = rng.sample(list(setting.tasks.shown), setting.config.sft.batch_size)
     return [_row(setting, task, rng, guess_share) for task in tasks]
 
 
-def _row(setting: Setting, task: Task, rng: random.Random, guess_share: float) -> Row:
+def _row(setting: TrainingInputs, task: Task, rng: random.Random, guess_share: float) -> Row:
     guess = rng.random() < guess_share
     messages = [*task.messages(), *demonstrations(task, guess, rng)]
     return Row(*setting.policy.codec.demonstration(messages, setting.specs()))
 
 
-def rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
+def learning_rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
     """Share of the learning rate at a step: warm-up, constant until the skill is measured, then
     linear to `FLOOR` over the cool-down, and constant again."""
     rise = min(1.0, (step + 1) / WARMUP)

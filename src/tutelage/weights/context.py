@@ -22,19 +22,19 @@ from tutelage.engine.protocol import Engine
 from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, Spec
-from tutelage.runs.again import resume_command
-from tutelage.runs.given import Given
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
+from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.signals import Clock
-from tutelage.statistics.outcome import Kind, Success
+from tutelage.statistics.outcome import RewardKind, Success
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.setting import Setting
+from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
@@ -57,12 +57,12 @@ _GRADING = {
 
 
 @dataclass(slots=True)
-class Context:
+class TrainingContext:
     """One process's work on a run."""
 
     run: Run
-    setting: Setting
-    state: checkpoint.State
+    setting: TrainingInputs
+    state: checkpoint.TrainingState
     loop: asyncio.Runner
     """The one event loop that built-in agents and their engines have for the whole run."""
     clock: Clock
@@ -144,19 +144,19 @@ class Context:
         return Success.of(self.setting.config.reward.success)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RewardKind:
         """What the rewards of this run are, by all that it has seen of them."""
-        return Kind(**self.state.results.get("kind", {}))
+        return RewardKind(**self.state.results.get("kind", {}))
 
     @kind.setter
-    def kind(self, kind: Kind) -> None:
+    def kind(self, kind: RewardKind) -> None:
         self.state.results["kind"] = asdict(kind)
 
     # ------------------------------------------------------------ rollouts
 
     def play(
         self,
-        specs: Sequence[Spec],
+        specs: Sequence[RolloutSpec],
         temperature: float,
         *,
         with_tools: bool = True,
@@ -185,7 +185,7 @@ class Context:
             engine = self._engine(POLICY, invariant, self.setting.config.rollout.schedule)
             runner = Runner(
                 self.setting.agent(temperature, with_tools=with_tools),
-                EngineModels(engine, self.setting.policy.codec),
+                EngineModelProvider(engine, self.setting.policy.codec),
                 self.setting.limits(self.run.folder.name, first.mode),
                 reward=self.setting.reward,
             )
@@ -204,8 +204,8 @@ class Context:
 
     def _play_live(
         self,
-        specs: Sequence[Spec],
-        given: Given,
+        specs: Sequence[RolloutSpec],
+        given: JobInputs,
         temperature: float,
         invariant: bool,
         on_done: Callable[[Rollout], None] | None,
@@ -315,7 +315,7 @@ class Context:
     async def _unless_stuck(
         self,
         runner: Runner,
-        specs: Sequence[Spec],
+        specs: Sequence[RolloutSpec],
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout] | None:
         """The rollouts; None where a stop was asked for and a reward keeps the step going."""

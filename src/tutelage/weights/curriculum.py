@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from tutelage.seeds import SeedTree
 
 STATE = "difficulty"
-"""The state's name in `State.phase_data`."""
+"""The state's name in `TrainingState.phase_data`."""
 
 MEMORY = 0.5
 """Weight of what was known of a task when it is seen again."""

@@ -11,25 +11,25 @@ import logging
 from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.rollouts.models import EngineModels
-from tutelage.rollouts.runner import Runner, Spec
+from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.given import Given
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.kinds import training
-from tutelage.weights.places import check_name_is_new, find_checkpoint, interrupted
+from tutelage.weights.paths import check_name_is_new, find_checkpoint, interrupted
 from tutelage.weights.reference import check_models
-from tutelage.weights.sft import Preview, preview
+from tutelage.weights.sft import SFTPreview, preview
 
 logger = logging.getLogger(__name__)
 
 
 def train(
-    resolved: Resolved, folder: RunFolder, progress: Progress, given: Given | None = None
+    resolved: Resolved, folder: RunFolder, progress: Progress, given: JobInputs | None = None
 ) -> JSON:
     """Run a training in a folder; returns what is in result.json. `given` is a Python agent to
     train, with its tasks.
@@ -45,7 +45,7 @@ def train(
 def resume(
     folder: RunFolder,
     progress: Progress,
-    given: Given | None = None,
+    given: JobInputs | None = None,
     *,
     allow_changes: bool = False,
 ) -> JSON:
@@ -64,7 +64,7 @@ def _check_place(resolved: Resolved) -> None:
         check_name_is_new(resolved)
 
 
-def dry_run(resolved: Resolved) -> Rollout | Preview:
+def dry_run(resolved: Resolved) -> Rollout | SFTPreview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written."""
     trainer = resolved.config.trainer
@@ -79,11 +79,13 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
         logger.warning(note)
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
-    spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
+    spec = RolloutSpec(
+        setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run")
+    )
     agent, limits = setting.agent(resolved.config.rollout.temperature), setting.limits("dry-run")
 
     async def play() -> list[Rollout]:
-        models = EngineModels(engine, setting.policy.codec)
+        models = EngineModelProvider(engine, setting.policy.codec)
         return await Runner(agent, models, limits, reward=setting.reward).run([spec])
 
     return asyncio.run(play())[0]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.fields import RunSettings
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
-from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
+from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_hash
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
+from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -31,10 +31,10 @@ from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, ToolSpec
 
 if TYPE_CHECKING:
-    from tutelage.runs.given import Given
-    from tutelage.weights.checkpoint import State
-    from tutelage.weights.context import Context
-    from tutelage.weights.setting import Setting
+    from tutelage.runs.job_inputs import JobInputs
+    from tutelage.weights.checkpoint import TrainingState
+    from tutelage.weights.context import TrainingContext
+    from tutelage.weights.inputs import TrainingInputs
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _JUDGE = "llm_judge"
 
 @register
 @dataclass
-class Weights(RunKind):
+class WeightTraining(RunKind):
     """Reinforcement learning, with a cold start before it and a control after it."""
 
     name: ClassVar[str] = WEIGHTS
@@ -51,23 +51,23 @@ class Weights(RunKind):
     finishes_step: ClassVar[bool] = True
 
     resolved: Resolved
-    given: Given | None = None
+    given: JobInputs | None = None
     """A Python agent to train, with its tasks."""
-    setting: Setting = field(init=False)
+    setting: TrainingInputs = field(init=False)
     """What it works with, once it is prepared; so are the next two."""
-    state: State = field(init=False)
+    state: TrainingState = field(init=False)
     tensors: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
     """Those of the checkpoint, empty without one."""
     loop: asyncio.Runner = field(init=False, default_factory=asyncio.Runner)
     """The event loop in which built-in agents play, from the first step to the end of the run."""
-    _ctx: Context = field(init=False)
+    _ctx: TrainingContext = field(init=False)
     _phase_began: float = 0.0
     _finished: RunFolder | None = None
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """The configuration of the folder. Raises `RunError` for the run of a Python agent."""
-        from tutelage.runs.given import check_python
+        from tutelage.runs.job_inputs import check_python
 
         check_python(folder)
         return cls(Resolved.from_json(folder.config.read_text()))
@@ -110,7 +110,7 @@ class Weights(RunKind):
     def difference(self, folder: RunFolder) -> str | None:
         """The keys that differ; a run is gone on with where `trainer.resume_mode` allows, and
         longer where its end is raised."""
-        from tutelage.weights.places import asks_for_more, changed_keys
+        from tutelage.weights.paths import asks_for_more, changed_keys
 
         changed = changed_keys(self.resolved, folder)
         if changed and not asks_for_more(changed):
@@ -126,7 +126,7 @@ class Weights(RunKind):
 
     def extends(self, folder: RunFolder) -> bool:
         """Whether it is to train longer than the run in the folder, or to keep more of it."""
-        from tutelage.weights.places import changed_keys
+        from tutelage.weights.paths import changed_keys
 
         return bool(changed_keys(self.resolved, folder))
 
@@ -146,18 +146,18 @@ class Weights(RunKind):
 
         prepare_training(self, folder, progress)
 
-    def make_setting(self, policy: Path | None = None) -> Setting:
+    def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
-        from tutelage.weights.setting import prepare
+        from tutelage.weights.inputs import prepare_rl
 
-        return prepare(self.resolved.config, policy, self.given)
+        return prepare_rl(self.resolved.config, policy, self.given)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
         config = self.resolved.config
         trainer = config.trainer
-        return Head(
+        return RunHeader(
             recipe=config.recipe,
             algorithm=config.algorithm.name,
             settings=config,
@@ -171,9 +171,9 @@ class Weights(RunKind):
 
     def begin(self, folder: RunFolder) -> None:
         """Keep the conditions of the machine, and the weights that an embedded policy has."""
-        from tutelage.weights.training import keep_start
+        from tutelage.weights.training import record_start
 
-        keep_start(self.setting, folder)
+        record_start(self.setting, folder)
 
     def open(self, run: Run) -> None:
         """Take over what the checkpoint has, and say what begins."""
@@ -201,7 +201,7 @@ class Weights(RunKind):
         if not checkpoint.complete(ctx.run.folder):
             ctx.save()
 
-        def bound(work: Callable[[Context], None]) -> Callable[[Run], None]:
+        def bound(work: Callable[[TrainingContext], None]) -> Callable[[Run], None]:
             return lambda run: work(ctx)
 
         return [(name, bound(work)) for name, work in phases_of(self.setting)]
@@ -215,12 +215,12 @@ class Weights(RunKind):
 
     def leave(self, phase: str) -> None:
         """Keep what later phases and the user need of a phase, in a checkpoint too."""
-        from tutelage.weights.training import keep_phase
+        from tutelage.weights.training import record_phase
 
         ctx = self._ctx
         self.state.seconds[phase] = ctx.clock.elapsed() - self._phase_began
         ctx.optimizer = None
-        keep_phase(ctx, phase)
+        record_phase(ctx, phase)
         self.state.results.setdefault("done", []).append(phase)
         ctx.save()
 
@@ -244,21 +244,21 @@ class Weights(RunKind):
 
 @register
 @dataclass
-class Supervised(Weights):
+class SupervisedTraining(WeightTraining):
     """Learning from demonstrations of the user's own, tested on tasks where there are some."""
 
     name: ClassVar[str] = SUPERVISED
 
-    def make_setting(self, policy: Path | None = None) -> Setting:
+    def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
-        from tutelage.weights.setting import prepare_sft
+        from tutelage.weights.inputs import prepare_sft
 
         return prepare_sft(self.resolved.config, policy, self.given)
 
 
-def training(resolved: Resolved, given: Given | None = None) -> Weights:
+def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:
     """The training that a configuration asks for. `given` is a Python agent to train."""
-    kinds = {kind.name: kind for kind in (Weights, Supervised)}
+    kinds = {kind.name: kind for kind in (WeightTraining, SupervisedTraining)}
     return kinds[resolved.kind](resolved, given)
 
 
@@ -297,5 +297,5 @@ def _base(files: RunFiles) -> str:
 
 def _base_mark(files: RunFiles) -> str | None:
     path = files.section("model").get("path")
-    found = folder_mark(Path(str(path)) if path else files.run.checkpoints / "initial")
+    found = folder_hash(Path(str(path)) if path else files.run.checkpoints / "initial")
     return found or (f"model:{path}" if path else None)

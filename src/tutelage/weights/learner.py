@@ -8,8 +8,8 @@ taken between two steps has all of it. The parts are `batch.py`, `critic.py`, `r
 
 Several policies may learn from the same rollouts, each from its own calls. Every policy has its own
 weights, optimizer and rows; they share tasks, rewards and groups. One in whose rollouts nobody
-spoke for it learns nothing from a step. `loop.py` drives them as `Learners`; most runs have only
-the main one.
+spoke for it learns nothing from a step. `loop.py` drives them as `MultiPolicyLearner`; most runs
+have only the main one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, RunError
-from tutelage.policy.model import Policy, load
+from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
@@ -32,7 +32,7 @@ from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
-from tutelage.weights.reference import Reference
+from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.update import trainer_logp, update_policy
 
 
@@ -46,7 +46,7 @@ class Learner:
         numerics: Numerics,
         *,
         critic: Critic | None = None,
-        reference: Reference | None = None,
+        reference: ReferencePolicy | None = None,
         name: str = POLICY,
     ) -> None:
         """`name` says whose calls it learns from (`Call.policy`)."""
@@ -132,7 +132,7 @@ class Learner:
             part.load_state_dict(state_dict[name])
 
 
-class Learners:
+class MultiPolicyLearner:
     """A main learner, and learners of further policies by name."""
 
     def __init__(self, main: Learner, others: Mapping[str, Learner]) -> None:
@@ -198,13 +198,13 @@ def make_learner(
     critic = None
     if has_critic(config):
         path = config.critic.model.path
-        source = policy.copy() if path is None else load(path, device=policy.device)
+        source = policy.copy() if path is None else load_policy(path, device=policy.device)
         if config.model.enable_gradient_checkpointing:
             source.network.recompute()
         critic = Critic(ValueModel(source.network), config)
     reference = None
     if config.needs_reference:
-        reference = Reference(_starting(policy, config, fresh, start), config)
+        reference = ReferencePolicy(_starting(policy, config, fresh, start), config)
     return Learner(policy, config, numerics, critic=critic, reference=reference, name=name)
 
 
@@ -213,7 +213,7 @@ def _starting(
 ) -> Policy:
     """The reference: a model of its own, or the policy that training started from."""
     if config.ref.path is not None:
-        return load(config.ref.path, device=policy.device)
+        return load_policy(config.ref.path, device=policy.device)
     if fresh or start is not None:
         return policy.copy(None if fresh else start)
     if config.model.path is None:
@@ -221,4 +221,4 @@ def _starting(
             "a KL from the starting policy is on, but this checkpoint kept no starting policy; "
             "name a reference with ref.path"
         )
-    return load(config.model.path, device=policy.device)
+    return load_policy(config.model.path, device=policy.device)

@@ -14,26 +14,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tutelage.config import RunConfig
-from tutelage.weights.context import Context
-from tutelage.weights.learner import Learners
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.learner import MultiPolicyLearner
 from tutelage.weights.recording import StepRecorder
-from tutelage.weights.sampling import Groups, play_groups
+from tutelage.weights.sampling import RolloutGroups, play_groups
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
     """What a step of a phase works with."""
 
-    ctx: Context
+    ctx: TrainingContext
     phase: str
     config: RunConfig
     """The run's configuration, or that of its control, which has another estimator."""
-    learners: Learners
+    learners: MultiPolicyLearner
     recorder: StepRecorder
     limit: int | None
     """How many steps there will be, where that is known."""
 
-    def step(self, number: int) -> tuple[Groups, dict[str, float]]:
+    def step(self, number: int) -> tuple[RolloutGroups, dict[str, float]]:
         """Train on fresh rollouts; returns their groups, and the metrics of the update."""
         seeds = self.ctx.setting.seeds.child(self.phase, number, "update")
         groups = play_groups(self.ctx, self.phase, number, self.config)

@@ -26,17 +26,17 @@ from tutelage.algorithms.rl import (
 )
 from tutelage.config import RunConfig
 from tutelage.config.rl import PolicyLossConfig
-from tutelage.policy.network import Scores
+from tutelage.policy.network import TokenScores
 from tutelage.weights.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MicroBatchReport:
     """What one micro-batch tells: its rows and what was said of their tokens, its share of each
     term of the loss before the coefficients, the policy loss's metrics, and the sampler's error."""
 
     rows: list[int]
-    scores: Scores
+    scores: TokenScores
     metrics: dict[str, Tensor]
     policy: Tensor
     kl: Tensor
@@ -46,13 +46,13 @@ class Report:
 
 
 def rows_loss(
-    scores: Scores,
+    scores: TokenScores,
     batch: Batch,
     numbers: list[int],
     config: RunConfig,
     denominator: float,
     selection_BT: Tensor | None,
-) -> tuple[Tensor, Report]:
+) -> tuple[Tensor, MicroBatchReport]:
     """The loss of the rows with these numbers, and what to report of them. `denominator` is the
     optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
     actor = config.actor
@@ -95,7 +95,7 @@ def rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
     gap_K = (scores.logp_K - sampled[where]).detach()
-    return value, Report(
+    return value, MicroBatchReport(
         rows=numbers,
         scores=scores.detached(),
         metrics=metrics,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutelage.rollouts.runner import Spec
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.statistics.outcome import Evaluation, summarise
 from tutelage.types import JSON, Mode, Rollout, Task
-from tutelage.weights.context import Context
+from tutelage.weights.context import TrainingContext
 
 
 def measure(
-    ctx: Context,
+    ctx: TrainingContext,
     tasks: Sequence[Task],
     label: str,
     *,
@@ -30,7 +30,7 @@ def measure(
     state = ctx.state
     seeds = ctx.setting.seeds.child("evaluation", label, state.tick)
     specs = [
-        Spec(task, mode, task.id, 0, seeds.child(i), state.tick, label)
+        RolloutSpec(task, mode, task.id, 0, seeds.child(i), state.tick, label)
         for i, task in enumerate(tasks)
     ]
     done = 0
@@ -44,8 +44,12 @@ def measure(
     return summarise(played, ctx.success, ctx.kind)
 
 
-def glance(
-    ctx: Context, tasks: Sequence[Task], label: str, temperature: float, values: dict[str, float]
+def quick_eval(
+    ctx: TrainingContext,
+    tasks: Sequence[Task],
+    label: str,
+    temperature: float,
+    values: dict[str, float],
 ) -> Evaluation:
     """A quick measurement on validation tasks, within a phase, whose `values` get its metrics.
 
@@ -65,7 +69,7 @@ def _metrics(found: JSON, split: str, name: str) -> dict[str, float]:
     return {key: value for key, value in told.items() if value is not None}
 
 
-def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
+def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool = False) -> None:
     """The phase that measures test tasks, sampled and greedy, and keeps what it found: in the
     result, and as metrics (`test/success_sampled`; `val/...` where validation has the same tasks).
     """

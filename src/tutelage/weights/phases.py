@@ -1,9 +1,9 @@
 """What the training phases share: their names, when they end, and what happens after each step.
 
 A phase is a loop over steps that can stop after any step and go on later: what it needs to know is
-in `State.phase_step` and `State.phase_data`, and every draw is addressed by the seed tree. The
-phases are `measure.py`, `cold_start.py`, `sft.py`, and `rl.py` with its control; `training.py` puts
-them in order.
+in `TrainingState.phase_step` and `TrainingState.phase_data`, and every draw is addressed by the
+seed tree. The phases are `measure.py`, `cold_start.py`, `sft.py`, and `rl.py` with its control;
+`training.py` puts them in order.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
 from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import BEST, State
-from tutelage.weights.context import Context
-from tutelage.weights.setting import Setting
+from tutelage.weights.checkpoint import BEST, TrainingState
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
@@ -25,7 +25,7 @@ COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 T = TypeVar("T", bound="Stateful")
 
 
-def step_limit(setting: Setting) -> int | None:
+def step_limit(setting: TrainingInputs) -> int | None:
     """Training steps, where the configuration bounds them; an epoch of examples ends with its last
     row."""
     trainer, size = setting.config.trainer, setting.config.data.train_batch_size
@@ -36,12 +36,12 @@ def step_limit(setting: Setting) -> int | None:
     return max(1, trainer.total_epochs * len(setting.tasks.train) // size)
 
 
-def seconds_left(ctx: Context) -> float | None:
+def seconds_left(ctx: TrainingContext) -> float | None:
     minutes = ctx.setting.config.trainer.minutes
     return None if minutes is None else max(0.0, 60 * minutes - ctx.clock.elapsed())
 
 
-def ended(ctx: Context, phase: str, limit: int | None) -> bool:
+def ended(ctx: TrainingContext, phase: str, limit: int | None) -> bool:
     """Whether a phase is over; a decision by the clock is recorded, and honoured on resume."""
     state = ctx.state
     if limit is not None and state.phase_step >= limit:
@@ -58,7 +58,7 @@ def ended(ctx: Context, phase: str, limit: int | None) -> bool:
     return False
 
 
-def reason_to_end(setting: Setting, state: State, seconds: float) -> str | None:
+def reason_to_end(setting: TrainingInputs, state: TrainingState, seconds: float) -> str | None:
     """The key that ends a training that is so far, None where it goes on."""
     trainer, limit = setting.config.trainer, step_limit(setting)
     if limit is not None and state.phase_step >= limit:
@@ -73,13 +73,13 @@ def reason_to_end(setting: Setting, state: State, seconds: float) -> str | None:
     return f"trainer.{key}={getattr(trainer, key)}"
 
 
-def _solved(setting: Setting, state: State) -> bool:
+def _solved(setting: TrainingInputs, state: TrainingState) -> bool:
     """Whether validation has found the success that ends training."""
     solved, wanted = state.phase_data.get("solved"), setting.config.trainer.stop_at_success
     return solved is not None and wanted is not None and solved >= wanted
 
 
-def restore(ctx: Context, trained: T) -> T:
+def restore(ctx: TrainingContext, trained: T) -> T:
     """Give what a phase trains the state of the checkpoint, when this phase was under way."""
     saved = ctx.kept.pop("optimizer", None)
     if saved is not None and ctx.state.phase_step > 0:
@@ -87,7 +87,7 @@ def restore(ctx: Context, trained: T) -> T:
     return trained
 
 
-def end_step(ctx: Context, phase: str, values: dict[str, float]) -> None:
+def end_step(ctx: TrainingContext, phase: str, values: dict[str, float]) -> None:
     """Log a step, checkpoint when it is time, stop when asked."""
     trim_memory()
     values["time/elapsed"] = ctx.clock.elapsed()
@@ -99,14 +99,14 @@ def end_step(ctx: Context, phase: str, values: dict[str, float]) -> None:
     ctx.check_stop()
 
 
-def end_training(ctx: Context) -> None:
+def end_training(ctx: TrainingContext) -> None:
     """Checkpoint the last step, from where training goes on when it is given more steps."""
     last = checkpoint.place(ctx.run.folder, ctx.state)
     if ctx.state.phase_step > 0 and last not in checkpoint.complete(ctx.run.folder):
         ctx.save()
 
 
-def note_best(ctx: Context, value: float) -> None:
+def note_best(ctx: TrainingContext, value: float) -> None:
     """Keep in mind the step that did best in validation; its checkpoint stays."""
     best = ctx.state.results.get(BEST)
     if best is None or value > best["value"]:

@@ -22,7 +22,7 @@ from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
-from tutelage.policy.network import AtTokens
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.weights.batch import Batch
@@ -30,7 +30,7 @@ from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.scoring import by_token, logp_of
 
 
-class Reference:
+class ReferencePolicy:
     """A frozen policy and the price of leaving it."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
@@ -100,12 +100,12 @@ def _full_kl(
     """The exact KL of the policy from the reference at each trained token, [B, T]."""
     warm = config.rollout.temperature
 
-    def ask(some: list[Row]) -> AtTokens:
+    def ask(some: list[Row]) -> TokenTensors:
         reference_KV = reference.network.distribution(some, warm, dtype)
         scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
         kl_K = scores.full_kl_K
         assert kl_K is not None, "the network was given the reference's distribution"
-        return AtTokens(kl_K, scores.rows_K, scores.columns_K)
+        return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
 
     return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
 

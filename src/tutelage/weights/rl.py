@@ -23,10 +23,10 @@ from tutelage.config import RunConfig
 from tutelage.resources import POLICY
 from tutelage.runs import findings, health
 from tutelage.runs.metrics import rollout_metrics
-from tutelage.weights.context import Context
-from tutelage.weights.learner import Learners, make_learner
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.learner import MultiPolicyLearner, make_learner
 from tutelage.weights.loop import TrainingLoop
-from tutelage.weights.measure import glance
+from tutelage.weights.measure import quick_eval
 from tutelage.weights.phases import (
     CONTROL,
     RL,
@@ -44,7 +44,7 @@ ESTIMATOR = "control_estimator"
 """Where the result has the name of the estimator."""
 
 
-def run_rl(ctx: Context) -> None:
+def run_rl(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     limit = step_limit(ctx.setting)
     ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
@@ -52,7 +52,9 @@ def run_rl(ctx: Context) -> None:
     end_training(ctx)
 
 
-def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
+def _run_steps(
+    ctx: TrainingContext, phase: str, config: RunConfig, over: Callable[[], bool]
+) -> None:
     """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
     another estimator."""
     state, limit = ctx.state, step_limit(ctx.setting)
@@ -87,7 +89,7 @@ def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], b
         end_step(ctx, phase, values)
 
 
-def _tell_health(ctx: Context, steps: Sequence[Mapping[str, float]]) -> None:
+def _tell_health(ctx: TrainingContext, steps: Sequence[Mapping[str, float]]) -> None:
     """Say at once what is wrong with the training, and keep it for the result."""
     config = ctx.setting.config
     limits = (
@@ -106,7 +108,7 @@ def _tell_health(ctx: Context, steps: Sequence[Mapping[str, float]]) -> None:
         ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
 
 
-def _learners(ctx: Context, config: RunConfig) -> Learners:
+def _learners(ctx: TrainingContext, config: RunConfig) -> MultiPolicyLearner:
     """The learners, in the state of the checkpoint when the phase was under way."""
     setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
@@ -122,10 +124,10 @@ def _learners(ctx: Context, config: RunConfig) -> Learners:
         make_learner(policy, config, numerics, fresh=fresh, start=starts.get(name), name=name)
         for name, policy in {POLICY: setting.policy, **setting.others}.items()
     )
-    return restore(ctx, Learners(main, dict(zip(setting.others, others, strict=True))))
+    return restore(ctx, MultiPolicyLearner(main, dict(zip(setting.others, others, strict=True))))
 
 
-def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
+def _validate(ctx: TrainingContext, phase: str, values: dict[str, float]) -> None:
     """Every `test_freq` steps: held-out success, sampled and greedy; the end when it is solved."""
     trainer, state = ctx.setting.config.trainer, ctx.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
@@ -133,8 +135,8 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
-    found = glance(ctx, tasks, f"{phase}/sampled", warm, values)
-    glance(ctx, tasks, f"{phase}/greedy", 0.0, values)
+    found = quick_eval(ctx, tasks, f"{phase}/sampled", warm, values)
+    quick_eval(ctx, tasks, f"{phase}/greedy", 0.0, values)
     if found.mean_reward is not None:
         values["val/reward/mean"] = found.mean_reward
         if phase == RL:
@@ -156,7 +158,7 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
 # ---------------------------------------------------------------- the control
 
 
-def run_control(ctx: Context) -> None:
+def run_control(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     state, steps = ctx.state, ctx.state.results["rl_steps"]
     if "begun" not in state.phase_data:
@@ -175,7 +177,7 @@ def run_control(ctx: Context) -> None:
     _run_steps(ctx, CONTROL, config, lambda: state.phase_step >= steps)
 
 
-def give_back(ctx: Context) -> None:
+def return_weights(ctx: TrainingContext) -> None:
     """Put the trained weights back into the objects that a caller handed over."""
     if "trained" in ctx.kept:
         trained = ctx.kept.pop("trained")
@@ -190,7 +192,9 @@ def _estimator_of(config: RunConfig, *, graded: bool) -> str:
     return "best_of_n" if graded and config.agent.num_chains > 1 else "raft"
 
 
-def _load(ctx: Context, main: dict[str, Tensor], others: dict[str, dict[str, Tensor]]) -> None:
+def _load(
+    ctx: TrainingContext, main: dict[str, Tensor], others: dict[str, dict[str, Tensor]]
+) -> None:
     setting = ctx.setting
     setting.policy.load_tensors(main)
     setting.policy.version += 1

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
-from tutelage.rollouts.runner import Spec
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.seeds import SeedTree
 from tutelage.types import Mode, Rollout, Task
 from tutelage.weights import curriculum
-from tutelage.weights.context import Context
+from tutelage.weights.context import TrainingContext
 from tutelage.weights.phases import RL
 
 BASELINE, REFILL = "baseline", "refill"
@@ -27,7 +27,7 @@ BASELINE, REFILL = "baseline", "refill"
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RolloutGroups:
     """What one step learns from, and what it cost."""
 
     rollouts: list[Rollout]
@@ -39,7 +39,7 @@ class Groups:
     metrics: dict[str, float]
 
 
-def play_groups(ctx: Context, phase: str, step: int, config: RunConfig) -> Groups:
+def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) -> RolloutGroups:
     """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
     start = time.perf_counter()
     size, rule = config.data.train_batch_size, config.algorithm.filter_groups
@@ -71,7 +71,7 @@ def play_groups(ctx: Context, phase: str, step: int, config: RunConfig) -> Group
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
         chosen = [group for group in chosen if group[0].group in baselines]
     metrics["time/rollout"] = time.perf_counter() - start
-    return Groups(_flat(chosen), _flat(every), baselines, metrics)
+    return RolloutGroups(_flat(chosen), _flat(every), baselines, metrics)
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
@@ -102,7 +102,7 @@ def _choose(every: Sequence[list[Rollout]], size: int) -> list[list[Rollout]]:
     return [every[i] for i in sorted(ranked[:size])]
 
 
-def _draw(ctx: Context, step: int, count: int, fill: int) -> list[Task]:
+def _draw(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
     """Fresh tasks: the first draw of a step (`fill` 0), or one that replaces flat groups. The
     control takes the same ones."""
     setting, data = ctx.setting, ctx.setting.config.data
@@ -121,12 +121,12 @@ def _draw(ctx: Context, step: int, count: int, fill: int) -> list[Task]:
 
 
 def _specs(
-    ctx: Context, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
-) -> list[Spec]:
+    ctx: TrainingContext, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
+) -> list[RolloutSpec]:
     """The rollouts of some tasks, each at its place in the step."""
     setting = ctx.setting
     return [
-        Spec(
+        RolloutSpec(
             task,
             Mode.TRAIN,
             f"{phase}/{step}/{place}",
@@ -145,7 +145,7 @@ def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
 
 
 def _baselines(
-    ctx: Context,
+    ctx: TrainingContext,
     phase: str,
     step: int,
     tasks: dict[int, Task],
@@ -154,18 +154,18 @@ def _baselines(
     """The reward of one greedy rollout for each group; one that was lost gives none."""
     setting = ctx.setting
     size = setting.config.agent.num_chains
-    specs: list[Spec] = []
+    specs: list[RolloutSpec] = []
     for group in groups:
         place = int(group[0].group.rsplit("/", 1)[1])
         seeds = setting.seeds.child(phase, step, place, "greedy")
         name, tick = group[0].group, ctx.state.tick
-        specs.append(Spec(tasks[place], Mode.TRAIN, name, size, seeds, tick, BASELINE))
+        specs.append(RolloutSpec(tasks[place], Mode.TRAIN, name, size, seeds, tick, BASELINE))
     greedy = ctx.play(specs, 0.0)
     return {r.group: r.reward.value for r in greedy if r.reward is not None}, greedy
 
 
 def _remember(
-    ctx: Context, placed: Sequence[tuple[int, Task]], groups: Sequence[Sequence[Rollout]]
+    ctx: TrainingContext, placed: Sequence[tuple[int, Task]], groups: Sequence[Sequence[Rollout]]
 ) -> None:
     """Take what was seen of the tasks into the curriculum's state."""
     if ctx.setting.config.data.sampling != "difficulty":

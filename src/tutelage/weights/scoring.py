@@ -16,13 +16,15 @@ from torch import Tensor
 
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
-from tutelage.policy.network import AtTokens
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 
 
 @torch.no_grad()
-def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], AtTokens]) -> Tensor:
+def by_token(
+    rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], TokenTensors]
+) -> Tensor:
     """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
     for chosen in plan_micro_batches(rows, max_tokens):
@@ -35,9 +37,9 @@ def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], At
 def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype) -> Tensor:
     """Log-probabilities at the sampling temperature, [B, T]."""
 
-    def ask(some: list[Row]) -> AtTokens:
+    def ask(some: list[Row]) -> TokenTensors:
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
-        return AtTokens(scores.logp_K, scores.rows_K, scores.columns_K)
+        return TokenTensors(scores.logp_K, scores.rows_K, scores.columns_K)
 
     count = config.rollout.log_prob_micro_batch_size_per_gpu
     budget = count and count * max(len(r.ids) for r in rows)

@@ -1,6 +1,6 @@
 """`train sft`: supervised training on demonstrations of the user's own.
 
-Token rows come from files (`setting.py`). A step draws a batch of them in shuffled epochs, each
+Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, each
 draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
 after any kill as if nothing had been. The step itself is `cold_start.py`'s: mean negative
 log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
@@ -20,8 +20,9 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.types import JSON
 from tutelage.weights import cold_start
-from tutelage.weights.checkpoint import State
-from tutelage.weights.context import Context
+from tutelage.weights.checkpoint import TrainingState
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.inputs import SFTDataset, TrainingInputs
 from tutelage.weights.optim import learning_rate_share, make_optimizer
 from tutelage.weights.phases import (
     SFT,
@@ -34,14 +35,13 @@ from tutelage.weights.phases import (
     step_limit,
 )
 from tutelage.weights.sampling import epoch_places
-from tutelage.weights.setting import Lessons, Setting
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 """What the phase remembers of its steps: passes over the examples, tokens from which it learned,
 and the loss of the first and of the last batch."""
 
 
-def run_sft(ctx: Context) -> None:
+def run_sft(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     setting, state = ctx.setting, ctx.state
     lessons, config = setting.lessons, setting.config
@@ -96,13 +96,13 @@ def run_sft(ctx: Context) -> None:
         state.results["val_loss_after"] = _loss_of(setting, lessons.val)
 
 
-def learned(state: State) -> JSON:
+def learned(state: TrainingState) -> JSON:
     """What the phase has done so far, for `result.json`."""
     return {name: state.phase_data[name] for name in LEARNED if name in state.phase_data}
 
 
 @torch.no_grad()
-def _loss_of(setting: Setting, rows: Sequence[Row]) -> float:
+def _loss_of(setting: TrainingInputs, rows: Sequence[Row]) -> float:
     """Mean negative log-likelihood of the rows' trained tokens, in nats."""
     policy, dtype = setting.policy, setting.choice.cold_start.dtype
     total = 0.0
@@ -115,7 +115,7 @@ def _loss_of(setting: Setting, rows: Sequence[Row]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class SFTPreview:
     """What a run would learn, without learning it."""
 
     rows: int
@@ -130,13 +130,13 @@ class Preview:
     """The first demonstration as the model sees it, in pieces, and which of them are trained."""
 
 
-def preview(setting: Setting, lessons: Lessons) -> Preview:
+def preview(setting: TrainingInputs, lessons: SFTDataset) -> SFTPreview:
     """What the first demonstration looks like, and how much there is."""
     first, train = lessons.train[0], lessons.train
     decode = setting.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)
     groups = itertools.groupby(pairs, key=lambda pair: bool(pair[1]))
-    return Preview(
+    return SFTPreview(
         rows=len(train),
         tokens=sum(len(row.ids) for row in train),
         trained=sum(sum(row.mask) for row in train),

@@ -22,26 +22,26 @@ from tutelage.runs.figures import read_object
 from tutelage.runs.findings import warnings_of
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.lifecycle import Run
-from tutelage.runs.measured import written
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import Clock
+from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.store import Store
 from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import BEST, State
+from tutelage.weights.checkpoint import BEST, TrainingState
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
-from tutelage.weights.context import Context
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure_before_or_after
+from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.phases import COLD, CONTROL, RL, SFT, reason_to_end, step_limit
-from tutelage.weights.places import find_checkpoint
 from tutelage.weights.reference import check_models
-from tutelage.weights.rl import ESTIMATOR, give_back, run_control, run_rl
-from tutelage.weights.setting import Setting
+from tutelage.weights.rl import ESTIMATOR, return_weights, run_control, run_rl
 from tutelage.weights.sft import LEARNED, learned, run_sft
 
 if TYPE_CHECKING:
-    from tutelage.weights.kinds import Weights
+    from tutelage.weights.kinds import WeightTraining
 
 BEFORE, AFTER, AFTER_CONTROL = "before", "after", "after_control"
 EVALUATIONS = {
@@ -59,13 +59,13 @@ EVALUATIONS = {
 STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """What `result.json` calls the steps of a phase."""
 
-Work = tuple[str, Callable[[Context], None]]
+Work = tuple[str, Callable[[TrainingContext], None]]
 
 
 # ---------------------------------------------------------------- what it works with
 
 
-def prepare_training(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+def prepare_training(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
     """Read what a run needs: tasks, tools, reward and policy."""
     if folder.config.is_file():
         _go_on(asked, folder, progress)
@@ -78,7 +78,7 @@ def _initial(folder: RunFolder) -> Path:
     return folder.checkpoints / "initial"
 
 
-def keep_start(setting: Setting, folder: RunFolder) -> None:
+def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     """Keep the conditions of the machine, and the weights that an embedded policy has."""
     write_json(folder.conditions, machine.conditions(setting.choice))
     if setting.config.model.path is None:
@@ -86,11 +86,11 @@ def keep_start(setting: Setting, folder: RunFolder) -> None:
         checkpoint.seal(_initial(folder))
 
 
-def _begin_anew(asked: Weights, folder: RunFolder) -> None:
+def _begin_anew(asked: WeightTraining, folder: RunFolder) -> None:
     """Read what a new run needs. With `resume_path` it goes on from a checkpoint of another run,
     which stays as it is."""
     config = asked.resolved.config
-    asked.state, trainer = checkpoint.State(), config.trainer
+    asked.state, trainer = checkpoint.TrainingState(), config.trainer
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         place = find_checkpoint(Path(trainer.resume_from_path))
         asked.state, asked.tensors = checkpoint.load(place)
@@ -104,7 +104,7 @@ def _begin_anew(asked: Weights, folder: RunFolder) -> None:
         asked.given.record(folder, asked.setting.tasks.splits)
 
 
-def _check_something_is_left(path: str, setting: Setting, state: State) -> None:
+def _check_something_is_left(path: str, setting: TrainingInputs, state: TrainingState) -> None:
     """Raise `RunError` where the training of a checkpoint has ended, so that only measurements
     would follow."""
     limit, trained = step_limit(setting), state.phase in checkpoint.TRAINED
@@ -121,7 +121,7 @@ def _check_something_is_left(path: str, setting: Setting, state: State) -> None:
         )
 
 
-def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
     """Read what a run has that was begun, from its last complete checkpoint."""
     first, kept = _initial(folder), checkpoint.complete(folder)
     if first.is_dir():
@@ -134,7 +134,7 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
         asked.given.record(folder, setting.tasks.splits)
-    asked.state = checkpoint.State()
+    asked.state = checkpoint.TrainingState()
     more = asked.extends(folder)
     if more:
         _rewind(asked, folder, progress)
@@ -146,13 +146,13 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     if kept or folder.conditions.is_file():
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
     else:
-        keep_start(setting, folder)
+        record_start(setting, folder)
     _cut_records(asked.state, folder, progress)
     at = asked.state.phase or "the start"
     progress.note(f"resumed at step {asked.state.phase_step} of {at}")
 
 
-def _rewind(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+def _rewind(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
     """Go back to the last step of training, from where a run that has ended is trained further.
 
     Raises `RunError` where its checkpoint is gone, or nothing more is asked for. A kill in between
@@ -183,7 +183,7 @@ def _rewind(asked: Weights, folder: RunFolder, progress: Progress) -> None:
         write_text(folder.events, "".join(json.dumps(event) + "\n" for event in left))
 
 
-def _say_schedule(setting: Setting, state: State, progress: Progress) -> None:
+def _say_schedule(setting: TrainingInputs, state: TrainingState, progress: Progress) -> None:
     """Say where a learning rate that fell towards the first end is not that of a longer run."""
     config = setting.config
     rates = {"actor.optim": config.actor.optim, "critic.optim": config.critic.optim}
@@ -210,7 +210,7 @@ def _check_start(first: Path) -> None:
         ) from error
 
 
-def _check_phases(state: State) -> None:
+def _check_phases(state: TrainingState) -> None:
     """Raise `RunError` for a state that names a phase that there is not."""
     known = {"", COLD, SFT, BEFORE, RL, AFTER, CONTROL, AFTER_CONTROL}
     if unknown := {state.phase, *state.results.get("done", ())} - known:
@@ -232,7 +232,7 @@ def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> Non
     write_json(folder.conditions, now)
 
 
-def _cut_records(state: State, folder: RunFolder, progress: Progress) -> None:
+def _cut_records(state: TrainingState, folder: RunFolder, progress: Progress) -> None:
     """Cut metrics and events to what the checkpoint knows of; say what is missing of it."""
     there, counted = len(folder.read_metrics()), state.metrics_lines
     if there < counted:
@@ -245,10 +245,10 @@ def _cut_records(state: State, folder: RunFolder, progress: Progress) -> None:
     keep_lines(folder.events, len(folder.read_events()))
 
 
-def begin_context(asked: Weights, run: Run) -> Context:
+def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
     setting, state, tensors = asked.setting, asked.state, asked.tensors
-    ctx = Context(
+    ctx = TrainingContext(
         run=run,
         setting=setting,
         state=state,
@@ -276,7 +276,7 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
     return out
 
 
-def _facts(setting: Setting, folder: RunFolder) -> dict[str, str]:
+def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
     given = setting.given
     source = setting.config.model.path or f"embedded {setting.config.model.size}"
@@ -293,16 +293,16 @@ def _facts(setting: Setting, folder: RunFolder) -> dict[str, str]:
 # ---------------------------------------------------------------- the phases
 
 
-def phases_of(setting: Setting) -> list[Work]:
+def phases_of(setting: TrainingInputs) -> list[Work]:
     """What a configuration asks for, in order."""
     return _supervised(setting) if setting.lessons is not None else _rewarded(setting)
 
 
-def _measure(name: str, *, no_tools: bool = False) -> Callable[[Context], None]:
+def _measure(name: str, *, no_tools: bool = False) -> Callable[[TrainingContext], None]:
     return lambda ctx: measure_before_or_after(ctx, name, no_tools=no_tools)
 
 
-def _supervised(setting: Setting) -> list[Work]:
+def _supervised(setting: TrainingInputs) -> list[Work]:
     """Learning from demonstrations of the user's own."""
     if not setting.tasks.test:
         return [(SFT, run_sft)]
@@ -311,7 +311,7 @@ def _supervised(setting: Setting) -> list[Work]:
     return [*first, (SFT, run_sft), (AFTER, _measure("after"))]
 
 
-def _rewarded(setting: Setting) -> list[Work]:
+def _rewarded(setting: TrainingInputs) -> list[Work]:
     """A cold start where there is something to show, then learning from rewards."""
     config = setting.config
     out: list[Work] = []
@@ -331,7 +331,7 @@ def _rewarded(setting: Setting) -> list[Work]:
     return out
 
 
-def keep_phase(ctx: Context, name: str) -> None:
+def record_phase(ctx: TrainingContext, name: str) -> None:
     """Keep what later phases and the user need of a phase."""
     state = ctx.state
     if name in STEPS:
@@ -339,12 +339,12 @@ def keep_phase(ctx: Context, name: str) -> None:
     if name == SFT:
         state.results |= learned(state)
     if name == AFTER_CONTROL:
-        give_back(ctx)
+        return_weights(ctx)
     if name in (AFTER, SFT):
         _save_policies(ctx.setting, ctx.run.folder)
 
 
-def _save_policies(setting: Setting, folder: RunFolder) -> None:
+def _save_policies(setting: TrainingInputs, folder: RunFolder) -> None:
     policy, source = setting.policy, setting.config.model.path
     policy.save(folder.policy, replace=True)
     if source is not None:
@@ -356,7 +356,7 @@ def _save_policies(setting: Setting, folder: RunFolder) -> None:
 # ---------------------------------------------------------------- the end
 
 
-def outcome(ctx: Context, status: str) -> JSON:
+def outcome(ctx: TrainingContext, status: str) -> JSON:
     """The outcome in numbers, as in result.json."""
     state, setting = ctx.state, ctx.setting
     config, found = setting.config, dict(state.results)
@@ -395,5 +395,5 @@ def outcome(ctx: Context, status: str) -> JSON:
     out |= {name: found[name] for name in told if name in found}
     out["graded"] = ctx.kind.graded
     for label, name in EVALUATIONS.items():
-        out |= written(name, found.get(label), ctx.kind)
+        out |= evaluation_keys(name, found.get(label), ctx.kind)
     return out

@@ -31,7 +31,7 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.loss import Report, options_of, rows_loss
+from tutelage.weights.loss import MicroBatchReport, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
 from tutelage.weights.scoring import logp_of
 
@@ -58,10 +58,10 @@ def update_policy(
     `kl/rollout` compare sampler and trainer before the first optimizer step, on the trained tokens
     that were scored; `kl/update` compares the policy before and after.
     """
-    if batch.trainer_logp_BT is None and not tells_itself(config, numerics):
+    if batch.trainer_logp_BT is None and not single_pass_logprobs(config, numerics):
         batch = replace(batch, trainer_logp_BT=trainer_logp(policy, batch, config, numerics))
     batch = replace(batch, weights_BT=_weights(batch, config))
-    reports: list[list[Report]] = []
+    reports: list[list[MicroBatchReport]] = []
     norms: list[float] = []
     per_epoch = 0
     for epoch in range(config.actor.ppo_epochs):
@@ -98,7 +98,7 @@ def _distance(
     return {"kl/update": float(gap_BT[batch.mask_BT[few, :width]].mean())}
 
 
-def _with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Batch:
+def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunConfig) -> Batch:
     """A batch with what the passes of its first epoch said of each trained token: log-probabilities
     before the step, entropies, and importance weights where a correction is on."""
     logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
@@ -133,7 +133,7 @@ def trainer_logp(policy: Policy, batch: Batch, config: RunConfig, numerics: Nume
     return logp_of(policy, batch.rows, config, numerics.dtype)
 
 
-def tells_itself(config: RunConfig, numerics: Numerics) -> bool:
+def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
     """Whether the only optimizer step's forward pass says what the trainer says before the update:
     then a pass of its own over every row is saved. Not where something needs those numbers for the
     whole batch before it is cut."""
@@ -165,7 +165,7 @@ def _gradient(
     numerics: Numerics,
     seeds: SeedTree,
     reference: Policy | None,
-) -> list[Report]:
+) -> list[MicroBatchReport]:
     """Accumulate the gradient of one optimizer batch."""
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
     owners = [batch.rollouts_B[b] for b in part]
@@ -184,7 +184,7 @@ def _gradient(
         plan = _together(plan, [batch.rollouts_B[b] for b in live])
     selection_BT = _selection(batch, part, config, seeds)
 
-    def loss(chosen: list[int]) -> tuple[Tensor, Report]:
+    def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
         numbers = [live[i] for i in chosen]
         some = [rows[b] for b in numbers]
         warm, dtype = config.rollout.temperature, numerics.dtype
@@ -242,7 +242,7 @@ def _selection(batch: Batch, part: list[int], config: RunConfig, seeds: SeedTree
 
 
 def _summary(
-    steps: list[list[Report]], norms: list[float], batch: Batch, config: RunConfig
+    steps: list[list[MicroBatchReport]], norms: list[float], batch: Batch, config: RunConfig
 ) -> dict[str, float]:
     """Metrics over all optimizer steps of a batch, averaged by tokens."""
     actor, reports, first = config.actor, [r for found in steps for r in found], steps[0]

@@ -16,17 +16,17 @@ from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
     Content,
-    Function,
-    Given,
+    FunctionTool,
     Items,
-    Request,
+    RequestObject,
+    RequestReader,
     missing,
     read,
     reply_schema,
     tool_specs,
 )
+from tutelage.gateway.errors import invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.problems import invalid
 from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
@@ -36,7 +36,7 @@ MAX_CHOICES = 128
 
 class _Tool(BaseModel):
     type: Literal["function"]
-    function: Function
+    function: FunctionTool
 
 
 class _CalledFunction(BaseModel):
@@ -50,7 +50,7 @@ class _ToolCall(BaseModel):
     function: _CalledFunction
 
 
-class _Message(Given):
+class _Message(RequestObject):
     harmless = ("annotations", "reasoning", "reasoning_content", "reasoning_details")
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -60,7 +60,7 @@ class _Message(Given):
     tool_call_id: StrictStr | None = None
 
 
-class _Schema(Given):
+class _Schema(RequestObject):
     harmless = ("type", "name", "description", "strict", "schema")
     wanted: JSON = Field(alias="schema")
 
@@ -70,12 +70,12 @@ class _Format(BaseModel):
     json_schema: _Schema | None = None
 
 
-class _StreamOptions(Given):
+class _StreamOptions(RequestObject):
     harmless = ("include_obfuscation",)
     include_usage: StrictBool = False
 
 
-class _Request(Request):
+class _Request(RequestReader):
     harmless = (
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prediction",

@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tutelage.bounded import parse_json
-from tutelage.gateway.problems import ApiError, invalid
+from tutelage.gateway.errors import ApiError, invalid
 from tutelage.types import JSON, Constraint, Sampling, ToolSpec
 
 T = TypeVar("T", bound=BaseModel)
@@ -61,7 +61,7 @@ def read_json(body: bytes) -> JSON:
     return cast("JSON", data)
 
 
-class Given(BaseModel):
+class RequestObject(BaseModel):
     """An object of a request. A null counts as absent, as in OpenAI's API, and what nobody would
     read is refused."""
 
@@ -198,7 +198,7 @@ _Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterVali
 _Stop = Annotated[StrictStr, Field(min_length=1)]
 
 
-class Function(Given):
+class FunctionTool(RequestObject):
     """What a request says of a function. `strict` is a promise that constrained decoding keeps
     where it applies."""
 
@@ -209,7 +209,7 @@ class Function(Given):
     strict: StrictBool = False
 
 
-class Request(Given):
+class RequestReader(RequestObject):
     """What the requests of all dialects have."""
 
     model: StrictStr
@@ -248,7 +248,7 @@ class Request(Given):
         return Constraint(choice, self.parallel_tool_calls, schema)
 
 
-def tool_specs(functions: Sequence[Function]) -> tuple[ToolSpec, ...]:
+def tool_specs(functions: Sequence[FunctionTool]) -> tuple[ToolSpec, ...]:
     """The function tools. Refuses two of one name."""
     names = [each.name for each in functions]
     if len(set(names)) != len(names):

@@ -26,17 +26,17 @@ from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
     Content,
-    Function,
-    Given,
+    FunctionTool,
     Items,
-    Request,
+    RequestObject,
+    RequestReader,
     read,
     reply_schema,
     shown,
     tool_specs,
 )
+from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.problems import ApiError, invalid
 from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
@@ -64,7 +64,7 @@ class _Item(BaseModel):
     id: StrictStr | None = None
 
 
-class _Message(Given):
+class _Message(RequestObject):
     harmless = ("type", "id", "status", "phase")
     role: Literal["system", "developer", "user", "assistant"]
     content: Content = ""
@@ -81,18 +81,18 @@ class _FunctionCallOutput(BaseModel):
     output: Content | None = None
 
 
-class _Format(Given):
+class _Format(RequestObject):
     harmless = ("name", "description", "strict", "schema")
     type: Literal["text", "json_object", "json_schema"]
     wanted: JSON | None = Field(None, alias="schema")
 
 
-class _Text(Given):
+class _Text(RequestObject):
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"verbosity": ("medium",)}
     format: _Format | None = None
 
 
-class _StreamOptions(Given):
+class _StreamOptions(RequestObject):
     harmless = ("include_obfuscation",)
 
 
@@ -103,7 +103,7 @@ def _known(listed: list[Any]) -> list[Any]:
     return listed
 
 
-class _Request(Request):
+class _Request(RequestReader):
     harmless = (
         "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "max_tool_calls",
@@ -122,7 +122,7 @@ class _Request(Request):
     ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
-    tools: Items[Function] = Field(default_factory=list[Function], max_length=MAX_TOOLS)
+    tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
     text: _Text | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     stream_options: _StreamOptions | None = None

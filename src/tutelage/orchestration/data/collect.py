@@ -23,11 +23,11 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
-from tutelage.orchestration.execution.record import Execution, Step
+from tutelage.orchestration.execution.record import Execution, NodeStep
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.execution.workers import ErrorKind, WorkError, legal
+from tutelage.orchestration.execution.workers import ErrorKind, WorkerError, capable_workers
 from tutelage.orchestration.plan.dag import Plan, levels
-from tutelage.statistics.outcome import Judgement, Kind, add_up
+from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
 
 _UNSERVED: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "timeout")
 """Errors that tell of the server and not of the worker's answer."""
@@ -45,7 +45,7 @@ earlier ones fail; and whether a plan does what the instruction asks, None where
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedInstruction:
     """What one instruction came to: all its executions, and cheaper workers on the last one."""
 
     executions: tuple[Execution, ...]
@@ -118,7 +118,7 @@ async def collect(
     *,
     alternatives: int = 2,
     budget: float | None = None,
-    on_done: Callable[[Collected], None] | None = None,
+    on_done: Callable[[CollectedInstruction], None] | None = None,
 ) -> Collection:
     """Execute all assignments, log each execution, and add up.
 
@@ -128,7 +128,7 @@ async def collect(
     """
     if alternatives < 0:
         raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
-    gathered: list[Collected] = []
+    gathered: list[CollectedInstruction] = []
     waiting = enumerate(assignments)
     while chunk := list(islice(waiting, CHUNK)):
         done = await asyncio.gather(
@@ -149,7 +149,7 @@ async def collect(
     return _added_up(gathered)
 
 
-def _check_served(done: Sequence[Collected]) -> None:
+def _check_served(done: Sequence[CollectedInstruction]) -> None:
     """Raise where every request of these executions found nobody who serves it."""
     executions = [execution for collected in done for execution in collected.executions]
     errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
@@ -160,31 +160,31 @@ def _check_served(done: Sequence[Collected]) -> None:
         )
 
 
-def _errors(steps: Sequence[Step], kinds: Sequence[ErrorKind]) -> list[WorkError]:
+def _errors(steps: Sequence[NodeStep], kinds: Sequence[ErrorKind]) -> list[WorkerError]:
     """The errors of these steps, where all of their answers are errors of these kinds."""
     answers = [step.answer for step in steps if step.answer is not None]
     errors = [a.error for a in answers if a.error is not None and a.error.kind in kinds]
     return errors if len(errors) == len(answers) else []
 
 
-def _unserved(execution: Execution) -> WorkError | None:
+def _unserved(execution: Execution) -> WorkerError | None:
     """The error of a subtask that failed because no server gave an answer; None where none did."""
     failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
     by_node = ([step for step in execution.steps if step.node == node] for node in failed)
     return next((errors[-1] for steps in by_node if (errors := _errors(steps, _LOST))), None)
 
 
-def _judgement(place: int, collected: Collected) -> Judgement:
+def _judgement(place: int, collected: CollectedInstruction) -> RolloutOutcome:
     """What became of an instruction. Each is a task of its own."""
     failed = [execution for execution in collected.executions if not execution.success]
     gone = next((e for execution in failed if (e := _unserved(execution)) is not None), None)
     if collected.success:
-        return Judgement(str(place), 1.0, True)
+        return RolloutOutcome(str(place), 1.0, True)
     if gone is not None:
-        return Judgement(str(place), None, False, gone.kind, gone.message)
+        return RolloutOutcome(str(place), None, False, gone.kind, gone.message)
     if not failed:
-        return Judgement(str(place), 0.0, False, "refused")
-    return Judgement(str(place), 0.0, False, _cause(failed[-1]))
+        return RolloutOutcome(str(place), 0.0, False, "refused")
+    return RolloutOutcome(str(place), 0.0, False, _cause(failed[-1]))
 
 
 def _cause(execution: Execution) -> str | None:
@@ -204,7 +204,7 @@ async def _one(
     given: Assignment,
     alternatives: int,
     budget: float | None,
-) -> Collected:
+) -> CollectedInstruction:
     executions: list[Execution] = []
     refused: ConfigError | None = None
     plans, goal = given
@@ -221,8 +221,8 @@ async def _one(
         executions.append(found)
         if found.success:
             tried = await _cheaper(system.executor, found, alternatives)
-            return Collected(tuple(executions), tuple(tried), refused)
-    return Collected(tuple(executions), refused=refused)
+            return CollectedInstruction(tuple(executions), tuple(tried), refused)
+    return CollectedInstruction(tuple(executions), refused=refused)
 
 
 def _judged(goal: _Goal | None, found: Execution) -> Execution:
@@ -250,7 +250,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
             sum(len(s.requests) for s in asked),
         )
         work = executor.work(execution.plan, node.node, outputs, seeds=place, attempt=attempt)
-        can = legal(pool.workers, work)
+        can = capable_workers(pool.workers, work)
         names = {step.worker for step in asked}
         costs = [pool.estimate(worker, work).cost for worker in pool.workers]
         kept = next((i for i, w in enumerate(pool.workers) if w.name == node.worker), None)
@@ -277,7 +277,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
     return found
 
 
-def _log(logger: ExecutionLogger, collected: Collected) -> None:
+def _log(logger: ExecutionLogger, collected: CollectedInstruction) -> None:
     for place, execution in enumerate(collected.executions):
         last = place == len(collected.executions) - 1
         logger.log_execution(
@@ -288,8 +288,8 @@ def _log(logger: ExecutionLogger, collected: Collected) -> None:
         )
 
 
-def _added_up(gathered: Sequence[Collected]) -> Collection:
-    told = add_up([_judgement(place, found) for place, found in enumerate(gathered)], Kind())
+def _added_up(gathered: Sequence[CollectedInstruction]) -> Collection:
+    told = add_up([_judgement(place, found) for place, found in enumerate(gathered)], RewardKind())
     executions = [execution for found in gathered for execution in found.executions]
     tried = [other for found in gathered for other in found.alternatives]
     seconds = (sum(e.total_latency_ms / 1000.0 for e in c.executions) for c in gathered)

@@ -32,11 +32,11 @@ from pydantic import (
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import (
     AsText,
+    FileRecord,
     Number,
     Opened,
-    Row,
     Whole,
-    opened,
+    parse_nested_json,
     read_as,
     read_rows,
 )
@@ -82,7 +82,7 @@ def _task_type(value: Any, info: ValidationInfo) -> str:
 
 def _texts(value: Any) -> tuple[str, ...]:
     """Texts; what is none becomes empty, and so does what is no list."""
-    value = opened(value)
+    value = parse_nested_json(value)
     if not isinstance(value, list):
         return ()
     return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
@@ -110,7 +110,7 @@ _Matrix = Annotated[list[list[Any]], Opened, AfterValidator(dependencies_of)]
 """An adjacency matrix, read as the parents of each subtask."""
 
 
-class _Asked(Row):
+class _Asked(FileRecord):
     """What every kind of row has."""
 
     instruction: Annotated[str, Field(pattern=r"\S")] = Field(
@@ -119,13 +119,13 @@ class _Asked(Row):
     id: AsText = ""
 
 
-class _Graph(Row):
+class _Graph(FileRecord):
     """Who waits for whom in a log."""
 
     adjacency: _Matrix
 
 
-class _Plan(Row):
+class _PlanRecord(FileRecord):
     """A plan as training sets and logs have it; its parents stand in one of three places."""
 
     task_types: _TaskTypes
@@ -161,7 +161,7 @@ class _Plan(Row):
 class _Document(_Asked):
     """One row of the document's training set."""
 
-    targets: Annotated[_Plan, Opened]
+    targets: Annotated[_PlanRecord, Opened]
     rewards: Mapping[str, Number] = {}
     subtasks: _Texts = ()
 
@@ -172,7 +172,7 @@ class _Document(_Asked):
                                plan.model_selections, texts, self.rewards, self.id)  # fmt: skip
 
 
-class _Try(Row):
+class _Try(FileRecord):
     """A worker that was asked to do a node, in the run itself or beside it."""
 
     node: int | None = None
@@ -185,7 +185,7 @@ class _Try(Row):
 class _Log(_Asked):
     """One line of an execution log; its costs become rewards, which are negative."""
 
-    planner_outputs: Annotated[_Plan, Opened]
+    planner_outputs: Annotated[_PlanRecord, Opened]
     success: Any = None
     cost: Number | None = None
     latency_ms: Number | None = None
@@ -242,12 +242,12 @@ class _Log(_Asked):
             ) from error
 
 
-class _ToolNode(Row):
+class _ToolNode(FileRecord):
     task: str
     arguments: Annotated[Any, Opened] = None
 
 
-class _Link(Row):
+class _Link(FileRecord):
     source: Any
     target: Any
 
@@ -271,7 +271,7 @@ class _TaskBench(_Asked):
         return sorted_workflow(self.instruction, tools, parents, None, self.steps, {}, self.id)
 
 
-class _Call(Row):
+class _CallRecord(FileRecord):
     name: Annotated[str, Field(min_length=1)]
     arguments: Any = None
     label: AsText = ""
@@ -280,7 +280,7 @@ class _Call(Row):
 class _Nestful(_Asked):
     """One row of NESTFUL: calls whose arguments refer to each other."""
 
-    output: Annotated[list[_Call], Opened] = Field(validation_alias=AliasChoices(*CALL_KEYS))
+    output: Annotated[list[_CallRecord], Opened] = Field(validation_alias=AliasChoices(*CALL_KEYS))
 
     def workflow(self) -> Workflow:
         calls = [
@@ -308,7 +308,7 @@ _KINDS: Mapping[str, TypeAdapter[Any]] = {
 def _kind(row: Mapping[str, Any]) -> TypeAdapter[Any]:
     """What reads this row. Raises `DataError` with what it lacks."""
     key = next((key for key in _KINDS if key in row), None)
-    if key is None or (key in CALL_KEYS and not isinstance(opened(row[key]), list)):
+    if key is None or (key in CALL_KEYS and not isinstance(parse_nested_json(row[key]), list)):
         raise DataError(
             f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set), "
             f"'planner_outputs' (an execution log), 'tool_nodes' or 'task_nodes' (TaskBench), or "

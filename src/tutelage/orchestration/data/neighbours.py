@@ -43,7 +43,7 @@ def hashed(text: str) -> NDArray[np.int64]:
     return np.array(sorted(found), dtype=np.int64)
 
 
-class Neighbours:
+class NearestTexts:
     """The known texts, made once; `nearest` finds among them."""
 
     def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
@@ -62,9 +62,9 @@ class Neighbours:
         self._width = len(used)
 
     @staticmethod
-    def of(texts: Sequence[str]) -> Neighbours:
+    def of(texts: Sequence[str]) -> NearestTexts:
         """The neighbours that texts make."""
-        return Neighbours([hashed(text) for text in texts])
+        return NearestTexts([hashed(text) for text in texts])
 
     def __len__(self) -> int:
         return len(self.features)

@@ -25,7 +25,7 @@ from pydantic import AliasChoices, Field, TypeAdapter
 
 from tutelage.config.fields import NonNegative
 from tutelage.errors import DataError
-from tutelage.orchestration.data.rows import AsText, Row, nearest, read_as, read_json
+from tutelage.orchestration.data.rows import AsText, FileRecord, nearest, read_as, read_json
 from tutelage.orchestration.execution.workers import Latency, Worker, check_workers, prompt_tokens
 from tutelage.seeds import SeedTree
 
@@ -138,7 +138,7 @@ class OutcomeTable:
         return train, val, test
 
 
-class _Query(Row):
+class _Query(FileRecord):
     """One query of a file: what each worker came to on it."""
 
     id: AsText | None = None
@@ -151,7 +151,7 @@ class _Query(Row):
     output_tokens: Mapping[str, NonNegative] = {}
 
 
-class _Price(Row):
+class _Price(FileRecord):
     """One model of a file of prices."""
 
     input_price: NonNegative

@@ -2,7 +2,7 @@
 
 A file of workflows, a log or a catalog may be one JSON value or one a line, whatever its name ends
 in: what is inside decides; only `.yaml` and `.yml` are read as YAML. Fields that hold JSON as text,
-as exports from tables do, are opened. What a row must have, a pydantic type says (`Row` for
+as exports from tables do, are opened. What a row must have, a pydantic type says (`FileRecord` for
 objects of files, or a dataclass); `read_as` reads one and words what does not fit, once for all of
 them. `formats.py` has the rows of workflows.
 """
@@ -91,7 +91,7 @@ def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
     return cast("list[Mapping[str, Any]]", rows)
 
 
-def opened(value: Any) -> Any:
+def parse_nested_json(value: Any) -> Any:
     """`value`, or what it holds when it is JSON written as text."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
@@ -110,7 +110,7 @@ def _number(value: Any) -> Any:
     return value
 
 
-Opened = BeforeValidator(opened)
+Opened = BeforeValidator(parse_nested_json)
 """Marks a field whose value may be JSON written as text."""
 AsText = Annotated[str, BeforeValidator(str)]
 """A text, or what has one: identifiers may be numbers."""
@@ -120,7 +120,7 @@ Whole = Annotated[int, BeforeValidator(_number)]
 """A whole number, also one that is written with a point or as text."""
 
 
-def said(row: Any) -> Any:
+def without_nulls(row: Any) -> Any:
     """An object without what is null: null says nothing."""
     if not isinstance(row, Mapping):
         return row
@@ -128,11 +128,11 @@ def said(row: Any) -> Any:
     return {key: value for key, value in given.items() if value is not None}
 
 
-class Row(BaseModel):
+class FileRecord(BaseModel):
     """One object of a file. What it does not name is left aside, and null says nothing."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-    _said = model_validator(mode="before")(said)
+    _said = model_validator(mode="before")(without_nulls)
 
 
 Read = TypeVar("Read")

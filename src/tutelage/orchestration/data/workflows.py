@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.rows import opened
+from tutelage.orchestration.data.rows import parse_nested_json
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
 from tutelage.orchestration.plan.dag import Node, Plan
 
@@ -146,7 +146,7 @@ def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] 
     """
     told: dict[str, CatalogTool] = {}
     for row in rows:
-        listed = opened(row.get("tools"))
+        listed = parse_nested_json(row.get("tools"))
         tools = cast("list[Any]", listed) if isinstance(listed, list) else []
         if all(isinstance(tool, Mapping) for tool in tools):
             told = {tool.name: tool for tool in reversed(tools_of(tools))} | told

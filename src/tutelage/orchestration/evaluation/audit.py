@@ -26,7 +26,7 @@ from tutelage.orchestration.evaluation.rewards import (
 )
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.workers import Pool, Work, Worker
+from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import (
@@ -219,12 +219,12 @@ def judged_results(rows: Sequence[Mapping[str, Any]]) -> list[ExecutionResult]:
     return found
 
 
-def audit_routers(pool: Pool) -> dict[str, Router]:
+def audit_routers(pool: WorkerPool) -> dict[str, Router]:
     """The policies that are ranked. Raises `ConfigError` for a pool without the truth.
 
     The oracle knows which answers are right and takes the cheapest of them.
     """
-    knows: Callable[[Worker, Work], bool] | None = getattr(pool, "knows", None)
+    knows: Callable[[Worker, Subtask], bool] | None = getattr(pool, "knows", None)
     if knows is None:
         raise ConfigError(
             f"the pool {pool.name!r} does not know which answers are right, so there is no oracle "
@@ -241,7 +241,7 @@ def audit_routers(pool: Pool) -> dict[str, Router]:
 
 
 async def run_policies(
-    pool: Pool, plans: Sequence[Plan], seeds: SeedTree, catalog: Catalog | None = None
+    pool: WorkerPool, plans: Sequence[Plan], seeds: SeedTree, catalog: Catalog | None = None
 ) -> dict[str, list[Execution]]:
     """Let every policy execute the same plans, at the same places of the seed tree.
 

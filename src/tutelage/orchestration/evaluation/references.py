@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 
 from tutelage.orchestration.evaluation.rewards import References
-from tutelage.orchestration.execution.workers import Pool, Work
+from tutelage.orchestration.execution.workers import Subtask, WorkerPool
 from tutelage.orchestration.plan.dag import Plan, critical_path
 
 
 def plan_references(
-    plan: Plan, pool: Pool, works: Sequence[Work], masks: Sequence[Sequence[bool]]
+    plan: Plan, pool: WorkerPool, works: Sequence[Subtask], masks: Sequence[Sequence[bool]]
 ) -> References | None:
     """Cost of the most expensive and seconds of the slowest legal single-worker plan.
 

@@ -18,9 +18,9 @@ from tutelage.orchestration.evaluation.metrics import (
     baseline_plans,
     without_edges,
 )
-from tutelage.orchestration.planner.decode import Planned
+from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.retrieval import Rows
+from tutelage.orchestration.planner.retrieval import SparseRows
 from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.setup import overlap_of
 from tutelage.seeds import SeedTree
@@ -36,7 +36,7 @@ def evaluate(
     test: Sequence[Workflow],
     seeds: SeedTree,
     before: PlannerModel | None = None,
-) -> tuple[dict[str, Any], list[Planned]]:
+) -> tuple[dict[str, Any], list[PlanPrediction]]:
     """The results of a planner on a test set as plain data, and its plans.
 
     `train` are the workflows that the copying baselines know; without any they are left out.
@@ -53,7 +53,7 @@ def evaluate(
         _, scores[BEFORE] = _scored(before, test)
         more["before_learned"] = _learned_by(before, test)
     if train:
-        known = Rows.of([features(w.instruction) for w in train], model.idf)
+        known = SparseRows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         for name, found in baseline_plans(train, test, nearest).items():
@@ -75,7 +75,9 @@ def evaluate(
     }, planned
 
 
-def _scored(model: PlannerModel, test: Sequence[Workflow]) -> tuple[list[Planned], PlanScores]:
+def _scored(
+    model: PlannerModel, test: Sequence[Workflow]
+) -> tuple[list[PlanPrediction], PlanScores]:
     planned = model.plan_all([w.instruction for w in test])
     raw = [p.raw_valid for p in planned]
     return planned, PlanScores.of([p.plan for p in planned], test, model.catalog, raw)
@@ -89,7 +91,7 @@ def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
     return int((model.memory.texts.products(texts, model.idf).amax(1) > _SAME).sum())
 
 
-def _worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:
+def _worker_accuracy(planned: Sequence[PlanPrediction], gold: Sequence[Workflow]) -> dict[str, Any]:
     """Share of nodes with the expert's worker, over the plans with the expert's tools in order,
     and how many these are; None where no worker is known.
     """
@@ -106,7 +108,7 @@ def _worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> di
 
 
 def prediction_rows(
-    planned: Sequence[Planned], gold: Sequence[Workflow], model: PlannerModel
+    planned: Sequence[PlanPrediction], gold: Sequence[Workflow], model: PlannerModel
 ) -> list[Mapping[str, Any]]:
     """Predicted plans as rows: the document's fields, and nodes and links by name."""
     rows: list[Mapping[str, Any]] = []

@@ -20,12 +20,12 @@ from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
+from tutelage.orchestration.execution.context import ExecutorSettings, OnFailure
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import classic, read_workers
-from tutelage.orchestration.execution.workers import Pool
-from tutelage.orchestration.execution.workplace import ExecutorSettings, OnFailure
+from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing import contract as routing
@@ -77,7 +77,7 @@ class PoolConfig(Section):
     seed: CountOrZero = 0
     """Where all draws come from."""
 
-    def make_pool(self) -> Pool:
+    def make_pool(self) -> WorkerPool:
         """The pool. Raises `ConfigError` for options that contradict."""
         name = self.pool or ("simulated" if self.outcomes is None else "replay")
         if name == "replay":
@@ -93,7 +93,7 @@ class PoolConfig(Section):
 
         return SimulatedPool(listed) if name == "simulated" else OpenAIPool(listed)
 
-    def _replayed(self) -> Pool:
+    def _replayed(self) -> WorkerPool:
         from tutelage.orchestration.data.outcomes import read_outcomes
         from tutelage.orchestration.execution.pools.replay import ReplayPool
 
@@ -129,7 +129,7 @@ class WorkConfig(PlanningConfig):
     """US dollars of one execution at most."""
 
     def make_system(
-        self, pool: Pool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
+        self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
         """What executes such plans. Without a catalog the built-in one tells the kinds of tools,
         where it has them all. Raises `ConfigError` and `DataError` for what cannot be."""
@@ -144,7 +144,7 @@ class WorkConfig(PlanningConfig):
             **more,
         )
 
-    def _router(self, pool: Pool) -> Router:
+    def _router(self, pool: WorkerPool) -> Router:
         """The router. Raises `ConfigError` with those that exist."""
         name, known = self.router, {worker.name for worker in pool.workers}
         if name.startswith("cascade:"):
@@ -163,7 +163,7 @@ class WorkConfig(PlanningConfig):
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
-    def _verifiers(self, pool: Pool) -> Verifiers | None:
+    def _verifiers(self, pool: WorkerPool) -> Verifiers | None:
         """Verifiers from the file; None: those that the pool has by itself."""
         path = self.verifiers
         if path is None:
@@ -203,7 +203,7 @@ class ExecutionConfig(WorkConfig, RunSettings):
     """Append the execution to the log in this folder too."""
 
     def make_system(
-        self, pool: Pool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
+        self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
         """What executes, within the limits of an execution."""
         logger = None if self.logs is None else ExecutionLogger(self.logs, workers=pool.workers)

@@ -1,10 +1,10 @@
 """The log of one execution, written as it happens, so that a killed process loses no finished node.
 
 One line of JSON an event, on the disk of the operating system before the next request goes out.
-A `Journal` reads what an earlier process left: nodes that ended are not run again, what was
-spent stays spent, and a request that was under way is counted at its bound, since nobody knows what
-it came to. A last line that was cut off is dropped. Draws are addressed by node and request, so
-what is left to do is drawn as it would have been.
+A `ExecutionJournal` reads what an earlier process left: nodes that ended are not run again, what
+was spent stays spent, and a request that was under way is counted at its bound, since nobody knows
+what it came to. A last line that was cut off is dropped. Draws are addressed by node and request,
+so what is left to do is drawn as it would have been.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Self, cast
 from pydantic import TypeAdapter
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.data.rows import Row, read_as
-from tutelage.orchestration.execution.record import NodeResult, Step
-from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError
+from tutelage.orchestration.data.rows import FileRecord, read_as
+from tutelage.orchestration.execution.record import NodeResult, NodeStep
+from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.seeds import SeedTree
 
@@ -30,7 +30,7 @@ Observer = Callable[[Event], None]
 """Gets every event as it happens, as the JSON object that logs hold; it must not wait."""
 
 
-class Journal:
+class ExecutionJournal:
     """What one execution did so far, in a file that it goes on with. A context manager.
 
     It observes an executor, whose events it appends.
@@ -42,7 +42,7 @@ class Journal:
         self.path = Path(path)
         self.nodes: dict[int, NodeResult] = {}
         """Those that ended."""
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, NodeStep] = {}
         """Those that began; what was under way is paid for at its bound."""
         self.elapsed = 0.0
         told = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
@@ -78,7 +78,7 @@ class Journal:
 
     def _restore(self, events: list[Event]) -> None:
         """Take over what the events say was done."""
-        opened: dict[int, Step] = {}
+        opened: dict[int, NodeStep] = {}
         asked: dict[int, float] = {}
         judged: dict[int, float] = {}
         for event in events:
@@ -109,27 +109,27 @@ class Journal:
             _cut(left, asked.get(index), judged.get(index), self.elapsed)
 
 
-_ANSWER, _STEP, _NODE = TypeAdapter(Answer), TypeAdapter(Step), TypeAdapter(NodeResult)
+_ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
 
 
-def _step(row: Mapping[str, Any]) -> Step:
-    """The step that `Step.to_json` wrote, without what its router kept in `features`."""
+def _step(row: Mapping[str, Any]) -> NodeStep:
+    """The step that `NodeStep.to_json` wrote, without what its router kept in `features`."""
     choice = {"action": row["choice"], "log_prob": row["log_prob"], "mask": row["mask"]}
     return read_as(_STEP, {**row, "choice": choice}, "a step")
 
 
-def _cut(step: Step, asked: float | None, judged: float | None, now: float) -> None:
+def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) -> None:
     """End a step whose end was never written: the bounds are of what was under way."""
     if asked is not None:
-        told = WorkError("cancelled", "the process ended while this was under way")
-        step.requests += (Answer(cost=asked, error=told, estimated=True),)
+        told = WorkerError("cancelled", "the process ended while this was under way")
+        step.requests += (WorkerAnswer(cost=asked, error=told, estimated=True),)
     if judged is not None:
         told = "the process ended while this was judged"
-        step.verdict = Verdict(False, told, checked=False, cost=judged)
+        step.verdict = Verification(False, told, checked=False, cost=judged)
     step.ended, step.queued = now, now - step.started
 
 
-class _Planned(Row):
+class _Planned(FileRecord):
     instruction: str
     nodes: tuple[Node, ...]
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.execution.record import Execution, NodeResult, Step
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.plan.dag import Plan, adjacency
 
@@ -93,7 +93,7 @@ def _node_row(plan: Plan, node: NodeResult) -> dict[str, Any]:
     return place | {name: getattr(node, name) for name in told}
 
 
-def _try_row(step: Step) -> dict[str, Any]:
+def _try_row(step: NodeStep) -> dict[str, Any]:
     """One decision as logs hold it; `latency` is in seconds."""
     answer, verdict = step.answer, step.verdict
     return {

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import Journal, Observer
+from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
+from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.node_run import NodeRun
 from tutelage.orchestration.execution.plan_run import PlanRun
 from tutelage.orchestration.execution.record import Execution, NodeResult
-from tutelage.orchestration.execution.workplace import Hint, Workplace
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
 
 
-class Executor(Workplace):
+class Executor(ExecutionContext):
     """A workplace that executes plans; any number at once share its places."""
 
     async def run(
@@ -34,9 +34,9 @@ class Executor(Workplace):
         *,
         seeds: SeedTree,
         budget: Budget | None = None,
-        hints: Mapping[int, Hint] | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
-        journal: Journal | None = None,
+        journal: ExecutionJournal | None = None,
     ) -> Execution:
         """Execute one plan. All draws come from `seeds`, which also gives the identifier.
 

@@ -19,10 +19,15 @@ from tutelage.orchestration.execution.plan_run import PlanRun
 from tutelage.orchestration.execution.record import (
     Action,
     NodeResult,
-    Step,
+    NodeStep,
 )
-from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError, legal
-from tutelage.orchestration.routing.contract import Choice, RouteState, Tried
+from tutelage.orchestration.execution.workers import (
+    Verification,
+    WorkerAnswer,
+    WorkerError,
+    capable_workers,
+)
+from tutelage.orchestration.routing.contract import Choice, PreviousTry, RouteState
 
 
 class NodeRun:
@@ -32,13 +37,13 @@ class NodeRun:
         self._run, self._node = run, node
         self._work = run.work(node)
         self._pool, self._slots = run.place.pool, run.place.slots()
-        self._legal = legal(self._pool.workers, self._work)
+        self._legal = capable_workers(self._pool.workers, self._work)
         self._estimates = tuple(self._pool.estimate(w, self._work) for w in self._pool.workers)
         self._judged = run.place.verifiers.bound(self._work)
         """USD that a verdict on an answer of the usual length may cost."""
         self._started = run.now
         mine = [step for step in run.steps.values() if step.node == node]
-        self._steps: list[Step] = sorted(mine, key=lambda step: step.index)
+        self._steps: list[NodeStep] = sorted(mine, key=lambda step: step.index)
         self._blocked = False
         """Whether only the budget keeps workers from being asked."""
         self._result: NodeResult | None = None
@@ -126,7 +131,7 @@ class NodeRun:
     # One try
 
     @contextmanager
-    def dispatched(self, choice: Choice) -> Generator[Step]:
+    def dispatched(self, choice: Choice) -> Generator[NodeStep]:
         """A try with the chosen worker, whose place and cost are reserved; kept when it ends."""
         run, worker = self._run, choice.action
         step = self._next("worker", choice, self._pool.workers[worker].name)
@@ -142,7 +147,7 @@ class NodeRun:
             step.ended = run.now
             self._keep(step)
 
-    async def asks_again(self, step: Step, answer: Answer) -> bool:
+    async def asks_again(self, step: NodeStep, answer: WorkerAnswer) -> bool:
         """Whether a busy server is asked once more, which is after a pause."""
         settings, error, retry = self._run.settings, answer.error, len(step.requests) - 1
         if error is None or not error.transient or retry >= settings.retries:
@@ -154,14 +159,14 @@ class NodeRun:
         await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
         return self._run.budget.reserve(self._estimates[step.choice.action].bound)
 
-    async def request(self, step: Step) -> Answer:
+    async def request(self, step: NodeStep) -> WorkerAnswer:
         """One request whose bound is reserved; settles it, whatever comes."""
         run, place = self._run, step.choice.action
         bound, loop = self._estimates[place].bound, asyncio.get_running_loop()
         worker = self._pool.workers[place]
         number = sum(len(before.requests) for before in (*self._steps, step))
         work = replace(self._work, attempt=number)
-        answer: Answer | None = None
+        answer: WorkerAnswer | None = None
         begun: float | None = None
         asked = loop.time()
         try:
@@ -185,50 +190,50 @@ class NodeRun:
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
-    async def verify(self, step: Step, answer: Answer) -> None:
+    async def verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""
         run, verifiers = self._run, self._run.place.verifiers
         bound = verifiers.bound(self._work, answer)
         if bound and not run.budget.reserve(bound):
             told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
-            step.verdict = Verdict(False, told, checked=False)
+            step.verdict = Verification(False, told, checked=False)
             return
         if bound:
             self._tell("verify", step, bound=bound)
-            step.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
+            step.verdict = Verification(False, "the check was given up", checked=False, cost=bound)
         try:
             step.verdict = await verifiers.check(self._work, answer)
         except RewardError as error:
-            step.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
+            step.verdict = Verification(False, f"no verdict: {error}", cost=bound)
         finally:
             if bound:
                 run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
 
     # What is written down
 
-    def _tell(self, event: str, step: Step, **fields: Any) -> None:
+    def _tell(self, event: str, step: NodeStep, **fields: Any) -> None:
         self._run.tell(event, step=step.index, node=self._node, **fields)
 
-    def _next(self, action: Action, choice: Choice, worker: str | None = None) -> Step:
+    def _next(self, action: Action, choice: Choice, worker: str | None = None) -> NodeStep:
         run, now = self._run, self._run.now
         index, run.dispatched = run.dispatched, run.dispatched + 1
         attempt = len(self._steps)
-        return Step(index, self._node, attempt, action, worker, choice, started=now, ended=now)
+        return NodeStep(index, self._node, attempt, action, worker, choice, started=now, ended=now)
 
-    def _keep(self, step: Step) -> None:
+    def _keep(self, step: NodeStep) -> None:
         self._steps.append(step)
         self._run.steps[step.index] = step
         self._run.tell("step", step=step.to_json())
 
-    def _tried(self) -> tuple[Tried, ...]:
+    def _tried(self) -> tuple[PreviousTry, ...]:
         names = {worker.name: i for i, worker in enumerate(self._pool.workers)}
         return tuple(
-            Tried(names[step.worker], step.answer, step.passed)
+            PreviousTry(names[step.worker], step.answer, step.passed)
             for step in self._steps
             if step.worker in names and step.answer is not None and not _given_up(step.answer)
         )
 
-    def _answered(self) -> Step | None:
+    def _answered(self) -> NodeStep | None:
         """The last step with an answer that could be kept."""
         usable = (s for s in self._steps[::-1] if s.answer is not None and s.answer.error is None)
         return next(usable, None)
@@ -243,9 +248,9 @@ class NodeRun:
     def _end(
         self,
         status: Literal["succeeded", "accepted", "failed"],
-        kept: Step | None = None,
+        kept: NodeStep | None = None,
         reason: str = "",
-        at: Step | None = None,
+        at: NodeStep | None = None,
     ) -> None:
         seconds = sum(step.seconds for step in self._steps)
         ended = self._run.now if at is None else at.ended
@@ -260,12 +265,12 @@ class NodeRun:
 
     def _cut(
         self, kind: Literal["timeout", "cancelled"], told: str, bound: float, seconds: float
-    ) -> Answer:
+    ) -> WorkerAnswer:
         """The answer that nobody waited for: its cost is the bound."""
-        error, mock = WorkError(kind, told), self._pool.mock
-        return Answer(cost=bound, seconds=seconds, error=error, mock=mock, estimated=True)
+        error, mock = WorkerError(kind, told), self._pool.mock
+        return WorkerAnswer(cost=bound, seconds=seconds, error=error, mock=mock, estimated=True)
 
 
-def _given_up(answer: Answer) -> bool:
+def _given_up(answer: WorkerAnswer) -> bool:
     """Whether a request ended for no fault of its worker, who may be asked again."""
     return answer.error is not None and answer.error.kind == "cancelled"

@@ -16,10 +16,10 @@ from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.references import plan_references
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import Event, Journal, Observer
-from tutelage.orchestration.execution.record import Execution, NodeResult, Step
-from tutelage.orchestration.execution.workers import Work, legal
-from tutelage.orchestration.execution.workplace import Hint, Workplace
+from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
+from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
+from tutelage.orchestration.execution.workers import Subtask, capable_workers
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.seeds import SeedTree
@@ -32,20 +32,20 @@ class PlanRun:
 
     def __init__(
         self,
-        place: Workplace,
+        place: ExecutionContext,
         plan: Plan,
         seeds: SeedTree,
         budget: Budget,
-        hints: Mapping[int, Hint],
+        hints: Mapping[int, NodeHint],
         observers: Sequence[Observer],
-        journal: Journal | None,
+        journal: ExecutionJournal | None,
     ) -> None:
         self.place, self.plan, self.seeds, self.budget = place, plan, seeds, budget
         self.settings = place.settings
         self._hints, self._journal = hints, journal
         self._observers = observers if journal is None else (journal, *observers)
         self.results: dict[int, NodeResult] = {}
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, NodeStep] = {}
         self.ends: dict[int, float] = {}
         """Where each node that ended lies along its longest chain."""
         self.dispatched = 0
@@ -73,7 +73,7 @@ class PlanRun:
             for observer in self._observers:
                 observer(row)
 
-    def work(self, node: int) -> Work:
+    def work(self, node: int) -> Subtask:
         """The work of a node whose parents have ended."""
         return self.place.work(
             self.plan,
@@ -105,7 +105,7 @@ class PlanRun:
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
         works = [self.work(node) for node in range(len(plan.nodes))]
-        masks = [legal(pool.workers, work) for work in works]
+        masks = [capable_workers(pool.workers, work) for work in works]
         roots = [k for k, parents in enumerate(self._parents) if not parents]
         if self.budget.enforced and roots:
             least, node = min(

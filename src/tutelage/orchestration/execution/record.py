@@ -1,6 +1,6 @@
 """What one execution of a plan was: every decision, every request, every node, and their sum.
 
-`Step`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
+`NodeStep`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
 ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
 chain of nodes, waiting in queues left out. `plan_run.py` makes these, `journal.py` keeps them on
 disk and reads them back, `stored.py` puts them in the store.
@@ -20,7 +20,7 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     reward_parts,
 )
-from tutelage.orchestration.execution.workers import Answer, Verdict
+from tutelage.orchestration.execution.workers import Verification, WorkerAnswer
 from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
@@ -31,7 +31,7 @@ Action = Literal["worker", "accept", "stop"]
 
 
 @dataclass(slots=True)
-class Step:
+class NodeStep:
     """One decision at one node, and what came of it so far. Times in seconds from the start."""
 
     index: int
@@ -42,16 +42,16 @@ class Step:
     action: Action
     worker: str | None
     choice: Choice
-    requests: tuple[Answer, ...] = ()
+    requests: tuple[WorkerAnswer, ...] = ()
     """What the worker answered, the requests that met a busy server first."""
-    verdict: Verdict | None = None
+    verdict: Verification | None = None
     started: float = 0.0
     ended: float = 0.0
     queued: float = 0.0
     """Seconds of those that it waited for a free place at the worker."""
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> WorkerAnswer | None:
         """The last answer, None for a decision that asked nobody."""
         return self.requests[-1] if self.requests else None
 
@@ -130,7 +130,7 @@ class Execution(ExecutionResult):
     id: str = ""
     plan: Plan = field(default_factory=lambda: Plan("", ()))
     nodes: tuple[NodeResult, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[NodeStep, ...] = ()
     reason: str = ""
     """Why it ended early: `deadline`, `failed`, `budget`; empty otherwise."""
     wall_seconds: float = 0.0
@@ -149,7 +149,7 @@ class Execution(ExecutionResult):
 
     @classmethod
     def of(
-        cls, plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[Step], **fields: Any
+        cls, plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[NodeStep], **fields: Any
     ) -> Self:
         """The execution that these nodes and steps come to."""
         latency, path = critical_path(plan, [node.seconds for node in nodes])

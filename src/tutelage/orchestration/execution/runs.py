@@ -16,12 +16,12 @@ from tutelage.errors import RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.runs.again import resume_command
 from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
+from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import resume_command
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON
 
@@ -69,9 +69,9 @@ class ExecutionRun(RunKind):
         """Whoever asks has put it together already."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RunHeader:
         """What is told of the run."""
-        return Head(
+        return RunHeader(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
             settings=self.asked,

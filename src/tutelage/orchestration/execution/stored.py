@@ -20,8 +20,8 @@ from typing import Any
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
-from tutelage.orchestration.execution.record import Execution, NodeResult, Step
-from tutelage.runs.signals import held
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
+from tutelage.runs.signals import deferred_signals
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
 from tutelage.tracing import names
@@ -81,7 +81,7 @@ class ExecutionRecorder:
             started=began,
         )
         spans = _execution_spans(execution, rollout, began, plan)
-        with held():
+        with deferred_signals():
             # Spans first: a collector joins what is there when the rollout comes.
             self.writer.submit_spans(self.run_id, spans)
             self.writer.submit([rollout])
@@ -140,7 +140,7 @@ def _failure(execution: Execution) -> Failure | None:
 # ---------------------------------------------------------------- calls
 
 
-def _call_id(execution: Execution, step: Step) -> str | None:
+def _call_id(execution: Execution, step: NodeStep) -> str | None:
     """Of the call that a step made; None where no worker said anything."""
     said = step.answer is not None and step.answer.output
     return execution.seeds.child("step", step.index).id("call") if said else None
@@ -254,7 +254,7 @@ def _node_span(
     )
 
 
-def _decision(execution: Execution, step: Step) -> dict[str, Any]:
+def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
     """What was chosen, what it cost, what the verifier said, and which call it made."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     told: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}

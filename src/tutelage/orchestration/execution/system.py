@@ -17,7 +17,8 @@ from typing import Protocol, cast
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
-from tutelage.orchestration.execution.journal import Journal, Observer
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
@@ -25,8 +26,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
-from tutelage.orchestration.execution.workers import Pool
-from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
+from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
@@ -56,7 +56,7 @@ class OrchestrationSystem:
     def __init__(
         self,
         planner: PlannerLike | None = None,
-        pool: Pool | None = None,
+        pool: WorkerPool | None = None,
         router: Router | None = None,
         *,
         verifiers: Verifiers | None = None,
@@ -74,7 +74,7 @@ class OrchestrationSystem:
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         """
         self.planner = planner
-        self.pool: Pool = SimulatedPool(classic()) if pool is None else pool
+        self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
             self.pool, router or cheapest(), verifiers=verifiers, settings=settings, catalog=catalog
         )
@@ -91,7 +91,7 @@ class OrchestrationSystem:
         plan: Plan | None = None,
         budget: float | Budget | None = None,
         name: str | int | None = None,
-        hints: Mapping[int, Hint] | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | None = None,
     ) -> Execution:
@@ -118,7 +118,7 @@ class OrchestrationSystem:
         plan: Plan | None = None,
         budget: float | Budget | None = None,
         name: str | int | None = None,
-        hints: Mapping[int, Hint] | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | None = None,
         judge: Callable[[Execution], Execution] | None = None,
@@ -138,7 +138,7 @@ class OrchestrationSystem:
         planned = self.plan(instruction) if plan is None else plan
         planning = time.perf_counter() - begun
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
-        with nullcontext() if journal is None else Journal(journal, planned, seeds) as log:
+        with nullcontext() if journal is None else ExecutionJournal(journal, planned, seeds) as log:
             result = await self.executor.run(
                 planned, seeds=seeds, budget=money, hints=hints, observers=observers, journal=log
             )

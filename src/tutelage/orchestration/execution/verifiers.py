@@ -23,7 +23,7 @@ from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
-from tutelage.orchestration.execution.workers import Answer, Verdict, Work
+from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
 from tutelage.types import Message, Sampling
 
@@ -31,7 +31,7 @@ from tutelage.types import Message, Sampling
 class _Verifier(Protocol):
     """Judges an answer that has no error."""
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """Pass or not, with a reason. Raises `TutelageError` where it cannot judge at all."""
         ...
 
@@ -48,17 +48,17 @@ class Verifiers:
         """`known` for pools with the truth, else `present`."""
         return cls(_Known() if mock else _Present())
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """The verdict of the verifier for this work; an error fails without asking it."""
         if answer.error is not None:
-            return Verdict(False, f"{answer.error.kind}: {answer.error.message}")
+            return Verification(False, f"{answer.error.kind}: {answer.error.message}")
         return await self._of(work).check(work, answer)
 
-    def _of(self, work: Work) -> _Verifier:
+    def _of(self, work: Subtask) -> _Verifier:
         found = (self.by_type[label] for label in work.labels if label in self.by_type)
         return next(found, self.default)
 
-    def bound(self, work: Work, answer: Answer | None = None) -> float:
+    def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
         """USD that the verdict cannot exceed: what a budget reserves for it."""
         bound = getattr(self._of(work), "bound", None)  # of those whose verdicts are paid for
         if bound is None or (answer is not None and answer.error):
@@ -69,24 +69,24 @@ class Verifiers:
 class _Known:
     """Reads `answer.correct`; a pool that does not know the truth is refused."""
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         if answer.correct is None:
             raise ConfigError(
                 f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
                 "simulated and replayed pools know it; choose exact, regex, schema, tests or judge"
             )
-        return Verdict(answer.correct, "right" if answer.correct else "wrong")
+        return Verification(answer.correct, "right" if answer.correct else "wrong")
 
 
 class _Present:
     """Passes any answer that says something; `checked` is False."""
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         if not answer.output.strip():
-            return Verdict(False, "the answer is empty")
-        return Verdict(True, "it says something; nobody checked what", checked=False)
+            return Verification(False, "the answer is empty")
+        return Verification(True, "it says something; nobody checked what", checked=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ class _Exact:
 
     expected: str | None = None
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         wanted = self.expected if self.expected is not None else work.expected
         if wanted is None:
             raise ConfigError(f"the verifier 'exact' knows no answer for node {work.node}")
         same = _plain(answer.output) == _plain(str(wanted))
-        return Verdict(same, "equal" if same else f"not {str(wanted)!r:.60}")
+        return Verification(same, "equal" if same else f"not {str(wanted)!r:.60}")
 
 
 class _Regex:
@@ -113,10 +113,10 @@ class _Regex:
         except re.error as error:
             raise ConfigError(f"the verifier's pattern {pattern!r} is none: {error}") from error
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         found = self._pattern.search(answer.output) is not None
-        return Verdict(found, f"{'fits' if found else 'lacks'} {self._pattern.pattern!r:.60}")
+        return Verification(found, f"{'fits' if found else 'lacks'} {self._pattern.pattern!r:.60}")
 
 
 class _Schema:
@@ -136,15 +136,15 @@ class _Schema:
             raise ConfigError(f"the verifier's schema is none: {error.message}") from error
         self._validator: Any = Draft202012Validator(schema)
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         try:
             value = parse_json(_unfenced(answer.output))
         except ValueError as error:
-            return Verdict(False, f"no JSON: {error}")
+            return Verification(False, f"no JSON: {error}")
         error = next(iter(self._validator.iter_errors(value)), None)
         told = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
-        return Verdict(error is None, told)
+        return Verification(error is None, told)
 
 
 class _Tests:
@@ -154,18 +154,18 @@ class _Tests:
         """Raises `ConfigError` where no sandbox works, `RewardError` for tests that are none."""
         from tutelage.rewards.code import code_reward
         from tutelage.rewards.code_tests import read_tests
-        from tutelage.tools import Options
+        from tutelage.tools import ToolOptions
 
         read_tests(tests, entry_point)
         self._tests, self._entry_point = tests, entry_point
-        self._reward = code_reward(Options())
+        self._reward = code_reward(ToolOptions())
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         found = await self._reward.fn(answer.output, self._tests, self._entry_point)
         parts = cast("Mapping[str, float]", found)
         told = f"{parts['passed']:g} of {parts['tests']:g} tests pass"
-        return Verdict(bool(parts["all"]), told)
+        return Verification(bool(parts["all"]), told)
 
 
 _UNSEEN = (
@@ -220,7 +220,7 @@ class _Judge:
         self._key = api_key if key_env is None else os.environ[key_env]
         self._max_tokens, self._transport = max_tokens, transport
 
-    def bound(self, work: Work, answer: Answer | None = None) -> float:
+    def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
         """USD that one verdict cannot exceed; without an answer, for one of the usual length."""
         output = "x" * (_LETTERS * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
@@ -228,21 +228,21 @@ class _Judge:
         told = "".join(message.content or "" for message in self._messages(work, output))
         return self._cost(len(told.encode("utf-8", "replace")) + OVERHEAD, self._max_tokens)
 
-    async def check(self, work: Work, answer: Answer) -> Verdict:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`; `cost` is what the verdict came to."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
-            return Verdict(False, "the answer is empty, or too long to be judged")
+            return Verification(False, "the answer is empty, or too long to be judged")
         said = await self._ask(self._messages(work, answer.output), self.bound(work, answer))
         if said.error is not None and said.error.kind not in ("truncated", "empty"):
             told = f"no verdict: {said.error.message}"
-            return Verdict(False, told, checked=False, cost=said.cost)
+            return Verification(False, told, checked=False, cost=said.cost)
         good = read_verdict(said.output)
         if good is None:
             told = f"no verdict in {said.output!r:.80}"
-            return Verdict(False, told, checked=False, cost=said.cost)
-        return Verdict(good, f"the judge says {'right' if good else 'wrong'}", cost=said.cost)
+            return Verification(False, told, checked=False, cost=said.cost)
+        return Verification(good, f"the judge says {'right' if good else 'wrong'}", cost=said.cost)
 
-    async def _ask(self, messages: tuple[Message, Message], bound: float) -> Answer:
+    async def _ask(self, messages: tuple[Message, Message], bound: float) -> WorkerAnswer:
         client = RemoteChatClient(
             self._url, self._key, self._model, name="judge", timeout=SECONDS, attempts=1,
             transport=self._transport,
@@ -258,7 +258,7 @@ class _Judge:
         finally:
             await client.close()
 
-    def _messages(self, work: Work, output: str) -> tuple[Message, Message]:
+    def _messages(self, work: Subtask, output: str) -> tuple[Message, Message]:
         known = work.expected is not None
         asked = {"question": work.prompt, "right_answer": work.expected, "candidate_answer": output}
         shown = asked if known else {"task": work.prompt, "candidate_result": output}

@@ -33,7 +33,7 @@ _BY_WORD: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def kind_of(name: str, description: str = "", catalog: Catalog | None = None) -> str:
+def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) -> str:
     """The kind of worker that a tool needs: what its catalog says, else by the types that it takes
     and gives, else by the words of its name, then of its description.
 

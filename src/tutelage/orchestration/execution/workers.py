@@ -1,11 +1,11 @@
 """Workers, what they are asked and what they answer: the words of pools, routers and executor.
 
-A `Worker` is a model that can do some types of subtask, with its prices and its latency. A `Work`
-is one subtask as a worker gets it, an `Answer` what came of asking once: never an exception, so
-that a failure is data with its cost. A `Pool` is where workers really stand: simulated, replayed or
-behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in here.
-`routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the preset
-`classic`, `loop.py` runs a plan with them.
+A `Worker` is a model that can do some types of subtask, with its prices and its latency. A
+`Subtask` is one subtask as a worker gets it, an `WorkerAnswer` what came of asking once: never an
+exception, so that a failure is data with its cost. A `WorkerPool` is where workers really stand:
+simulated, replayed or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
+here. `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the
+preset `classic`, `loop.py` runs a plan with them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Subtask:
     """One subtask as a worker gets it; the same for every worker and try but for `attempt`."""
 
     node: int
@@ -158,7 +158,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkError:
+class WorkerError:
     """Why a worker gave no usable answer; `message` is for people."""
 
     kind: ErrorKind
@@ -173,7 +173,7 @@ class WorkError:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """What came of asking a worker once. An answer without error is no success yet: see
     `verifiers.py`."""
 
@@ -183,7 +183,7 @@ class Answer:
     seconds: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
-    error: WorkError | None = None
+    error: WorkerError | None = None
     mock: bool = False
     """Whether no real model answered."""
     correct: bool | None = None
@@ -199,11 +199,11 @@ class Answer:
         return {"cost": self.cost, "seconds": self.seconds, **said}
 
 
-_ANSWER = TypeAdapter(Answer)
+_ANSWER = TypeAdapter(WorkerAnswer)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """What a verifier says of an answer; see `verifiers.py`."""
 
     passed: bool
@@ -215,7 +215,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class WorkerEstimate:
     """What one execution may come to."""
 
     cost: float
@@ -225,11 +225,11 @@ class Estimate:
     """USD that it cannot exceed: what a budget reserves."""
 
 
-class Pool(Protocol):
-    """Where workers stand. Everything that a try can come to is an `Answer`.
+class WorkerPool(Protocol):
+    """Where workers stand. Everything that a try can come to is an `WorkerAnswer`.
 
     `execute` raises only `asyncio.CancelledError`, having freed what it held. With the same
-    `Work` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
+    `Subtask` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
     """
 
     @property
@@ -247,11 +247,11 @@ class Pool(Protocol):
         """Whether no real model answers."""
         ...
 
-    async def execute(self, worker: Worker, work: Work) -> Answer:
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Ask one worker once."""
         ...
 
-    def estimate(self, worker: Worker, work: Work) -> Estimate:
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """What asking may come to, before it is done; never looks at the answer."""
         ...
 
@@ -270,7 +270,7 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
     return tuple(workers)
 
 
-def legal(workers: Sequence[Worker], work: Work) -> tuple[bool, ...]:
+def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...]:
     """Who can do a work at all, by capability. Raises `ConfigError` when nobody can."""
     found = tuple(worker.can(*work.labels) for worker in workers)
     if not any(found):

@@ -17,7 +17,13 @@ from typing import Annotated, Any, cast
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.rows import AsText, opened, read_as, read_json, said
+from tutelage.orchestration.data.rows import (
+    AsText,
+    parse_nested_json,
+    read_as,
+    read_json,
+    without_nulls,
+)
 from tutelage.orchestration.plan.dag import Plan
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
@@ -29,7 +35,7 @@ LIST_KEYS = ("nodes", "tools", "functions", "catalog", "apis")
 
 def _types(found: Any) -> tuple[str, ...]:
     """Types as a file has them: names, parameters, or a JSON schema, also written as text."""
-    found = opened(found)
+    found = parse_nested_json(found)
     if isinstance(found, Mapping):
         fields = cast("Mapping[str, Any]", found)
         found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
@@ -145,7 +151,8 @@ def read_catalog(path: str | Path) -> Catalog:
 def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
     """The tools of a list of descriptions. Raises `DataError` with the number of the tool."""
     return tuple(
-        read_as(_TOOL, said(_unwrapped(row)), f"tool {index}") for index, row in enumerate(rows)
+        read_as(_TOOL, without_nulls(_unwrapped(row)), f"tool {index}")
+        for index, row in enumerate(rows)
     )
 
 

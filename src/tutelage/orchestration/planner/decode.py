@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.network import Encoded, Network
+from tutelage.orchestration.planner.network import Encoded, PlannerNetwork
 from tutelage.orchestration.planner.retrieval import Prior
 from tutelage.orchestration.planner.text import Features
 
@@ -40,7 +40,7 @@ class SearchSettings:
     max_nodes: int = 64
 
 
-class Prepared(NamedTuple):
+class EncodedInstructions(NamedTuple):
     """Instructions that were read once, for those who ask about them again and again."""
 
     instructions: Sequence[str]
@@ -48,13 +48,13 @@ class Prepared(NamedTuple):
     shared_BT: Tensor
     """How much text each instruction and tool share."""
 
-    def rows(self, chosen: Sequence[int]) -> Prepared:
+    def rows(self, chosen: Sequence[int]) -> EncodedInstructions:
         """Some of them."""
         texts, items = [self.instructions[i] for i in chosen], [self.items[i] for i in chosen]
-        return Prepared(texts, items, self.shared_BT[chosen])
+        return EncodedInstructions(texts, items, self.shared_BT[chosen])
 
 
-class Searched(NamedTuple):
+class BeamResult(NamedTuple):
     """The beams of a batch, best first, with what they were searched in."""
 
     instructions: Sequence[str]
@@ -80,7 +80,7 @@ class Searched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanPrediction:
     """A plan with what the planner thought of it."""
 
     plan: Plan
@@ -91,10 +91,10 @@ class Planned:
 
 
 def search(
-    network: Network, text: Encoded, settings: SearchSettings, prior: Prior | None = None
+    network: PlannerNetwork, text: Encoded, settings: SearchSettings, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor]:
     """The best `beam` plans of each instruction, each with at least one node, and their scores: the
-    last fields of `Searched`.
+    last fields of `BeamResult`.
     """
     rows, width, end = len(text.hidden_BD), settings.beam, len(text.known_T)
     found = torch.full((rows, width, 0), -1)

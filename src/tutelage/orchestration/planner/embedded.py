@@ -25,9 +25,9 @@ from tutelage.errors import ModelError, RunError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, generate_plain, graph_of
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.settings import Phase1
+from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.policy.machine import one_thread
 from tutelage.seeds import SeedTree
 
@@ -36,7 +36,7 @@ Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class PlannerRecipe:
     """How it is trained."""
 
     workflows: int = 4800
@@ -74,14 +74,14 @@ class _Embedded:
     """Why it could not be kept, where it could not."""
 
 
-RECIPE = Recipe()
+RECIPE = PlannerRecipe()
 
 
 def embedded_planner(
     catalog: Catalog | None = None,
     cache: Path | None = None,
     *,
-    recipe: Recipe | None = None,
+    recipe: PlannerRecipe | None = None,
     watch: Watch | None = None,
 ) -> _Embedded:
     """The planner over a catalog (the built-in one by default), from the cache or trained now.
@@ -113,7 +113,7 @@ def cache_folder() -> Path:
     return home / "tutelage" / "planner"
 
 
-def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitting:
+def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
     half = recipe.workflows // 2
@@ -122,11 +122,11 @@ def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitt
     by_text = {workflow.instruction: workflow for workflow in (*short, *longer)}
     made = list(by_text.values())
     seeds.child("order").python().shuffle(made)
-    settings = Phase1(
+    settings = Phase1Settings(
         num_epochs=recipe.epochs, width=recipe.width, refit=False, early_stopping=recipe.epochs
     )
     with one_thread():
-        fitting = Fitting(
+        fitting = PlannerTrainer(
             made[recipe.held_out :], made[: recipe.held_out], graph.catalog, settings,
             seeds.child("fit"),
         )  # fmt: skip

@@ -25,11 +25,11 @@ from torch import nn
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.planner.decode import Prepared, Searched, SearchSettings
+from tutelage.orchestration.planner.decode import BeamResult, EncodedInstructions, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import Shape
-from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import Targets
+from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.settings import Phase1Settings
+from tutelage.orchestration.planner.targets import PlanTargets
 from tutelage.seeds import SeedTree
 
 Stage = Literal["search", "refit", "done"]
@@ -74,7 +74,7 @@ class _Progressed:
     rate: float = 0.0
 
 
-class Fitting:
+class PlannerTrainer:
     """One supervised training. Call `epoch` until `done`; then `model` is trained."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Fitting:
         train: Sequence[Workflow],
         held_out: Sequence[Workflow],
         catalog: Catalog,
-        settings: Phase1,
+        settings: Phase1Settings,
         seeds: SeedTree,
     ) -> None:
         self.train, self.held_out = list(train), list(held_out)
@@ -153,11 +153,11 @@ class Fitting:
                     totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(sizes)
         return totals
 
-    def _loss(self, given: Prepared, targets: Targets) -> dict[str, torch.Tensor]:
+    def _loss(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
         weight, kind = self.settings.lambda_dag, self.settings.dag_loss
         return self.model.compute_supervised_loss(self.model(given), targets, weight, kind)
 
-    def _step(self, given: Prepared, targets: Targets) -> dict[str, float]:
+    def _step(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, float]:
         loss = self._loss(given, targets)
         self.optimizer.zero_grad()
         loss["total_loss"].backward()
@@ -274,7 +274,7 @@ class Fitting:
         with the weights and the steps of `state`."""
         with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
-                self.train + self.held_out, self.catalog, Shape(0, width=self.settings.width)
+                self.train + self.held_out, self.catalog, PlannerShape(0, width=self.settings.width)
             )
         self.model.settings = self.search
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.at.rate, fused=True)
@@ -288,9 +288,9 @@ class Fitting:
         self._given_stage = self._given(workflows)
         self._held_out = self._given(self.held_out)
 
-    def _given(self, workflows: list[Workflow]) -> tuple[Prepared, Targets]:
+    def _given(self, workflows: list[Workflow]) -> tuple[EncodedInstructions, PlanTargets]:
         prepared = self.model.prepare([w.instruction for w in workflows])
-        return prepared, Targets.of(workflows, self.model.vocabulary)
+        return prepared, PlanTargets.of(workflows, self.model.vocabulary)
 
     def _first_search(self) -> SearchSettings:
         workflows = self.train + self.held_out
@@ -332,7 +332,7 @@ def tune(
 def _sample_scores(
     model: PlannerModel,
     held_out: Sequence[Workflow],
-    beams: Sequence[Searched],
+    beams: Sequence[BeamResult],
     how: SearchSettings,
 ) -> torch.Tensor:
     planned = [plan for found in beams for plan in model.decided(found, how)]

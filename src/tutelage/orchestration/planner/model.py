@@ -24,19 +24,19 @@ from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
 from tutelage.orchestration.planner.decode import (
-    Planned,
-    Prepared,
-    Searched,
+    BeamResult,
+    EncodedInstructions,
+    PlanPrediction,
     SearchSettings,
     search,
 )
-from tutelage.orchestration.planner.network import Encoded, Mentions, Network, Shape
-from tutelage.orchestration.planner.retrieval import Memory, Rows
-from tutelage.orchestration.planner.targets import Targets, Vocabulary
+from tutelage.orchestration.planner.network import Encoded, Mentions, PlannerNetwork, PlannerShape
+from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
+from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary
 from tutelage.orchestration.planner.text import (
     BUCKETS,
     Features,
-    Packed,
+    TextBatch,
     features,
     inverse_frequency,
 )
@@ -86,26 +86,26 @@ class PlannerModel(nn.Module):
     """A trainable planner over the tools of a vocabulary."""
 
     def __init__(
-        self, vocabulary: Vocabulary, idf: Tensor, active: Tensor, shape: Shape | None = None
+        self, vocabulary: Vocabulary, idf: Tensor, active: Tensor, shape: PlannerShape | None = None
     ) -> None:
         """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector."""
         super().__init__()
-        wanted = shape or Shape(0)
+        wanted = shape or PlannerShape(0)
         self.vocabulary = vocabulary
         self.shape = replace(wanted, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
-        self.network = Network(self.shape, idf, active)
+        self.network = PlannerNetwork(self.shape, idf, active)
         self.register_buffer("idf", idf)
         # Which tools training has: the others are known by their texts alone.
         self.register_buffer("seen", torch.ones(self.shape.tools, dtype=torch.bool))
         self.seen: Tensor
         self.idf: Tensor
         self.settings = SearchSettings()
-        self.memory: Memory | None = None
+        self.memory: PlanIndex | None = None
         self.use_catalog(vocabulary.catalog)
 
     @classmethod
     def of(
-        cls, workflows: Sequence[Workflow], catalog: Catalog, shape: Shape | None = None
+        cls, workflows: Sequence[Workflow], catalog: Catalog, shape: PlannerShape | None = None
     ) -> PlannerModel:
         """An untrained planner for a training set; IDF comes from its instructions and the tools'
         texts. Raises `DataError` when the set is empty.
@@ -129,8 +129,8 @@ class PlannerModel(nn.Module):
         trained = self.vocabulary.catalog
         self.catalog = catalog
         described = _described(catalog)
-        self._texts = Packed.of(described)
-        self._words = Rows.of(described, self.idf * inverse_frequency(described))
+        self._texts = TextBatch.of(described)
+        self._words = SparseRows.of(described, self.idf * inverse_frequency(described))
         # A tool's learned number, -1 for one that training did not have.
         learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
@@ -140,7 +140,7 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- the document's calls
 
-    def prepare(self, instructions: Sequence[str]) -> Prepared:
+    def prepare(self, instructions: Sequence[str]) -> EncodedInstructions:
         """What `forward` and `plan_all` read of instructions, while the catalog stays the same.
 
         Raises `DataError` for an empty batch.
@@ -148,27 +148,31 @@ class PlannerModel(nn.Module):
         if not instructions:
             raise DataError("there are no instructions; give at least one")
         items = [features(text) for text in instructions]
-        return Prepared(instructions, items, self._words.products(items, self.idf))
+        return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
-    def forward(self, instructions: Sequence[str] | Prepared) -> _Outputs:
+    def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
         """Encode instructions; see `_Outputs`. Raises `DataError` for an empty batch."""
-        given = instructions if isinstance(instructions, Prepared) else self.prepare(instructions)
+        given = (
+            instructions
+            if isinstance(instructions, EncodedInstructions)
+            else self.prepare(instructions)
+        )
         return _Outputs(self.greedy, self._read(given))
 
     def compute_supervised_loss(
         self,
         outputs: _Outputs,
-        targets: Targets | Mapping[str, Any],
+        targets: PlanTargets | Mapping[str, Any],
         lambda_dag: float = 0.3,
         dag_loss: losses.DagLoss = "poly",
     ) -> dict[str, Tensor]:
         """`ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, with the parts of the
         cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
 
-        `targets` as `Targets.given` takes them.
+        `targets` as `PlanTargets.given` takes them.
         """
         end = len(self.catalog)
-        given = Targets.given(targets, end)
+        given = PlanTargets.given(targets, end)
         types = given.types_BN
         count = types.shape[1]
         text = outputs.text
@@ -203,9 +207,9 @@ class PlannerModel(nn.Module):
 
     def remember(self, workflows: Sequence[Workflow]) -> None:
         """Keep these plans as the memory of the retrieval prior."""
-        plans = Targets.of(workflows, self.vocabulary).types_BN
+        plans = PlanTargets.of(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
-        self.memory = Memory(Rows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
+        self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
     def plan(self, instruction: str) -> Plan:
         """The plan of one instruction: what an `OrchestrationSystem` asks of a planner."""
@@ -213,8 +217,10 @@ class PlannerModel(nn.Module):
 
     @torch.no_grad()
     def plan_all(
-        self, instructions: Sequence[str] | Prepared, settings: SearchSettings | None = None
-    ) -> list[Planned]:
+        self,
+        instructions: Sequence[str] | EncodedInstructions,
+        settings: SearchSettings | None = None,
+    ) -> list[PlanPrediction]:
         """A plan for each instruction. Raises `DataError` for an empty one."""
         chosen = settings or self.settings
         return [
@@ -225,11 +231,15 @@ class PlannerModel(nn.Module):
 
     @torch.no_grad()
     def searched(
-        self, instructions: Sequence[str] | Prepared, settings: SearchSettings
-    ) -> Iterator[Searched]:
+        self, instructions: Sequence[str] | EncodedInstructions, settings: SearchSettings
+    ) -> Iterator[BeamResult]:
         """The beams of the instructions, batch by batch; `decided` chooses among them. Raises
         `DataError` for an empty instruction."""
-        texts = instructions.instructions if isinstance(instructions, Prepared) else instructions
+        texts = (
+            instructions.instructions
+            if isinstance(instructions, EncodedInstructions)
+            else instructions
+        )
         for index, text in enumerate(texts):
             if not text.strip():
                 raise DataError(f"instruction {index} is {text!r}; say what is to be done")
@@ -244,21 +254,25 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
             for begin in range(0, len(texts), size):
                 some = range(begin, min(begin + size, len(texts)))
-                known = instructions.rows(some) if isinstance(instructions, Prepared) else None
+                known = (
+                    instructions.rows(some)
+                    if isinstance(instructions, EncodedInstructions)
+                    else None
+                )
                 yield self._searched(known or self.prepare([texts[i] for i in some]), settings)
         finally:
             self.train(training)
 
-    def _searched(self, given: Prepared, settings: SearchSettings) -> Searched:
+    def _searched(self, given: EncodedInstructions, settings: SearchSettings) -> BeamResult:
         text, prior = self._read(given), None
         if settings.prior_weight > 0 and self.memory is not None:
             prior = self.memory.prior(
                 given.items, self.idf, self._numbers, self._known < 0, settings.prior_weight
             )
-        return Searched(given.instructions, text, *search(self.network, text, settings, prior))
+        return BeamResult(given.instructions, text, *search(self.network, text, settings, prior))
 
     @torch.no_grad()
-    def decided(self, found: Searched, settings: SearchSettings) -> list[Planned]:
+    def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
         """A plan for each instruction that was searched for."""
         text, rows = found.text, torch.arange(len(found.instructions))
         chosen = found.tools_BKN[rows, found.pick(settings.consensus)]
@@ -270,13 +284,13 @@ class PlannerModel(nn.Module):
         workers = None
         if self.vocabulary.workers:
             workers = self.network.worker_logits(state, text.out_TD[placed]).argmax(-1)
-        planned: list[Planned] = []
+        planned: list[PlanPrediction] = []
         for row, size in enumerate(lengths.tolist()):
             there = edges[row, :size, :size] >= settings.edge_threshold
             nodes = self._nodes(chosen[row, :size].tolist(), torch.triu(there, diagonal=1))
             names = self.vocabulary.workers
             planned.append(
-                Planned(
+                PlanPrediction(
                     Plan(found.instructions[row], nodes),
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
@@ -311,8 +325,10 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- parts
 
-    def _read(self, given: Prepared) -> Encoded:
-        return self.network.read(Packed.of(given.items), self._texts, self._known, given.shared_BT)
+    def _read(self, given: EncodedInstructions) -> Encoded:
+        return self.network.read(
+            TextBatch.of(given.items), self._texts, self._known, given.shared_BT
+        )
 
     def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
         """States and attention along plans (the end where there is no tool), and where the tools

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
@@ -24,7 +24,7 @@ def nearest_planner(catalog: Catalog | None = None, seed: int = 0) -> Callable[[
     """The plan of the nearest synthetic workflow over a catalog, the built-in one by default."""
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     workflows = generate(graph, KNOWN, SeedTree(seed).child("nearest"))
-    known = Neighbours.of([workflow.instruction for workflow in workflows])
+    known = NearestTexts.of([workflow.instruction for workflow in workflows])
 
     def plan(instruction: str) -> Plan:
         nearest = workflows[known.closest(hashed(instruction))]

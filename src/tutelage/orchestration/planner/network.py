@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutelage.orchestration.planner.text import Packed
+from tutelage.orchestration.planner.text import TextBatch
 
 POSITIONS = 32
 """Positions with a learned vector of their own; later ones share the last."""
@@ -43,7 +43,7 @@ GAPS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PlannerShape:
     """The sizes of a network."""
 
     tools: int
@@ -104,12 +104,12 @@ class Mentions(NamedTuple):
         )
 
 
-class Network(nn.Module):
+class PlannerNetwork(nn.Module):
     """The parameters. `idf` (BUCKETS,) starts the weights of the features; `active` (BUCKETS,)
     says which buckets have a vector.
     """
 
-    def __init__(self, shape: Shape, idf: Tensor, active: Tensor) -> None:
+    def __init__(self, shape: PlannerShape, idf: Tensor, active: Tensor) -> None:
         super().__init__()
         self.shape = shape
         d = shape.width
@@ -155,7 +155,9 @@ class Network(nn.Module):
 
     # -------------------------------------------------------------- encoder
 
-    def read(self, packed: Packed, tools: Packed, known_T: Tensor, shared_BT: Tensor) -> Encoded:
+    def read(
+        self, packed: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
+    ) -> Encoded:
         """Instructions and the catalog's tools as the decoder reads them.
 
         `shared_BT` is how much text each instruction and tool share.
@@ -192,11 +194,11 @@ class Network(nn.Module):
             weights_F = weights_F * (torch.rand(len(ids_F)) < kept) / kept
         return weights_F
 
-    def _words(self, text_BD: Tensor, words_WD: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+    def _words(self, text_BD: Tensor, words_WD: Tensor, packed: TextBatch) -> tuple[Tensor, Tensor]:
         """The meaning of each text, and its words with what stands around them."""
         hidden_BD = text_BD + self.meaning(text_BD)
         words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
-        return hidden_BD, surroundings(words_BPD, self.around)
+        return hidden_BD, window_average(words_BPD, self.around)
 
     def _described(self, text_TD: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first three fields of `Encoded`."""
@@ -312,7 +314,7 @@ class Network(nn.Module):
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
 
 
-def surroundings(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
+def window_average(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
     """Each word with the weighed words beside it: (2 * WINDOW, D) weights, of which the first are
     for the words before (the nearest first) and the last for those after (the nearest last)."""
     return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))

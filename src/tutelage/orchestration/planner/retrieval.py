@@ -27,7 +27,7 @@ _SHARPNESS = 12.0
 _ROWS = 256
 
 
-class Rows(NamedTuple):
+class SparseRows(NamedTuple):
     """Texts as sparse unit vectors over the buckets (CSR)."""
 
     starts_M1: Tensor
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     values_F: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[Features], weights: Tensor) -> Rows:
+    def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
         """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
         found = [_unit(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in found])
@@ -71,10 +71,10 @@ number of the start, and the step.
 """
 
 
-class Memory(NamedTuple):
+class PlanIndex(NamedTuple):
     """Instructions and their plans."""
 
-    texts: Rows
+    texts: SparseRows
     plans_MN: Tensor
     """Tools by number, the end after the last one, -1 beyond."""
 

@@ -22,8 +22,8 @@ from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import Shape
-from tutelage.orchestration.planner.retrieval import Memory, Rows
+from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import Vocabulary
 
 PHASE1 = "phase1_best.pth"
@@ -57,7 +57,7 @@ def checkpoint(
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file of tensors aside and rename it. Raises `RunError`."""
-    aside = files.aside(path)
+    aside = files.temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(dict(content), aside)
@@ -111,14 +111,17 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     state: dict[str, Any] = found["model_state_dict"]
     active = state["network.row_of"] < len(state["network.table"]) - 1
     model = PlannerModel(
-        Vocabulary.from_state(found["vocabulary"]), state["idf"], active, Shape(**found["shape"])
+        Vocabulary.from_state(found["vocabulary"]),
+        state["idf"],
+        active,
+        PlannerShape(**found["shape"]),
     )
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
     if found["memory"] is not None:
         texts, plans = found["memory"]["texts"], found["memory"]["plans"]
-        model.memory = Memory(Rows(*texts), plans)
+        model.memory = PlanIndex(SparseRows(*texts), plans)
     return model.eval()
 
 

@@ -31,8 +31,8 @@ from tutelage.config.fields import (
     RunSettings,
     Section,
 )
+from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, nest
-from tutelage.config.problems import Problem, fail_on
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import parse_yaml, remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
@@ -42,7 +42,7 @@ PROJECT = "orchestai"
 """The W&B project of the document."""
 
 
-class Phase1(Section):
+class Phase1Settings(Section):
     """Supervised pre-training."""
 
     batch_size: Count = 32
@@ -81,10 +81,10 @@ class Phase1(Section):
     """Nodes of a plan at most; null allows half as many again as the longest in training."""
 
 
-class Training(Section):
+class PlannerTrainingSettings(Section):
     """A configuration file, below `training`: both phases and where metrics go."""
 
-    phase1_supervised: Phase1 = Phase1()
+    phase1_supervised: Phase1Settings = Phase1Settings()
     """The planner."""
     phase2_rl: Phase2Settings = Phase2Settings()
     """The router (`routing/settings.py`)."""
@@ -94,7 +94,7 @@ class Training(Section):
     """The project of a W&B or MLflow run."""
 
 
-class Request(RunSettings):
+class PlannerConfig(RunSettings):
     """A planner's run: what `config.json` holds, and all that a resume needs."""
 
     phase: Literal["1", "2", "all"] = "all"
@@ -116,11 +116,11 @@ class Request(RunSettings):
     keys: dict[str, Any] = Field(default_factory=dict)
     """Keys that were set, in full, with their values."""
 
-    def settings(self) -> Training:
+    def settings(self) -> PlannerTrainingSettings:
         """The keys with their defaults. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
-    def checked(self) -> Training:
+    def checked(self) -> PlannerTrainingSettings:
         """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
         for phase, names, remedy in _MISPLACED:
             lost = [name for name in names if getattr(self, name) is not None]
@@ -154,7 +154,7 @@ _MISPLACED = (
 
 def read_settings(
     path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
-) -> Training:
+) -> PlannerTrainingSettings:
     """The defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over both.
 
     Raises `ConfigError` naming every key that is unknown or does not fit.
@@ -165,11 +165,13 @@ def read_settings(
     values |= given
     origins |= dict.fromkeys(given, "given")
     known = _known_keys()
-    fail_on([_unknown(key, value) for key, value in values.items() if key not in known], origins)
+    raise_issues(
+        [_unknown(key, value) for key, value in values.items() if key not in known], origins
+    )
     try:
-        return Training.model_validate(nest(values).get("training", {}))
+        return PlannerTrainingSettings.model_validate(nest(values).get("training", {}))
     except ValidationError as error:
-        fail_on([_misfit(found) for found in error.errors(include_url=False)], origins)
+        raise_issues([_misfit(found) for found in error.errors(include_url=False)], origins)
         raise AssertionError("a validation error has at least one finding") from error
 
 
@@ -190,7 +192,7 @@ def keys_of(path: str | Path) -> dict[str, Any]:
 
 def _known_keys() -> dict[str, Any]:
     """Every dotted key with its default."""
-    return dict(flatten({"training": Training().model_dump()}))
+    return dict(flatten({"training": PlannerTrainingSettings().model_dump()}))
 
 
 def full_key(key: str) -> str:
@@ -199,17 +201,17 @@ def full_key(key: str) -> str:
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)
 
 
-def _unknown(key: str, value: Any) -> Problem:
+def _unknown(key: str, value: Any) -> ConfigIssue:
     known = list(_known_keys())
     by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     near += difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=0.6)
     guess = by_word.get(near[0], near[0]) if near else None
     fix = f"Did you mean {guess!r}?" if guess else f"The keys are {', '.join(sorted(by_word))}."
-    return Problem(key, value, "unknown key", fix)
+    return ConfigIssue(key, value, "unknown key", fix)
 
 
-def _misfit(found: ErrorDetails) -> Problem:
+def _misfit(found: ErrorDetails) -> ConfigIssue:
     known = _known_keys()
     parts = ["training", *map(str, found["loc"])]
     while len(parts) > 1 and ".".join(parts) not in known:
@@ -217,4 +219,4 @@ def _misfit(found: ErrorDetails) -> Problem:
     key = ".".join(parts)
     default = known.get(key)
     fix = "" if default is None else f"Write for example {parts[-1]}: {default}."
-    return Problem(key, found["input"], remedy_of(found), fix)
+    return ConfigIssue(key, found["input"], remedy_of(found), fix)

@@ -2,7 +2,7 @@
 
 `WorkflowDataset` is the document's: five parallel lists in, one row of padded tensors an item out,
 so that any `DataLoader` batches it. Types may be names or numbers, which a `Vocabulary` tells
-apart. `Targets.of` makes the same tensors for the training loop.
+apart. `PlanTargets.of` makes the same tensors for the training loop.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _worker_names(workflows: Iterable[Workflow]) -> tuple[str, ...]:
     return tuple(f"worker {k}" for k in range(max(numbers) + 1)) if numbers else tuple(names)
 
 
-class Targets(NamedTuple):
+class PlanTargets(NamedTuple):
     """What a batch of plans should be. `B` plans, `N` one more than the longest has nodes."""
 
     types_BN: Tensor
@@ -86,7 +86,7 @@ class Targets(NamedTuple):
     lengths_B: Tensor
 
     @classmethod
-    def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> Targets:
+    def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
         """The tensors of some workflows. Raises `DataError` for an unknown tool or worker."""
         count = 1 + max(len(w.tools) for w in workflows)
         end = len(vocabulary.catalog)
@@ -106,13 +106,13 @@ class Targets(NamedTuple):
         return cls(types, workers, adjacency, lengths)
 
     @classmethod
-    def given(cls, targets: Targets | Mapping[str, Any], end: int) -> Targets:
-        """Targets as `compute_supervised_loss` is given them: a `Targets`, a batch of a
+    def given(cls, targets: PlanTargets | Mapping[str, Any], end: int) -> PlanTargets:
+        """Targets as `compute_supervised_loss` is given them: a `PlanTargets`, a batch of a
         `WorkflowDataset`, or ragged lists under `task_types`, `model_selections`, `dependencies`.
 
         Without dependencies or adjacency the edges are not scored: lengths are 0 there.
         """
-        if isinstance(targets, Targets):
+        if isinstance(targets, PlanTargets):
             return targets
         types = _padded(targets["task_types"], end)
         lengths = ((types >= 0) & (types < end)).sum(1)
@@ -134,11 +134,11 @@ class Targets(NamedTuple):
             lengths = torch.zeros_like(lengths)
         return cls(types, workers, adjacency, lengths)
 
-    def rows(self, chosen: Sequence[int]) -> Targets:
+    def rows(self, chosen: Sequence[int]) -> PlanTargets:
         """Some of the plans, without the padding that only longer ones need."""
         lengths = self.lengths_B[chosen]
         n = int(lengths.max()) + 1
-        return Targets(
+        return PlanTargets(
             self.types_BN[chosen, :n],
             self.workers_BN[chosen, :n],
             self.adjacency_BNN[chosen][:, :n, :n],
@@ -160,7 +160,7 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
     `subtask_sequences` describe the subtasks in words (empty lists where nobody did); `task_types`
     and `model_selections` are names or numbers; `dependencies[k][i]` lists the parents of subtask i
-    of workflow k. An item is `instruction` and the padded tensors of `Targets`, of which
+    of workflow k. An item is `instruction` and the padded tensors of `PlanTargets`, of which
     `task_types` (N,), `model_selections` (N,), `adjacency` (N, N) and `length` make a batch that
     `PlannerModel.compute_supervised_loss` takes. Raises `DataError` naming the row.
     """
@@ -190,7 +190,7 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
                 raise DataError(f"workflow {k}: {error}") from error
         self.workflows = found
         self.vocabulary = Vocabulary.of(found, catalog)
-        self._targets = Targets.of(found, self.vocabulary)
+        self._targets = PlanTargets.of(found, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)

@@ -79,7 +79,7 @@ def features(text: str) -> Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class TextBatch:
     """A batch of texts, flat. `B` texts, `W` words in all, `F` features in all."""
 
     ids_F: Tensor
@@ -96,7 +96,7 @@ class Packed:
         return len(self.text_starts_B)
 
     @classmethod
-    def of(cls, texts: Sequence[Features]) -> Packed:
+    def of(cls, texts: Sequence[Features]) -> TextBatch:
         """Texts side by side, as an `EmbeddingBag` takes them."""
         sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
         counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)

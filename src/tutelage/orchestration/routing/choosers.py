@@ -1,9 +1,9 @@
 """Ways to choose workers: fixed rules, greedy ones, the trained policy, and an oracle.
 
 A chooser sees the simulator, the waiting rows and what is known before each decision, and says an
-action for each; `play` runs workflows with one. Rules that try once accept whatever the verifier
-says; those that escalate go on until an answer passes or tries, money or workers run out. The
-oracle alone looks at the outcomes themselves, to say what is possible.
+action for each; `run_chooser` runs workflows with one. Rules that try once accept whatever the
+verifier says; those that escalate go on until an answer passes or tries, money or workers run out.
+The oracle alone looks at the outcomes themselves, to say what is possible.
 
 Legend: D decisions, W workers, A actions.
 """
@@ -17,19 +17,26 @@ import numpy as np
 import torch
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.policy import ModelSelector, States
-from tutelage.orchestration.routing.simulator import Outcome, WorkflowSimulator
-from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead, plain_utility
-from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
+from tutelage.orchestration.routing.decisions import (
+    DecisionBatch,
+    RewardTerms,
+    look_ahead,
+    plain_utility,
+)
+from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector
+from tutelage.orchestration.routing.simulator import SimulationResult, WorkflowSimulator
+from tutelage.orchestration.routing.workflows import Bools, Ints, QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 
-Chooser = Callable[[WorkflowSimulator, Ints, Situation], Ints]
+Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 """The action of each waiting row, given what is known before it."""
 GREEDY = "greedy utility"
 LOOKAHEAD = "one-step lookahead"
 
 
-def play(board: Board, flows: Workflows, terms: Terms, choose: Chooser) -> Outcome:
+def run_chooser(
+    board: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
+) -> SimulationResult:
     """Run a chooser on all workflows."""
     simulator = WorkflowSimulator(board, flows, terms)
     while len(rows := simulator.rows):
@@ -38,7 +45,7 @@ def play(board: Board, flows: Workflows, terms: Terms, choose: Chooser) -> Outco
     return simulator.outcome()
 
 
-def baselines(train: OutcomeTable, terms: Terms, seeds: SeedTree) -> dict[str, Chooser]:
+def baselines(train: OutcomeTable, terms: RewardTerms, seeds: SeedTree) -> dict[str, Chooser]:
     """What the trained policy is compared with, by name; the oracle stands apart.
 
     Most accurate, best of the type and the cascade are those of the training table.
@@ -58,7 +65,7 @@ def baselines(train: OutcomeTable, terms: Terms, seeds: SeedTree) -> dict[str, C
     }
 
 
-def _once(score: Callable[[Situation], Floats]) -> Chooser:
+def _once(score: Callable[[DecisionBatch], Floats]) -> Chooser:
     """The legal worker of the highest score, once."""
     return lambda _, rows, at: _ranked(score(at), at)
 
@@ -72,7 +79,7 @@ def single_worker(worker: int, workers: int) -> Chooser:
     return _favouring(np.eye(workers)[worker])
 
 
-def _ranked(scores_DW: Floats, at: Situation, *, escalate: bool = False) -> Ints:
+def _ranked(scores_DW: Floats, at: DecisionBatch, *, escalate: bool = False) -> Ints:
     """The legal worker of the highest score; accept or stop when there is none to ask."""
     workers = scores_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]
@@ -86,7 +93,7 @@ def _random_choice(seeds: SeedTree) -> Chooser:
     """Any legal action but stopping, evenly; stops when nothing else is left."""
     rng = seeds.numpy()
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         keys_DA = np.where(at.mask_DA, rng.random(at.mask_DA.shape), -1.0)
         keys_DA[:, -1] -= 1.0
         return keys_DA.argmax(axis=1)
@@ -100,7 +107,7 @@ def _per_type_best(train: OutcomeTable) -> Chooser:
     best = {kind: _means(train.take(np.flatnonzero(kinds == kind))) for kind in set(train.types)}
     overall = _means(train)
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         types = simulator.board.table.types
         scores = [best.get(types[q], overall) for q in simulator.queries(rows)]
         return _ranked(np.array(scores), at)
@@ -117,7 +124,7 @@ def _cascade(train: OutcomeTable) -> Chooser:
     for place, worker in enumerate(picked):
         rank_W[worker] = -float(place)
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         legal_DW = at.mask_DA[:, :-2]
         listed_DW = legal_DW & np.isfinite(rank_W)
         # With none of the three affordable, any other is better than giving up.
@@ -130,39 +137,39 @@ def _cascade(train: OutcomeTable) -> Chooser:
     return choose
 
 
-def greedy(terms: Terms) -> Chooser:
-    """The action of the highest expected utility one step ahead (`situation.look_ahead`)."""
+def greedy(terms: RewardTerms) -> Chooser:
+    """The action of the highest expected utility one step ahead (`decisions.look_ahead`)."""
     return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
 
-def node_utility(terms: Terms) -> Chooser:
+def node_utility(terms: RewardTerms) -> Chooser:
     """Greedy as it is usual: the action of the highest utility at this node, alone.
 
     A worker is worth alpha * chance - cost - seconds, accepting alpha * the chance that the last
-    answer is right, stopping 0 (`situation.plain_utility`); no other node is in view.
+    answer is right, stopping 0 (`decisions.plain_utility`); no other node is in view.
     """
     return lambda _, rows, at: plain_utility(at, terms).argmax(axis=1)
 
 
-def of_policy(model: ModelSelector, terms: Terms) -> Chooser:
+def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
     """The policy's likeliest action."""
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         with torch.no_grad():
-            logp_DA, _ = model(States.of(at, terms))
+            logp_DA, _ = model(DecisionFeatures.of(at, terms))
         return logp_DA.argmax(dim=1).numpy()
 
     return choose
 
 
-def oracle(terms: Terms) -> Chooser:
+def oracle(terms: RewardTerms) -> Chooser:
     """Knows every outcome: at each node the cheapest right worker, and no start where one lacks.
 
     A bound that nobody can reach without looking, and nearly the highest: it weighs cost and
     seconds node by node and does not search over plans.
     """
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         board = simulator.board
         query = simulator.queries(rows)
         right_DW = board.table.right_QW[query]

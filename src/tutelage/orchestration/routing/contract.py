@@ -16,17 +16,17 @@ from typing import Protocol
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, RewardWeights
-from tutelage.orchestration.execution.workers import Answer, Estimate, Work, Worker
+from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerAnswer, WorkerEstimate
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.seeds import SeedTree
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PreviousTry:
     """One try that has ended at the node that is being routed."""
 
     worker: int
-    answer: Answer
+    answer: WorkerAnswer
     passed: bool
     """What the verifier said; False when there was no usable answer."""
 
@@ -36,13 +36,13 @@ class RouteState:
     """What a router sees before one try. Money in USD, times in seconds."""
 
     plan: Plan
-    work: Work
+    work: Subtask
     workers: tuple[Worker, ...]
     mask: tuple[bool, ...]
     """Legal actions: workers, then accept, then stop."""
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[WorkerEstimate, ...]
     """What each worker may come to for this work."""
-    tries: tuple[Tried, ...] = ()
+    tries: tuple[PreviousTry, ...] = ()
     """At this node, the earliest first."""
     load: tuple[int, ...] = ()
     """How many works each worker has, running or waiting."""

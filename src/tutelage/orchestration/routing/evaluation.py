@@ -27,19 +27,19 @@ from tutelage.orchestration.routing.choosers import (
     baselines,
     greedy,
     node_utility,
-    of_policy,
     oracle,
-    play,
+    policy_chooser,
+    run_chooser,
     single_worker,
 )
+from tutelage.orchestration.routing.decisions import RewardTerms
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.predictor import NEAREST
-from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Workflows
+from tutelage.orchestration.routing.simulator import SimulationResult
+from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
-from tutelage.statistics.outcome import Judgement, Kind, add_up
+from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
 
 POLICY = "PPO"
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ CURVE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class RouterEvaluation:
     """A table, the curves behind its AIQ, and the paired differences of rewards."""
 
     rows: list[Row]
@@ -78,20 +78,20 @@ class Evaluation:
 
 
 def evaluate_routers(
-    board: Board,
-    flows: Workflows,
-    terms: Terms,
+    board: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
     train: OutcomeTable,
     seeds: SeedTree,
     models: Mapping[str, ModelSelector],
-) -> Evaluation:
+) -> RouterEvaluation:
     """Run all baselines and `models` (by name, `POLICY` among them) on the same workflows."""
     choosers = {
         **baselines(train, terms, seeds.child("random")),
-        **{name: of_policy(model, terms) for name, model in models.items()},
+        **{name: policy_chooser(model, terms) for name, model in models.items()},
         "oracle": oracle(terms),
     }
-    outcomes = {name: play(board, flows, terms, choose) for name, choose in choosers.items()}
+    outcomes = {name: run_chooser(board, flows, terms, choose) for name, choose in choosers.items()}
     few = flows.take(np.arange(min(CURVE, len(flows))))
     curves = _curves(board, few, terms, models)
     low, high = _range(curves["single workers"])
@@ -107,7 +107,7 @@ def evaluate_routers(
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
     differences = _differences(rewards, seeds.child("bootstrap"))
     query_level = _query_level(board, train)
-    return Evaluation(rows, differences, curves, *query_level, len(board.table), rewards)
+    return RouterEvaluation(rows, differences, curves, *query_level, len(board.table), rewards)
 
 
 def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
@@ -120,7 +120,9 @@ def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Di
     }
 
 
-def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float | None) -> Row:
+def _row(
+    name: str, outcome: SimulationResult, oracle: float, pareto: bool, area: float | None
+) -> Row:
     """One router. Costs in USD, latencies in seconds, means over workflows.
 
     All of `workflows` are judged, as outcomes are recorded; `late` is how many of them their
@@ -131,10 +133,10 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
     sides = zip(outcome.reward_B, outcome.success_B, outcome.late_B, strict=True)
     # Each is a task of its own: none is lost.
     judged = [
-        Judgement(str(place), float(reward), bool(success), DEADLINE if late else None)
+        RolloutOutcome(str(place), float(reward), bool(success), DEADLINE if late else None)
         for place, (reward, success, late) in enumerate(sides)
     ]
-    told = add_up(judged, Kind(graded=True))
+    told = add_up(judged, RewardKind(graded=True))
     wins = int(outcome.success_B.sum())
     low, high = told.interval or (0.0, 1.0)
     reward = float(outcome.reward_B.mean())
@@ -162,25 +164,25 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
 
 
 def _curves(
-    board: Board, flows: Workflows, terms: Terms, models: Mapping[str, ModelSelector]
+    board: QueryTable, flows: WorkflowBatch, terms: RewardTerms, models: Mapping[str, ModelSelector]
 ) -> dict[str, list[Point]]:
     """(cost, success) of what can be swept, and of every worker alone."""
 
-    def point(choose: Chooser, told: Terms = terms) -> Point:
-        outcome = play(board, flows, told, choose)
+    def point(choose: Chooser, told: RewardTerms = terms) -> Point:
+        outcome = run_chooser(board, flows, told, choose)
         return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
 
     own = terms.weights
     weighed = [replace(own, beta=own.beta * x, gamma_latency=own.gamma_latency * x) for x in SWEEP]
 
-    def swept(make: Callable[[Terms], Chooser]) -> list[Point]:
+    def swept(make: Callable[[RewardTerms], Chooser]) -> list[Point]:
         return [point(make(replace(terms, weights=weights))) for weights in weighed]
 
     return {
         "single workers": [point(single_worker(j, board.workers)) for j in range(board.workers)],
         GREEDY: swept(node_utility),
         LOOKAHEAD: swept(greedy),
-        **{name: swept(partial(of_policy, model)) for name, model in models.items()},
+        **{name: swept(partial(policy_chooser, model)) for name, model in models.items()},
     }
 
 
@@ -247,7 +249,9 @@ def _range(points: Sequence[Point]) -> Point:
     return min(costs), max(max(costs), min(costs) * 1.001 + 1e-12)
 
 
-def _query_level(board: Board, train: OutcomeTable) -> tuple[dict[str, float], dict[str, Point]]:
+def _query_level(
+    board: QueryTable, train: OutcomeTable
+) -> tuple[dict[str, float], dict[str, Point]]:
     """AIQ and most accurate point of routing single queries, one try each.
 
     `kNN-40` is the plain one, exp(10 * cosine) as weights; `calibrated kNN` is this package's.

@@ -21,11 +21,16 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import estimate_advantages
 from tutelage.orchestration.routing.choosers import oracle
-from tutelage.orchestration.routing.policy import SCALE, ModelSelector, States, draw_actions
+from tutelage.orchestration.routing.decisions import RewardTerms
+from tutelage.orchestration.routing.policy import (
+    SCALE,
+    DecisionFeatures,
+    ModelSelector,
+    draw_actions,
+)
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.simulator import Outcome, WorkflowSimulator
-from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Workflows
+from tutelage.orchestration.routing.simulator import SimulationResult, WorkflowSimulator
+from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 
 CLONED_FROM = 4096
@@ -36,7 +41,7 @@ CLONED_FROM = 4096
 class _Trajectories:
     """The decisions of a batch, in the order taken; rows and `time_D` place them in [B, T]."""
 
-    states: States
+    states: DecisionFeatures
     actions_D: Tensor
     log_probs_D: Tensor
     values_D: Tensor
@@ -44,22 +49,26 @@ class _Trajectories:
     time_D: Tensor
     rewards_BT: Tensor
     mask_BT: Tensor
-    outcome: Outcome
+    outcome: SimulationResult
 
 
 @torch.no_grad()
 def collect(
-    board: Board, flows: Workflows, terms: Terms, model: ModelSelector, seeds: SeedTree
+    board: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
+    model: ModelSelector,
+    seeds: SeedTree,
 ) -> _Trajectories:
     """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
     simulator = WorkflowSimulator(board, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
-    parts: list[States] = []
+    parts: list[DecisionFeatures] = []
     taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     rng = seeds.numpy()
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        states = States.of(at, terms)
+        states = DecisionFeatures.of(at, terms)
         masked_DA = (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf)
         truth_DF = simulator.truth(rows, torch.softmax(masked_DA, dim=1).numpy())
         states = replace(states, truth_DF=torch.from_numpy(truth_DF.astype(np.float32)))
@@ -77,7 +86,7 @@ def collect(
     rewards_BT[row_D, time_D] = rewards_D
     mask_BT = torch.zeros_like(rewards_BT)
     mask_BT[row_D, time_D] = 1.0
-    states, actions_D = States.cat(parts), torch.from_numpy(outcome.action_D)
+    states, actions_D = DecisionFeatures.cat(parts), torch.from_numpy(outcome.action_D)
     return _Trajectories(
         states, actions_D, log_probs_D, values_D, row_D, time_D, rewards_BT, mask_BT, outcome
     )
@@ -137,7 +146,7 @@ def _descend(
     optimizer.step()
 
 
-def clone_oracle(board: Board, terms: Terms, seeds: SeedTree) -> ModelSelector:
+def clone_oracle(board: QueryTable, terms: RewardTerms, seeds: SeedTree) -> ModelSelector:
     """A model selector that imitates the oracle, by cross-entropy.
 
     The states are those that the untrained policy meets; the label of each is the oracle's action.
@@ -155,19 +164,19 @@ def clone_oracle(board: Board, terms: Terms, seeds: SeedTree) -> ModelSelector:
 
 @torch.no_grad()
 def _labelled(
-    board: Board, terms: Terms, model: ModelSelector, seeds: SeedTree
-) -> tuple[States, torch.Tensor]:
-    flows = Workflows.draw(board, CLONED_FROM, seeds.child("workflows"))
+    board: QueryTable, terms: RewardTerms, model: ModelSelector, seeds: SeedTree
+) -> tuple[DecisionFeatures, torch.Tensor]:
+    flows = WorkflowBatch.draw(board, CLONED_FROM, seeds.child("workflows"))
     simulator = WorkflowSimulator(board, flows, terms)
     wise, rng = oracle(terms), seeds.child("actions").numpy()
-    parts: list[States] = []
+    parts: list[DecisionFeatures] = []
     labels: list[np.ndarray] = []
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        states = States.of(at, terms)
+        states = DecisionFeatures.of(at, terms)
         logp_DA, _ = model(states)
         parts.append(states)
         labels.append(wise(simulator, rows, at))
         actions_D = draw_actions(logp_DA, rng.random(len(rows)))
         simulator.step(rows, actions_D.numpy(), at.chance_DW)
-    return States.cat(parts), torch.from_numpy(np.concatenate(labels))
+    return DecisionFeatures.cat(parts), torch.from_numpy(np.concatenate(labels))

@@ -25,15 +25,15 @@ from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.routing.choosers import node_utility, of_policy, play
-from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
+from tutelage.orchestration.routing.choosers import node_utility, policy_chooser, run_chooser
+from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, evaluate_routers
 from tutelage.orchestration.routing.learning import clone_oracle, collect, ppo_update
+from tutelage.orchestration.routing.phase2_data import Phase2Data
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.report import write_report
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
-from tutelage.orchestration.routing.world import World
+from tutelage.orchestration.routing.simulator import SimulationResult
+from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
@@ -44,7 +44,7 @@ CLONED = "behaviour cloning"
 Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
-Record = Callable[[str, int, Board, Workflows, Outcome], None]
+Record = Callable[[str, int, QueryTable, WorkflowBatch, SimulationResult], None]
 """Takes workflows that were run: under a label (empty in training), after so many updates."""
 GREEDILY, ROUTED = "phase2/greedy", "phase2/ppo"
 """Labels of test workflows, as the greedy router and as the trained one ran them."""
@@ -71,9 +71,9 @@ class Phase2Result:
     best_update: int
     val_reward: float
     history: tuple[Line, ...]
-    evaluation: Evaluation | None
+    evaluation: RouterEvaluation | None
     model: ModelSelector
-    world: World
+    world: Phase2Data
     warning: str | None
     """What is wrong with the reward; None when nothing was found."""
 
@@ -108,12 +108,12 @@ def train_phase2(
     table = _table(outcomes, models, seeds) if table is None else table
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    world = World.of(table, scenario, settings, seeds)
+    world = Phase2Data.of(table, scenario, settings, seeds)
     warning = world.reward_warning(seeds)
     if warning is not None:
         (warn or partial(warnings.warn, stacklevel=2))(warning)
     told = _fingerprint(table, settings, scenario, seed)
-    run = _Run(folder, world, settings, seeds, earlier, told, log, record)
+    run = _Phase2Training(folder, world, settings, seeds, earlier, told, log, record)
     (run.restore if resume else run.begin)()
     while run.progress.update < settings.updates:
         run.update()
@@ -135,11 +135,11 @@ def train_phase2(
 
 
 @dataclass
-class _Run:
+class _Phase2Training:
     """One training: the model, its optimizer, and where it stands."""
 
     folder: Path
-    world: World
+    world: Phase2Data
     settings: Phase2Settings
     seeds: SeedTree
     phase1: Mapping[str, Any] | None
@@ -156,7 +156,7 @@ class _Run:
             self.phase1 = self.phase1["phase1"]
         self.optimizer = torch.optim.Adam(self._groups())
         size, place = self.settings.val_workflows, self.seeds.child("val")
-        self.val_flows = Workflows.draw(self.world.val, size, place)
+        self.val_flows = WorkflowBatch.draw(self.world.val, size, place)
 
     def _groups(self) -> list[dict[str, Any]]:
         return self.model.parameter_groups(self.settings.learning_rate)
@@ -171,7 +171,7 @@ class _Run:
         """One update, and now and then a validation with its checkpoint."""
         settings, number = self.settings, self.progress.update
         seeds = self.seeds.child("update", number)
-        flows = Workflows.draw(
+        flows = WorkflowBatch.draw(
             self.world.train, settings.workflows_of(number), seeds.child("workflows")
         )
         left = 1.0 - number / settings.updates
@@ -202,7 +202,9 @@ class _Run:
 
     def _validate(self, line: Line) -> None:
         terms = self.world.terms
-        outcome = play(self.world.val, self.val_flows, terms, of_policy(self.model, terms))
+        outcome = run_chooser(
+            self.world.val, self.val_flows, terms, policy_chooser(self.model, terms)
+        )
         reward = float(outcome.reward_B.mean())
         line["val_reward"], line["val_loss"] = reward, -reward
         line["val_success"] = float(outcome.success_B.mean())
@@ -266,17 +268,17 @@ class _Run:
         model.load_state_dict(state["model_state_dict"])
         return model
 
-    def evaluate(self, model: ModelSelector) -> Evaluation:
+    def evaluate(self, model: ModelSelector) -> RouterEvaluation:
         """The table of all routers, on test workflows; call it once, when the model is chosen."""
         world, terms, seeds = self.world, self.world.terms, self.seeds
-        board = Board.of(world.test, world.train.predictor, world.train.scenario)
-        flows = Workflows.draw(board, self.settings.test_workflows, seeds.child("test"))
+        board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+        flows = WorkflowBatch.draw(board, self.settings.test_workflows, seeds.child("test"))
         cloned = clone_oracle(world.train, terms, seeds.child("clone"))
         if self.record is not None:
             few = flows.take(np.arange(min(TOLD, len(flows))))
-            routers = {GREEDILY: node_utility(terms), ROUTED: of_policy(model, terms)}
+            routers = {GREEDILY: node_utility(terms), ROUTED: policy_chooser(model, terms)}
             for label, choose in routers.items():
-                outcome = play(board, few, terms, choose)
+                outcome = run_chooser(board, few, terms, choose)
                 self.record(label, self.settings.updates, board, few, outcome)
         return evaluate_routers(
             board, flows, terms, world.train.table, seeds.child("evaluation"),

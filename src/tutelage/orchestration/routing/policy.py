@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
 from tutelage.orchestration.data.outcomes import Floats
-from tutelage.orchestration.routing.simulator import TRUTHS
-from tutelage.orchestration.routing.situation import (
-    Situation,
-    Terms,
+from tutelage.orchestration.routing.decisions import (
+    DecisionBatch,
+    RewardTerms,
     look_ahead,
     plain_utility,
 )
+from tutelage.orchestration.routing.simulator import TRUTHS
 
 WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
@@ -45,7 +45,7 @@ the policy's (`parameter_groups`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class States:
+class DecisionFeatures:
     """What the policy sees of some decisions."""
 
     workers_DWF: Tensor
@@ -59,17 +59,19 @@ class States:
     def __len__(self) -> int:
         return len(self.mask_DA)
 
-    def take(self, places: Tensor) -> States:
+    def take(self, places: Tensor) -> DecisionFeatures:
         """Some of the decisions."""
-        return States(*(getattr(self, field.name)[places] for field in fields(self)))
+        return DecisionFeatures(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @staticmethod
-    def cat(parts: list[States]) -> States:
+    def cat(parts: list[DecisionFeatures]) -> DecisionFeatures:
         """Several batches as one."""
-        return States(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(States)))
+        return DecisionFeatures(
+            *(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(DecisionFeatures))
+        )
 
     @staticmethod
-    def of(at: Situation, terms: Terms) -> States:
+    def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
         """The states of a situation; the utility is the one that `terms.prior` names."""
         alpha = max(abs(terms.weights.alpha), 1e-9)
         utility = plain_utility if terms.prior == "utility" else look_ahead
@@ -81,7 +83,9 @@ class States:
         seen = (worker_DWF, context_DF, prior_DA)
         features, context, prior = (torch.from_numpy(part.astype(np.float32)) for part in seen)
         mask_DA = torch.from_numpy(at.mask_DA)
-        return States(features, context, prior, mask_DA, torch.zeros(len(mask_DA), TRUTHS))
+        return DecisionFeatures(
+            features, context, prior, mask_DA, torch.zeros(len(mask_DA), TRUTHS)
+        )
 
 
 class ModelSelector(nn.Module):
@@ -97,7 +101,7 @@ class ModelSelector(nn.Module):
         self.settle = _Layers(generator, HIDDEN + CONTEXT_FEATURES, HIDDEN, 2, zero=True)
         self.value = _Layers(generator, HIDDEN + CONTEXT_FEATURES + TRUTHS, HIDDEN, 1, zero=True)
 
-    def forward(self, states: States) -> tuple[Tensor, Tensor]:
+    def forward(self, states: DecisionFeatures) -> tuple[Tensor, Tensor]:
         """(log-probabilities [D, A], minus infinity where masked; values [D] of scaled rewards)."""
         workers = states.workers_DWF.shape[1]
         context_DWF = states.context_DF[:, None].expand(-1, workers, -1)
@@ -125,7 +129,7 @@ class ModelSelector(nn.Module):
     def compute_loss(
         self,
         *,
-        states: States,
+        states: DecisionFeatures,
         actions: Tensor,
         old_log_probs: Tensor,
         advantages: Tensor,
@@ -176,7 +180,7 @@ class _Layers(nn.Module):
 
 
 def _worker_features(
-    at: Situation, terms: Terms, utility_DA: Floats, best_D1: Floats, alpha: float
+    at: DecisionBatch, terms: RewardTerms, utility_DA: Floats, best_D1: Floats, alpha: float
 ) -> Floats:
     """What tells one worker from another, [D, W, F]."""
     workers = at.chance_DW.shape[1]
@@ -207,7 +211,9 @@ def _worker_features(
     )
 
 
-def _context_features(at: Situation, utility_DA: Floats, best_D1: Floats, alpha: float) -> Floats:
+def _context_features(
+    at: DecisionBatch, utility_DA: Floats, best_D1: Floats, alpha: float
+) -> Floats:
     """What is the same for all workers, [D, F]."""
     workers = at.chance_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import TOKENS_OUT, Floats, OutcomeTable
 from tutelage.orchestration.execution.worker_files import worker_from, worker_to
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
@@ -69,15 +69,15 @@ class VerifierRates:
 
 
 @dataclass(frozen=True, slots=True)
-class Support:
+class NeighbourWeights:
     """The known queries that speak for each asked one; weights add to 1."""
 
     rows_BK: NDArray[np.int64]
     weights_BK: Floats
 
-    def take(self, places: NDArray[np.int64]) -> Support:
+    def take(self, places: NDArray[np.int64]) -> NeighbourWeights:
         """The support of some of the asked."""
-        return Support(self.rows_BK[places], self.weights_BK[places])
+        return NeighbourWeights(self.rows_BK[places], self.weights_BK[places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class OutcomePredictor:
     """Made by `fit`; immutable, so a new worker makes a new one."""
 
     workers: tuple[Worker, ...]
-    index: Neighbours
+    index: NearestTexts
     types: tuple[str, ...]
     right_QW: Floats
     """1 right, 0 wrong, between where nobody asked."""
@@ -100,7 +100,7 @@ class OutcomePredictor:
     offset: float = 0.0
 
     @staticmethod
-    def fit(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, Support]:
+    def fit(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, NeighbourWeights]:
         """A predictor of a table, and the support of the table's own queries (out of fold).
 
         Raises `DataError` for fewer than two queries.
@@ -109,7 +109,7 @@ class OutcomePredictor:
             raise DataError(f"{len(table)} queries are too few to predict from; give at least 2")
         predictor = OutcomePredictor(
             workers=table.workers,
-            index=Neighbours.of(table.instructions),
+            index=NearestTexts.of(table.instructions),
             types=table.types,
             right_QW=_filled(table),
             tokens_QW=table.tokens_out_QW,
@@ -120,7 +120,7 @@ class OutcomePredictor:
         own = list(range(len(table)))
         near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
         known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
-        found: list[tuple[float, OutcomePredictor, Support]] = []
+        found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             tried = replace(predictor, temperature=temperature, share=share)
             support = tried._weighted(near, table.types, own)
@@ -133,7 +133,7 @@ class OutcomePredictor:
         offset, slope = _map_logistic(x, right_QW[known_QW], np.array([0.0, 1.0]), np.ones(2))
         return replace(best, slope=float(slope), offset=float(offset)), support
 
-    def support(self, texts: Sequence[str], types: Sequence[str]) -> Support:
+    def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
         """The support of queries that are no known ones."""
         return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
@@ -142,7 +142,7 @@ class OutcomePredictor:
         near: tuple[NDArray[np.int64], Floats],
         types: Sequence[str],
         own: Sequence[int] | None = None,
-    ) -> Support:
+    ) -> NeighbourWeights:
         """`near` are places and cosines; `own` the places of queries that are known ones."""
         near_BK, cosines_BK = near
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
@@ -155,7 +155,7 @@ class OutcomePredictor:
         even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
         weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
-        return Support(rows, weights / weights.sum(axis=1, keepdims=True))
+        return NeighbourWeights(rows, weights / weights.sum(axis=1, keepdims=True))
 
     def _of_type(self, kind: str) -> NDArray[np.int64]:
         """The same few known queries of a type each time; of all types when it is not known."""
@@ -166,7 +166,7 @@ class OutcomePredictor:
 
     def chances(
         self,
-        support: Support,
+        support: NeighbourWeights,
         *,
         failed_BW: NDArray[np.bool_] | None = None,
         rates: VerifierRates | None = None,
@@ -182,7 +182,7 @@ class OutcomePredictor:
     def _calibrated(self, raw: Floats) -> Floats:
         return _sigmoid(self.slope * _logit(raw) + self.offset)
 
-    def hope(self, support: Support, chances_BW: Floats, tries: int) -> Floats:
+    def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
         """The chance that one of the `tries` likeliest workers is right, [B].
 
         `chances_BW` ranks this predictor's workers, or the first of them; below 0: not to be asked.
@@ -194,7 +194,7 @@ class OutcomePredictor:
         any_BK = 1 - np.prod(1 - right_BKT * usable_BT[:, None, :], axis=2)
         return self._calibrated(np.einsum("bk,bk->b", support.weights_BK, any_BK))
 
-    def expected(self, support: Support, tokens_in_B: Floats) -> tuple[Floats, Floats]:
+    def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
         """USD and seconds that each worker may be expected to take, both [B, W]."""
         told_BW, costs_BW, seconds_BW = (
             np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
@@ -270,7 +270,7 @@ class OutcomePredictor:
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
             workers=tuple(worker_from(w) for w in state["workers"]),
-            index=Neighbours(np.split(state["features"].numpy(), cuts)),
+            index=NearestTexts(np.split(state["features"].numpy(), cuts)),
             types=tuple(state["types"]),
             seeds=SeedTree(state["seed"], tuple(state["path"])),
             **{k: state[k].numpy() for k in _MATRICES},

@@ -14,7 +14,7 @@ from typing import Any
 
 from tutelage.errors import MissingExtraError
 from tutelage.orchestration.evaluation.judged import workflow_words
-from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, Row, hull
+from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, Row, hull
 
 PLOTS = {
     "pareto.png": "Success against cost",
@@ -24,7 +24,7 @@ PLOTS = {
 
 
 def write_report(
-    folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
+    folder: Path, found: RouterEvaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
 ) -> None:
     """Write all files into `folder`. Raises `MissingExtraError`."""
     data = {"best_update": best_update, **found.to_json(), "history": list(history)}
@@ -35,7 +35,7 @@ def write_report(
     _draw(folder, found, history, best_update=best_update)
 
 
-def _markdown(found: Evaluation, *, best_update: int) -> str:
+def _markdown(found: RouterEvaluation, *, best_update: int) -> str:
     """The table and the differences as a fragment of Markdown."""
     lines = [
         "## Routing",
@@ -89,7 +89,7 @@ def _table_line(row: Row) -> str:
 
 
 def _draw(
-    folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
+    folder: Path, found: RouterEvaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
 ) -> None:
     """The plots. Raises `MissingExtraError` without matplotlib."""
     try:

@@ -1,10 +1,10 @@
 """The trained router: drives the real executor with what phase 2 learned.
 
-It turns each `RouteState` into the `Situation` that the policy was trained on. What the state does
-not say, it remembers by itself for each run: which nodes it sent where, when they may be expected
-back, and how likely each is right. Workers are matched by name; one that the predictor never saw
-is judged by the skill that it claims and by the pool's estimates, until `adopt` gives it outcomes.
-`simulator.py` is the fast twin of the executor; a test holds the two together.
+It turns each `RouteState` into the `DecisionBatch` that the policy was trained on. What the state
+does not say, it remembers by itself for each run: which nodes it sent where, when they may be
+expected back, and how likely each is right. Workers are matched by name; one that the predictor
+never saw is judged by the skill that it claims and by the pool's estimates, until `adopt` gives it
+outcomes. `simulator.py` is the fast twin of the executor; a test holds the two together.
 
 Legend: N nodes in topological order, W workers.
 """
@@ -19,34 +19,36 @@ import numpy as np
 import torch
 
 from tutelage.errors import RunError
-from tutelage.orchestration.execution.worker_files import kind_of
+from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.orchestration.plan.dag import Plan, adjacency, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.foresight import DONE, READY, WorkflowState
-from tutelage.orchestration.routing.policy import ModelSelector, States, draw_actions
+from tutelage.orchestration.routing.decisions import DecisionBatch, RewardTerms, look_ahead
+from tutelage.orchestration.routing.lookahead import DONE, READY, WorkflowState
+from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector, draw_actions
 from tutelage.orchestration.routing.predictor import OutcomePredictor
-from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
-from tutelage.orchestration.routing.workflows import Forecast, Workflows
+from tutelage.orchestration.routing.workflows import QueryForecast, WorkflowBatch
 
 REMEMBERED = 4096
 """Runs whose notes are kept; those of the longest untouched go first."""
 
 
-class _Run(WorkflowState):
+class _RunningWorkflow(WorkflowState):
     """What is known of one run beyond its states: a batch of one workflow."""
 
-    def __init__(self, known: Forecast, plan: Plan, order: Sequence[int], terms: Terms) -> None:
+    def __init__(
+        self, known: QueryForecast, plan: Plan, order: Sequence[int], terms: RewardTerms
+    ) -> None:
         """`order` are the plan's nodes, parents first."""
         parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(order, order)]
-        super().__init__(known, Workflows.whole(known, parents_NN), terms)
+        super().__init__(known, WorkflowBatch.whole(known, parents_NN), terms)
         self.order = order
         self.reserved: dict[int, float] = {}
         """Nodes under way and the bound of their cost."""
         self.lost = False
         """A node was given up, so the workflow cannot succeed: nothing more is spent on it."""
 
-    def decide(self, state: RouteState, node: int) -> Situation:
+    def decide(self, state: RouteState, node: int) -> DecisionBatch:
         """What is known before a try at a node, with all that has ended since the last one."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
@@ -75,7 +77,7 @@ class _Run(WorkflowState):
             **{name: np.array([float(value)]) for name, value in limits.items()},
         )
 
-    def take(self, state: RouteState, node: int, at: Situation, action: int) -> None:
+    def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
         """Note what is about to be done."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
@@ -93,7 +95,7 @@ class LearnedRouter:
     def __init__(
         self,
         predictor: OutcomePredictor,
-        terms: Terms,
+        terms: RewardTerms,
         model: ModelSelector | None = None,
         *,
         sample: bool = False,
@@ -102,7 +104,7 @@ class LearnedRouter:
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample
-        self._runs: OrderedDict[tuple[int, tuple[str | int, ...]], _Run] = OrderedDict()
+        self._runs: OrderedDict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = OrderedDict()
 
     def adopt(
         self,
@@ -132,27 +134,27 @@ class LearnedRouter:
         return Choice(action, float(logp_A[action]), state.mask)
 
     @torch.no_grad()
-    def _decide(self, at: Situation) -> torch.Tensor:
+    def _decide(self, at: DecisionBatch) -> torch.Tensor:
         if self.model is not None:
-            return self.model(States.of(at, self.terms))[0][0]
+            return self.model(DecisionFeatures.of(at, self.terms))[0][0]
         utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
         best_A = torch.full_like(utility_A, -torch.inf)
         best_A[utility_A.argmax()] = 0.0
         return best_A
 
-    def _run(self, state: RouteState) -> _Run:
+    def _run(self, state: RouteState) -> _RunningWorkflow:
         """The run of a state. What is not in memory is taken to begin."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
         if key not in self._runs:
             order = [node for level in levels(state.plan) for node in level]
             known = self._forecast(state, order)
-            self._runs[key] = _Run(known, state.plan, order, self.terms)
+            self._runs[key] = _RunningWorkflow(known, state.plan, order, self.terms)
             if len(self._runs) > REMEMBERED:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
         return self._runs[key]
 
-    def _forecast(self, state: RouteState, order: Sequence[int]) -> Forecast:
+    def _forecast(self, state: RouteState, order: Sequence[int]) -> QueryForecast:
         """What is expected of each node; workers that the predictor lacks, by what they claim."""
         plan, workers = state.plan, state.workers
         texts = [_node_text(plan, node) for node in order]
@@ -164,7 +166,7 @@ class LearnedRouter:
         support = self.predictor.support(texts, [plan.nodes[node].tool for node in order])
         tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
         chances = (skill_NW, stated[:, :, 0], stated[:, :, 1])
-        return Forecast.by(
+        return QueryForecast.by(
             self.predictor, support, tokens_N, workers, legal_NW, state.max_tries, chances
         )
 
@@ -174,7 +176,7 @@ def _labels(plan: Plan, node: int, state: RouteState) -> tuple[str, str]:
     told = plan.nodes[node]
     if node == state.work.node:
         return state.work.labels
-    return told.tool, kind_of(told.tool, told.description)
+    return told.tool, tool_kind(told.tool, told.description)
 
 
 def _node_text(plan: Plan, node: int) -> str:
@@ -197,4 +199,4 @@ def load_router(path: str | Path) -> LearnedRouter:
     model.load_state_dict(state["model_state_dict"])
     router = state["router"]
     predictor = OutcomePredictor.from_state(router["predictor"])
-    return LearnedRouter(predictor, Terms.from_state(router), model)
+    return LearnedRouter(predictor, RewardTerms.from_state(router), model)

@@ -8,7 +8,7 @@ order of time, ties by the node's number. The reward of a decision is the change
 the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
 result; success means that every kept answer is right, whatever the verifier said.
 
-`foresight.py` has what is known of workflows under way; `choosers.py` says who decides.
+`lookahead.py` has what is known of workflows under way; `choosers.py` says who decides.
 `tests/orchestration` holds this against the executor, action by action. Legend: B workflows, N
 nodes, W workers, D decisions, A actions.
 """
@@ -21,16 +21,16 @@ import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.routing.foresight import DONE, READY, RUNNING, WAITING, WorkflowState
-from tutelage.orchestration.routing.situation import Situation, Terms
-from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
+from tutelage.orchestration.routing.decisions import DecisionBatch, RewardTerms
+from tutelage.orchestration.routing.lookahead import DONE, READY, RUNNING, WAITING, WorkflowState
+from tutelage.orchestration.routing.workflows import Bools, Ints, QueryTable, WorkflowBatch
 
 TRUTHS = 12
 """Numbers that `WorkflowSimulator.truth` says of a decision."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """What a batch of workflows came to, with every decision."""
 
     success_B: Bools
@@ -67,7 +67,7 @@ class Outcome:
 class WorkflowSimulator(WorkflowState):
     """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
 
-    def __init__(self, board: Board, flows: Workflows, terms: Terms) -> None:
+    def __init__(self, board: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(board, flows, terms)
         self.board = board
         count, _ = shape = flows.query_BN.shape
@@ -234,7 +234,7 @@ class WorkflowSimulator(WorkflowState):
 
     # What is seen
 
-    def observe(self, rows: Ints) -> Situation:
+    def observe(self, rows: Ints) -> DecisionBatch:
         """What is known before the decisions of these rows."""
         load_DW = np.zeros((len(rows), self.board.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
@@ -329,11 +329,11 @@ class WorkflowSimulator(WorkflowState):
             + weights.shaped_reward * shaped
         )
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationResult:
         """What all came to. Raises `RuntimeError` while one waits for a decision."""
         if not self._over_B.all():
             raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
-        return Outcome(
+        return SimulationResult(
             self._success_B,
             self._spent_B,
             self._now_B,

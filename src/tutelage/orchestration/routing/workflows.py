@@ -2,9 +2,10 @@
 
 A batch of workflows is a few arrays, so that thousands run at once. A workflow draws its queries,
 its shape (chain, fan-in, diamond or independent), and in some runs a budget and a deadline, as
-multiples of what the median worker would cost and take. A `Forecast` keeps what is known before a
-run: support of each query, expected costs and seconds, who can do it; a `Board` adds the outcomes
-themselves and what a verifier will say. `simulator.py` runs them, `router.py` a plan of its own.
+multiples of what the median worker would cost and take. A `QueryForecast` keeps what is known
+before a run: support of each query, expected costs and seconds, who can do it; a `QueryTable` adds
+the outcomes themselves and what a verifier will say. `simulator.py` runs them, `router.py` a plan
+of its own.
 
 Legend: B workflows, N nodes (padded with -1), Q queries of the table, W workers.
 """
@@ -21,7 +22,11 @@ from numpy.typing import NDArray
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.routing.predictor import OutcomePredictor, Support, VerifierRates
+from tutelage.orchestration.routing.predictor import (
+    NeighbourWeights,
+    OutcomePredictor,
+    VerifierRates,
+)
 from tutelage.seeds import SeedTree
 
 Ints = NDArray[np.int64]
@@ -66,11 +71,11 @@ SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class QueryForecast:
     """What is known of queries before anything is run: rows of a table, or the nodes of a plan."""
 
     predictor: OutcomePredictor
-    support: Support
+    support: NeighbourWeights
     columns: Ints
     """The predictor's number of each worker; -1 for one that it does not know."""
     chance_QW: Floats
@@ -111,13 +116,13 @@ class Forecast:
     @staticmethod
     def by(
         predictor: OutcomePredictor,
-        support: Support,
+        support: NeighbourWeights,
         tokens_in_Q: Floats,
         workers: Sequence[Worker],
         legal_QW: Bools,
         max_tries: int,
         stated: Sequence[Floats] = (),
-    ) -> Forecast:
+    ) -> QueryForecast:
         """What the predictor expects of these workers. `stated` are the chances, USD and seconds
         [Q, W] that are taken for workers that it does not know; it may be left out without any.
         """
@@ -134,13 +139,13 @@ class Forecast:
             values = [np.where(known_W, f, s) for f, s in zip(values, stated, strict=True)]
             hope_Q = np.where(legal_QW, values[0], 0.0).max(axis=1)
         chance_QW, cost_QW, seconds_QW = values
-        return Forecast(
+        return QueryForecast(
             predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Board(Forecast):
+class QueryTable(QueryForecast):
     """A table of outcomes, with what is known of its queries."""
 
     table: OutcomeTable
@@ -155,8 +160,8 @@ class Board(Forecast):
         table: OutcomeTable,
         predictor: OutcomePredictor,
         scenario: Scenario,
-        support: Support | None = None,
-    ) -> Board:
+        support: NeighbourWeights | None = None,
+    ) -> QueryTable:
         """`support` is that of the training table itself, where each row leaves itself out.
 
         The predictor may know more workers than the table, or fewer: columns are matched by name,
@@ -176,12 +181,12 @@ class Board(Forecast):
                 "that type among its capabilities, or leave the query out"
             )
         support = support or predictor.support(table.instructions, table.types)
-        told = Forecast.by(
+        told = QueryForecast.by(
             predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
         )
         rates = scenario.rates
         threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
-        return Board(
+        return QueryTable(
             **{known.name: getattr(told, known.name) for known in fields(told)},
             table=table,
             scenario=scenario,
@@ -191,7 +196,7 @@ class Board(Forecast):
 
 
 @dataclass(frozen=True, slots=True)
-class Workflows:
+class WorkflowBatch:
     """A batch of workflows over one board."""
 
     query_BN: Ints
@@ -215,20 +220,20 @@ class Workflows:
         """Where there is a node."""
         return self.query_BN >= 0
 
-    def take(self, places: Ints) -> Workflows:
+    def take(self, places: Ints) -> WorkflowBatch:
         """Some of the workflows."""
-        return Workflows(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+        return WorkflowBatch(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
 
     @staticmethod
-    def whole(known: Forecast, parents_NN: Bools) -> Workflows:
+    def whole(known: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
         """The workflow of all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
         free_B = np.array([np.inf])
-        return Workflows(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
+        return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
 
     @staticmethod
-    def draw(board: Board, count: int, seeds: SeedTree) -> Workflows:
+    def draw(board: QueryTable, count: int, seeds: SeedTree) -> WorkflowBatch:
         """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
         rng, scenario = seeds.numpy(), board.scenario
         least, nodes = scenario.nodes
@@ -248,7 +253,7 @@ class Workflows:
         budget_B = limits(cost_BW, scenario.budgets, scenario.budget_range)
         deadline_B = limits(path_BW, scenario.deadlines, scenario.deadline_range)
         most = _most(cost_BW), _most(path_BW)
-        return Workflows(query_BN, parents_BNN, budget_B, deadline_B, *most)
+        return WorkflowBatch(query_BN, parents_BNN, budget_B, deadline_B, *most)
 
 
 def _most(known_BW: Floats) -> Floats:
@@ -268,7 +273,9 @@ def _connect(parents_NN: Bools, shape: Shape, size: int) -> None:
             parents_NN[1 : size - 1, size - 1] = True
 
 
-def _single_worker(known: Forecast, query_BN: Ints, parents_BNN: Bools) -> tuple[Floats, Floats]:
+def _single_worker(
+    known: QueryForecast, query_BN: Ints, parents_BNN: Bools
+) -> tuple[Floats, Floats]:
     """Expected USD and critical path of each worker alone, [B, W].
 
     A node that a worker cannot do is done by whoever is dearest, or slowest, there. Nodes without

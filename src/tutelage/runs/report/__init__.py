@@ -1,10 +1,10 @@
 """The report of a run: one HTML page that explains what was trained, how, and how well.
 
 The page is a pure function of the run folder and stands alone: no script, no network, no other
-file. The road is `source.py` (read the folder, forgive what is missing) → `episodes.py` (a rollout
-as something to read, which ones to show, who solved what) → `charts.py` over
-`svg.py` (curves) → `view.py` (what the page says) → `weights.html.j2` (how it looks). Frame, parts
-and style are those of the pages of every kind (`page.py`).
+file. The road is `source.py` (read the folder, forgive what is missing) → `transcripts.py` (a
+rollout as something to read, which ones to show, who solved what) → `charts.py` over `svg.py`
+(curves) → `view.py` (what the page says) → `weights.html.j2` (how it looks). Frame, parts and style
+are those of the pages of every kind (`page.py`).
 """
 
 from __future__ import annotations

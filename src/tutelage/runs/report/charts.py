@@ -1,7 +1,8 @@
 """The charts of a report: which metrics are shown, over what, and in how many words explained.
 
-Each function reads curves off a `Source` and gives a `Chart`, or None where the run has no such
-metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is `svg.py`'s matter.
+Each function reads curves off a `ReportSource` and gives a `Chart`, or None where the run has no
+such metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is `svg.py`'s
+matter.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tutelage.runs.measured import control_estimator
-from tutelage.runs.report.source import Points, Source
+from tutelage.runs.report.formatting import cut, exact_percent, listed, percent, short
+from tutelage.runs.report.source import Points, ReportSource
 from tutelage.runs.report.svg import Panel, Series, Style, draw
-from tutelage.runs.report.words import cut, exact_percent, listed, percent, short
-from tutelage.tasks.overlap import named, title
+from tutelage.runs.stored_evaluation import control_estimator
+from tutelage.tasks.overlap import split_name, success_title
 from tutelage.tools.loading import shown_name
 
 _WIDE = (460, 280)
@@ -82,7 +83,7 @@ _DIAGNOSTICS = (
 )
 
 
-def draw_charts(source: Source) -> dict[str, Any]:
+def draw_charts(source: ReportSource) -> dict[str, Any]:
     """The charts of a page: the learning curves, RL beside the control, and the diagnostics."""
     curves = (_cold_start_chart(source), _reward_chart(source))
     return {
@@ -110,7 +111,7 @@ def _course(points: Points, label: str) -> list[tuple[Series, str]]:
     return [(Series(points, "train", "thin"), ""), (smooth, f"{label}, mean of {window} steps")]
 
 
-def _reward_chart(source: Source) -> Chart | None:
+def _reward_chart(source: ReportSource) -> Chart | None:
     """Mean reward of each RL step, with success where it was measured."""
     reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
@@ -118,24 +119,30 @@ def _reward_chart(source: Source) -> Chart | None:
     if not (reward or sampled or greedy):
         return None
     return _chart(
-        f"Reward and {title(source.result, what, 'val')}",
+        f"Reward and {success_title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [
             *_course(reward, "reward"),
-            (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
-            (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
+            (
+                Series(greedy, "after", "dashes"),
+                success_title(source.result, f"{what}, greedy", "val"),
+            ),
+            (
+                Series(sampled, "after", "marks"),
+                success_title(source.result, f"{what}, sampled", "val"),
+            ),
         ],
         x_label="RL step",
         percent_axis=all(0 <= y <= 1 for _, y in (*reward, *sampled, *greedy)),
     )
 
 
-def _held_out(source: Source) -> str:
+def _held_out(source: ReportSource) -> str:
     """What of validation tasks is drawn: success where there is one, else the mean reward."""
     return "success" if source.kind.has_success else "reward"
 
 
-def _cold_start_chart(source: Source) -> Chart | None:
+def _cold_start_chart(source: ReportSource) -> Chart | None:
     """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
     if source.phase("sft"):
         return _sft_chart(source)
@@ -144,7 +151,7 @@ def _cold_start_chart(source: Source) -> Chart | None:
     if not (loss or success):
         return None
     shaded = _mixed_steps(source)
-    what = title(source.result, f"success{_skill_level(source)}, greedy", "val")
+    what = success_title(source.result, f"success{_skill_level(source)}, greedy", "val")
     wanted = (
         (Series(success, "before", "dashes"), what, 1.7),
         (Series(loss, "train"), "loss", 1.0),
@@ -163,17 +170,17 @@ def _cold_start_chart(source: Source) -> Chart | None:
     return Chart("Cold start", note, svg, legend)
 
 
-def _skill_level(source: Source) -> str:
+def _skill_level(source: ReportSource) -> str:
     """Whose success the clean part is measured by: it shows easier tasks than the hard level's."""
     data = None if source.settings is None else source.settings.data
     easier = data is not None and data.level == "hard" and not data.train_files
     return " at the default level" if easier else ""
 
 
-def _sft_chart(source: Source) -> Chart | None:
+def _sft_chart(source: ReportSource) -> Chart | None:
     """The loss of `train sft` on its batches, and on other demonstrations."""
     loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
-    other = f"loss on {named(source.result, 'val')} demonstrations"
+    other = f"loss on {split_name(source.result, 'val')} demonstrations"
     if not (loss or held):
         return None
     return _chart(
@@ -185,7 +192,7 @@ def _sft_chart(source: Source) -> Chart | None:
     )
 
 
-def _control_chart(source: Source) -> Chart | None:
+def _control_chart(source: ReportSource) -> Chart | None:
     """RL and the control side by side, over time where both have it: validation success where both
     measured it, else the mean reward of the steps."""
     phases, quantity = ("rl", "control"), _held_out(source)
@@ -202,7 +209,7 @@ def _control_chart(source: Source) -> Chart | None:
     if not have_time:
         timed = {p: _over_share(points) for p, points in curves.items()}
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
-    measured_on = f"Sampled {quantity} on {named(source.result, 'val')} tasks"
+    measured_on = f"Sampled {quantity} on {split_name(source.result, 'val')} tasks"
     what = measured_on if measured else "Mean reward on training tasks"
     if window > 1:
         what += f", mean of {window} steps"
@@ -219,7 +226,7 @@ def _control_chart(source: Source) -> Chart | None:
     )
 
 
-def _two_ways(source: Source) -> str:
+def _two_ways(source: ReportSource) -> str:
     """What RL and the control learned with."""
     estimator = control_estimator(source.result) or "another"
     config = source.settings
@@ -227,7 +234,7 @@ def _two_ways(source: Source) -> str:
     return f"with {own}, and with {cut(shown_name(estimator), 40)} for the control"
 
 
-def _diagnostics(source: Source) -> list[Chart]:
+def _diagnostics(source: ReportSource) -> list[Chart]:
     """Small charts of the RL steps, those that the run has metrics for."""
     charts = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
     charts.insert(5, _tool_errors_chart(source))
@@ -248,7 +255,7 @@ def _chart(
     return Chart(title, note, draw([panel], size=_WIDE, x_label=x_label), legend)
 
 
-def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
+def _mixed_steps(source: ReportSource) -> tuple[float, float, str] | None:
     """The last steps of the cold start, once it is over and if they guessed."""
     steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
     if source.settings is None or not steps or not source.phase("rl"):
@@ -259,7 +266,7 @@ def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
     return (steps[-mixed], steps[-1], f"{exact_percent(share)} guess")
 
 
-def _over_minutes(source: Source, phase: str, metric: str) -> Points:
+def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
     times = dict(source.curve(phase, "time/elapsed"))
     start = min(times.values(), default=0.0)
     points = source.curve(phase, metric)
@@ -271,7 +278,7 @@ def _over_share(points: Points) -> Points:
     return tuple((100 * (x - first) / ((last - first) or 1), y) for x, y in points)
 
 
-def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
+def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None:
     points = source.curve("rl", wanted.metric)
     if not points:
         return None
@@ -283,7 +290,7 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     return _small(wanted.title, wanted.note, Panel(curves, unit, bar=wanted.bar), words)
 
 
-def _tool_errors_chart(source: Source) -> Chart | None:
+def _tool_errors_chart(source: ReportSource) -> Chart | None:
     """Share of all tool calls of a step that failed."""
     tools = _tools(source)
     calls, failed = defaultdict[float, float](float), defaultdict[float, float](float)
@@ -300,7 +307,7 @@ def _tool_errors_chart(source: Source) -> Chart | None:
     return _small("Tool errors", note, panel, percent(points[-1][1]))
 
 
-def _reward_parts(source: Source) -> Iterator[_Diagnostic]:
+def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
     """The named parts of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     names = source.metric_names("rl")
@@ -313,7 +320,7 @@ def _reward_parts(source: Source) -> Iterator[_Diagnostic]:
             yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
 
 
-def _tools(source: Source) -> list[str]:
+def _tools(source: ReportSource) -> list[str]:
     """The tools of `tools/<name>/calls` (per rollout) and `tools/<name>/errors` (share of them)."""
     named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
     calls = [name for name in named if name.endswith("/calls") and name.count("/") > 1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tutelage.errors import MissingExtraError
-from tutelage.runs.report.words import count, percent, visible
+from tutelage.runs.report.formatting import count, percent, visible
 
 
 def render_page(template: str, **values: Any) -> str:

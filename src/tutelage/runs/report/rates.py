@@ -1,7 +1,7 @@
 """Rates and means on the page: cells with their bars, the headline cards, the tables.
 
 What there is to tell, and where nothing is, `statistics/outcome.py` decided when it was measured
-and `runs/measured.py` reads; here it is worded. `view.py` puts it beside the rest.
+and `runs/stored_evaluation.py` reads; here it is worded. `view.py` puts it beside the rest.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tutelage.runs.measured import (
+from tutelage.runs.report.formatting import cut, percent, points, short
+from tutelage.runs.report.source import ReportSource
+from tutelage.runs.stored_evaluation import (
     KINDS,
     REWARD,
     SUCCESS,
-    Measured,
     Quantity,
+    StoredEvaluation,
     control_estimator,
     quantities,
-    read,
+    read_evaluation,
 )
-from tutelage.runs.report.source import Source
-from tutelage.runs.report.words import cut, percent, points, short
 
 WORDS: Mapping[Quantity, Callable[[float], str]] = {SUCCESS: percent, REWARD: short}
 
@@ -59,22 +59,22 @@ class _RateTable:
     unmeasured: Sequence[str]
 
 
-def rate_parts(source: Source, kind: str) -> dict[str, Any]:
+def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
     """The headline cards and the tables of a page; families by this kind of evaluation."""
     return {
         "changes": list(_changes(source)),
         "tables": list(_tables(source)),
         "family_rows": list(_families(source, kind)),
-        "family_title": told_in(source)[0].name.capitalize(),
+        "family_title": report_quantities(source)[0].name.capitalize(),
     }
 
 
-def told_in(source: Source) -> tuple[Quantity, ...]:
+def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
     """What the run is told in, the headline first."""
     return quantities(source.kind.graded, source.kind.has_success)
 
 
-def _cell(what: Quantity, found: Measured | None) -> Cell | None:
+def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
     """The cell; how many were judged where that is all there is to tell."""
     told, value = what.cell(found, WORDS[what]), what.of(found)
     if value is None:
@@ -87,11 +87,11 @@ def _cell(what: Quantity, found: Measured | None) -> Cell | None:
     return Cell(told, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
 
 
-def _changes(source: Source) -> Iterator[Change]:
+def _changes(source: ReportSource) -> Iterator[Change]:
     """The cards: before and after, sampled and greedy, in the headline's quantity."""
-    what = told_in(source)[0]
+    what = report_quantities(source)[0]
     for kind in KINDS:
-        sides = [read(source.result, f"{when}_{kind}") for when in ("before", "after")]
+        sides = [read_evaluation(source.result, f"{when}_{kind}") for when in ("before", "after")]
         before, after = (_cell(what, side) for side in sides)
         old, new = (what.of(side) for side in sides)
         if before is None or after is None or old is None or new is None:
@@ -106,7 +106,7 @@ def _changes(source: Source) -> Iterator[Change]:
         yield Change(name, told, before, after, scale, ranges)
 
 
-def _tables(source: Source) -> Iterator[_RateTable]:
+def _tables(source: ReportSource) -> Iterator[_RateTable]:
     """Before, after and the control, in each quantity."""
     estimator = cut(control_estimator(source.result) or "another", 40)
     start = "after the cold start" if source.phase("cold_start") else "as it came"
@@ -116,9 +116,14 @@ def _tables(source: Source) -> Iterator[_RateTable]:
         ("control", "Control", f"the same training with {estimator}"),
         ("no_tools", "After, without tools", "out of the prompt, results withheld"),
     )
-    for what in told_in(source):
+    for what in report_quantities(source):
         told = [
-            (key, name, note, [_cell(what, read(source.result, f"{key}_{kind}")) for kind in KINDS])
+            (
+                key,
+                name,
+                note,
+                [_cell(what, read_evaluation(source.result, f"{key}_{kind}")) for kind in KINDS],
+            )
             for key, name, note in rows
         ]
         if shown := [row for row in told if any(row[3])]:
@@ -126,9 +131,11 @@ def _tables(source: Source) -> Iterator[_RateTable]:
             yield _RateTable(what.name.capitalize(), shown, missing)
 
 
-def _families(source: Source, kind: str) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
+def _families(
+    source: ReportSource, kind: str
+) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
     """Family, its rollouts, and its rate or mean before and after."""
-    what = told_in(source)[0]
+    what = report_quantities(source)[0]
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     for name in sorted({*sides[0], *sides[1]}):
         before, after = (side.get(name) for side in sides)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 from tutelage.errors import TutelageError
 from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.measured import Measured, is_graded, measured
-from tutelage.runs.report.episodes import CAUSES, Episode, read_episode
-from tutelage.runs.report.words import cut
+from tutelage.runs.report.formatting import cut
+from tutelage.runs.report.transcripts import CAUSES, Transcript, read_transcript
 from tutelage.runs.stored import open_run
-from tutelage.statistics.outcome import UNSEEN, Kind, Success, summarise
+from tutelage.runs.stored_evaluation import StoredEvaluation, evaluation_of_record, is_graded
+from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, summarise
 from tutelage.types import JSON, Mode, Rollout
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(slots=True)
-class Source:
+class ReportSource:
     """All that a report is made from."""
 
     path: Path
@@ -52,12 +52,14 @@ class Source:
     conditions: JSON = field(default_factory=dict[str, Any])
     config: Resolved | None = None
     metrics: Sequence[JSON] = ()
-    evaluations: dict[str, Sequence[Episode]] = field(default_factory=dict[str, Sequence[Episode]])
-    families: dict[str, Mapping[str, Measured]] = field(
-        default_factory=dict[str, Mapping[str, Measured]]
+    evaluations: dict[str, Sequence[Transcript]] = field(
+        default_factory=dict[str, Sequence[Transcript]]
+    )
+    families: dict[str, Mapping[str, StoredEvaluation]] = field(
+        default_factory=dict[str, Mapping[str, StoredEvaluation]]
     )
     """By evaluation, then by family of tasks."""
-    kind: Kind = UNSEEN
+    kind: RewardKind = UNSEEN
     """What the rewards of the run are."""
     trained_rollouts: int | None = None
     failed: Sequence[tuple[int, str, str]] = ()
@@ -98,9 +100,9 @@ class Source:
         return sorted({name for line in self.phase(phase) for name in line})
 
 
-def read_source(folder: RunFolder) -> Source:
+def read_source(folder: RunFolder) -> ReportSource:
     """Everything in the folder that can be read, with a remark for each part that cannot."""
-    source = Source(folder.path)
+    source = ReportSource(folder.path)
     if not folder.result.is_file():
         source.remarks.append("The run has not ended: there is no result.json yet.")
     source.result = read_object(folder.result, source.remarks)
@@ -108,7 +110,7 @@ def read_source(folder: RunFolder) -> Source:
     rule = None if source.settings is None else Success.of(source.settings.reward.success)
     known = None
     if "graded" in source.result:
-        known = Kind(is_graded(source.result), _defines_success(source.result))
+        known = RewardKind(is_graded(source.result), _defines_success(source.result))
     _read_store(folder, source, rule, known)
     source.conditions = read_object(folder.conditions, source.remarks)
     source.metrics = list(_read_lines(folder.metrics, source.remarks))
@@ -148,7 +150,9 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
 
 
-def _read_store(folder: RunFolder, into: Source, rule: Success | None, known: Kind | None) -> None:
+def _read_store(
+    folder: RunFolder, into: ReportSource, rule: Success | None, known: RewardKind | None
+) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     into.kind = known or UNSEEN
@@ -164,28 +168,30 @@ def _read_store(folder: RunFolder, into: Source, rule: Success | None, known: Ki
 
 
 def _read_evaluations(
-    store: Store, run_id: str, into: Source, rule: Success | None, known: Kind | None
+    store: Store, run_id: str, into: ReportSource, rule: Success | None, known: RewardKind | None
 ) -> None:
     """Episodes and rates by family; without a result, the kind of rewards is read off first."""
-    kind = known or Kind()
+    kind = known or RewardKind()
     if known is None:
         for label in _LABELS:
             kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
     into.kind = kind
     for label in _LABELS:
-        episodes: list[Episode] = []
+        episodes: list[Transcript] = []
         bare: list[Rollout] = []
         for rollout in store.rollouts(run_id, label=label):
             if rollout.attempts:
-                episodes.append(read_episode(rollout, rule, kind))
+                episodes.append(read_transcript(rollout, rule, kind))
                 bare.append(replace(rollout, attempts=(replace(rollout.last, calls=()),)))
         if episodes:
             into.evaluations[label] = episodes
             by_family = summarise(bare, rule, kind).by_family
-            into.families[label] = {n: measured(e.record()) for n, e in by_family.items()}
+            into.families[label] = {
+                n: evaluation_of_record(e.record()) for n, e in by_family.items()
+            }
 
 
-def _read_failures(store: Store, run_id: str, into: Source) -> None:
+def _read_failures(store: Store, run_id: str, into: ReportSource) -> None:
     into.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
     causes: Counter[str] = Counter()
     examples: dict[str, str] = {}

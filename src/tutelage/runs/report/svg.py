@@ -14,8 +14,8 @@ from html import escape
 from itertools import groupby
 from typing import Literal
 
+from tutelage.runs.report.formatting import percent, short
 from tutelage.runs.report.source import Points
-from tutelage.runs.report.words import percent, short
 
 Style = Literal["line", "thin", "marks", "dashes"]
 _FAR = 1e300

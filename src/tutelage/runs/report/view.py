@@ -13,13 +13,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from tutelage.runs.figures import finite
-from tutelage.runs.measured import NO_TOOLS, REWARD, SUCCESS, control_estimator, judged_lines, read
 from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
-from tutelage.runs.report.episodes import Episode, choose, outcomes
-from tutelage.runs.report.rates import WORDS, rate_parts, told_in
-from tutelage.runs.report.source import Source
-from tutelage.runs.report.words import count, counted, cut, duration, exact_percent, points, short
-from tutelage.tasks.overlap import footnote, named
+from tutelage.runs.report.formatting import (
+    count,
+    counted,
+    cut,
+    duration,
+    exact_percent,
+    points,
+    short,
+)
+from tutelage.runs.report.rates import WORDS, rate_parts, report_quantities
+from tutelage.runs.report.source import ReportSource
+from tutelage.runs.report.transcripts import Transcript, choose, outcomes
+from tutelage.runs.stored_evaluation import (
+    NO_TOOLS,
+    REWARD,
+    SUCCESS,
+    control_estimator,
+    judged_lines,
+    read_evaluation,
+)
+from tutelage.tasks.overlap import footnote, split_name
 from tutelage.tools.loading import shown_name
 from tutelage.types import JSON
 
@@ -37,7 +52,7 @@ _VALUE_LIMIT = 400
 """Characters of one configured value that the page shows."""
 
 
-def make_view(source: Source) -> dict[str, Any]:
+def make_view(source: ReportSource) -> dict[str, Any]:
     """What the template is filled with. Pure; raises nothing for the sake of what the run
     recorded."""
     kind, pair_kind = _kind(source), _pair_kind(source)
@@ -73,7 +88,7 @@ def make_view(source: Source) -> dict[str, Any]:
     }
 
 
-def _good_news(source: Source) -> Iterator[str]:
+def _good_news(source: ReportSource) -> Iterator[str]:
     """What was found while it ran that is no warning."""
     told: object = source.result.get("health")
     for entry in cast("list[Any]", told) if isinstance(told, list) else []:
@@ -81,7 +96,7 @@ def _good_news(source: Source) -> Iterator[str]:
             yield cut(f"Step {entry.get('step')}: {entry.get('text')}.", 400)
 
 
-def _facts(source: Source) -> Iterator[tuple[str, str, str, bool]]:
+def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
     """Numbers worth a tile: name, value, note, and whether it is out of its bounds."""
     result = source.result
     tasks = "test_tasks" if "test_tasks" in result else "val_tasks"
@@ -91,7 +106,7 @@ def _facts(source: Source) -> Iterator[tuple[str, str, str, bool]]:
         ("rollouts", "rollouts", count),
         ("tokens", "sampled tokens", count),
         ("wall_seconds", "wall time", duration),
-        (tasks, f"{named(result)} tasks", count),
+        (tasks, f"{split_name(result)} tasks", count),
         ("seed", "seed", "{:.0f}".format),
     )
     for key, name, show in wanted:
@@ -103,7 +118,7 @@ def _facts(source: Source) -> Iterator[tuple[str, str, str, bool]]:
         yield "max |Δ log p|", short(gap), "bar: 1e−4 in fp32", gap >= MAX_DLOGP
 
 
-def _kind(source: Source) -> str:
+def _kind(source: ReportSource) -> str:
     """The kind of evaluation to count by: sampled where it was made both before and after."""
     for kind in ("sampled", "greedy"):
         if all(_sides(source, kind)):
@@ -111,7 +126,7 @@ def _kind(source: Source) -> str:
     return "sampled" if any(_sides(source, "sampled")) else "greedy"
 
 
-def _pair_kind(source: Source) -> str:
+def _pair_kind(source: ReportSource) -> str:
     """The kind of evaluation to show rollouts of: the one with more to see, greedy when equal."""
 
     def variety(kind: str) -> int:
@@ -120,12 +135,12 @@ def _pair_kind(source: Source) -> str:
     return max(("greedy", "sampled"), key=variety)
 
 
-def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episode]]:
+def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Sequence[Transcript]]:
     found = source.evaluations
     return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
 
 
-def _endings(source: Source) -> dict[str, Sequence[Episode]]:
+def _endings(source: ReportSource) -> dict[str, Sequence[Transcript]]:
     kind = _kind(source)
     names = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
     names |= {"after/no_tools": "no tools, greedy"}
@@ -133,7 +148,7 @@ def _endings(source: Source) -> dict[str, Sequence[Episode]]:
     return {name: found[label] for label, name in names.items() if label in found}
 
 
-def _phases(source: Source) -> list[tuple[str, str, float, str]]:
+def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
     """How long each phase took: its name, worded, its share of the whole, its colour."""
     times: object = source.result.get("phases")
     found = cast("JSON", times) if isinstance(times, dict) else {}
@@ -156,7 +171,7 @@ def _hue(phase: str, position: int) -> str:
     return roles.get(phase.split("_")[0].split("/")[0], ("muted", "faint")[position % 2])
 
 
-def _settings(source: Source) -> list[tuple[str, str, str, str, bool]]:
+def _settings(source: ReportSource) -> list[tuple[str, str, str, str, bool]]:
     """Key, value, origin and note of each key, and whether somebody set it."""
     rows = [] if source.config is None else source.config.to_table()
     return [
@@ -183,7 +198,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[t
     return pairs
 
 
-def _commands(source: Source, finished: bool, rollouts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _commands(
+    source: ReportSource, finished: bool, rollouts: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """Why, and what to type."""
     path = source.path
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
@@ -208,7 +225,7 @@ def _commands(source: Source, finished: bool, rollouts: Sequence[str]) -> Iterat
         yield "Load the policy in Python, an ordinary Hugging Face folder", line
 
 
-def _question(source: Source) -> str | None:
+def _question(source: ReportSource) -> str | None:
     """A short held-out question, quoted for a shell."""
     for label in ("after/greedy", "after/sampled", "before/greedy"):
         for episode in source.evaluations.get(label, ()):
@@ -220,12 +237,14 @@ def _question(source: Source) -> str | None:
 # ---------------------------------------------------------------- in sentences
 
 
-def _headline(source: Source) -> str:
+def _headline(source: ReportSource) -> str:
     """The result in one line."""
-    what, withheld = told_in(source)[0], None
-    tasks = named(source.result)
+    what, withheld = report_quantities(source)[0], None
+    tasks = split_name(source.result)
     for kind in ("sampled", "greedy"):
-        before, after = (read(source.result, f"{when}_{kind}") for when in ("before", "after"))
+        before, after = (
+            read_evaluation(source.result, f"{when}_{kind}") for when in ("before", "after")
+        )
         if after is not None and after.withheld:
             withheld = after
         old, new = what.of(before), what.of(after)
@@ -241,14 +260,14 @@ def _headline(source: Source) -> str:
     return f"A run without {'a before and after' if source.result else 'an outcome yet'}"
 
 
-def _story(source: Source) -> Iterator[tuple[str, str]]:
+def _story(source: ReportSource) -> Iterator[tuple[str, str]]:
     """What was done, as titles and sentences: the cold start, the learning, the measuring."""
     yield "Supervised" if source.phase("sft") else "Cold start", _cold_start(source)
     yield "Learning", _learning(source)
     yield "Measuring", _measuring(source)
 
 
-def _guess_share(source: Source) -> float | None:
+def _guess_share(source: ReportSource) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
     measured = source.number("guess_share")
     if (measured is None or not 0 <= measured <= 1) and source.settings is not None:
@@ -256,7 +275,7 @@ def _guess_share(source: Source) -> float | None:
     return measured
 
 
-def _cold_start(source: Source) -> str:
+def _cold_start(source: ReportSource) -> str:
     steps = len(source.curve("cold_start", "loss/sft"))
     config = source.settings
     if config is None:
@@ -286,7 +305,7 @@ def _cold_start(source: Source) -> str:
     )
 
 
-def _learning(source: Source) -> str:
+def _learning(source: ReportSource) -> str:
     steps = source.number("rl_steps")
     steps = len(source.phase("rl")) if steps is None else int(steps)
     if not steps:
@@ -305,13 +324,13 @@ def _learning(source: Source) -> str:
     )
 
 
-def _measuring(source: Source) -> str:
+def _measuring(source: ReportSource) -> str:
     tasks = source.number("test_tasks") or source.number("val_tasks")
     if tasks is None:
         return ""
     config = source.settings
     what = "The mean reward" if source.kind.graded else "Success"
-    kind = f"{named(source.result)} task"
+    kind = f"{split_name(source.result)} task"
     sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
     if config is not None and config.recipe == "math":
         own = config.data.train_files or config.data.val_files
@@ -323,9 +342,11 @@ def _measuring(source: Source) -> str:
     return f"{sentence}."
 
 
-def _against_control(source: Source) -> str:
-    what = told_in(source)[0]
-    told, against = (read(source.result, f"{name}_sampled") for name in ("after", "control"))
+def _against_control(source: ReportSource) -> str:
+    what = report_quantities(source)[0]
+    told, against = (
+        read_evaluation(source.result, f"{name}_sampled") for name in ("after", "control")
+    )
     after, control = what.of(told), what.of(against)
     if told is None or against is None or after is None or control is None:
         return ""
@@ -341,9 +362,9 @@ def _against_control(source: Source) -> str:
     return f"{sentence}; their intervals {'overlap' if overlap else 'do not overlap'}."
 
 
-def _without_tools(source: Source) -> str:
-    what = told_in(source)[0]
-    bare, after = (what.of(read(source.result, n)) for n in (NO_TOOLS, "after_greedy"))
+def _without_tools(source: ReportSource) -> str:
+    what = report_quantities(source)[0]
+    bare, after = (what.of(read_evaluation(source.result, n)) for n in (NO_TOOLS, "after_greedy"))
     if bare is None:
         return ""
     sentence = (

@@ -5,17 +5,21 @@ processes behind it, `worker.py` for the interpreter inside. Tools and rewards t
 (`tools/python.py`, `rewards/code.py`) are its users.
 """
 
-from tutelage.tools.sandbox.client import Execution, Sandbox, tier_problems, usable_tier
-from tutelage.tools.sandbox.limits import MIB, TIERS, Limits, Tier
+from tutelage.tools.sandbox.client import CodeResult, Sandbox, tier_problems, usable_tier
+from tutelage.tools.sandbox.limits import MIB, TIERS, SandboxLimits, Tier
 from tutelage.tools.sandbox.spawn import SandboxError
+
+Limits = SandboxLimits
+"""Its name in earlier pages."""
 
 __all__ = [
     "MIB",
     "TIERS",
-    "Execution",
+    "CodeResult",
     "Limits",
     "Sandbox",
     "SandboxError",
+    "SandboxLimits",
     "Tier",
     "tier_problems",
     "usable_tier",

@@ -22,7 +22,7 @@ from typing import Any
 from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox.channel import HEADER, packed
-from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, Limits, Tier
+from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, SandboxLimits, Tier
 from tutelage.tools.sandbox.spawn import OPEN_SECONDS, SandboxError, running_server
 
 _CLOSE_SECONDS = 5.0
@@ -43,7 +43,7 @@ class _ServerGoneError(SandboxError):
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class CodeResult:
     """What came of one piece of code."""
 
     output: str
@@ -73,12 +73,12 @@ class Execution:
 class Sandbox:
     """An interpreter with state; an async context manager that always ends it."""
 
-    def __init__(self, limits: Limits | None = None, *, tier: Tier | None = None) -> None:
+    def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
         """Nothing starts yet. Without `tier`, the strongest that works here.
 
         Raises `ConfigError` when that would be no protection: `tier="none"` must be asked for.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self.tier: Tier = tier if tier is not None else usable_tier()
         self._lock = asyncio.Lock()
         self._session: _Session | None = None
@@ -89,7 +89,7 @@ class Sandbox:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def run(self, code: str) -> Execution:
+    async def run(self, code: str) -> CodeResult:
         """Run code after what ran before; the value of a last line that is one is shown.
 
         Calls at the same time take turns, in the order in which they were made. Raises
@@ -97,11 +97,13 @@ class Sandbox:
         """
         return await self._ask({"code": code, "op": "cell"})
 
-    async def run_program(self, code: str, *, stdin: str = "", name: str = "__main__") -> Execution:
+    async def run_program(
+        self, code: str, *, stdin: str = "", name: str = "__main__"
+    ) -> CodeResult:
         """Run code as a module of that name, without what ran before."""
         return await self._ask({"code": code, "op": "program", "stdin": stdin, "fresh": name})
 
-    async def evaluate(self, expression: str) -> Execution:
+    async def evaluate(self, expression: str) -> CodeResult:
         """The value of an expression, if it is plain data: numbers, text, containers of them."""
         return await self._ask({"code": expression, "op": "value"})
 
@@ -111,7 +113,7 @@ class Sandbox:
         if session is not None:
             await session.close()
 
-    async def _ask(self, message: dict[str, Any]) -> Execution:
+    async def _ask(self, message: dict[str, Any]) -> CodeResult:
         async with self._lock:
             if self._session is None:
                 self._session = await _Session.open(self.tier, self.limits)
@@ -121,9 +123,9 @@ class Sandbox:
             except TimeoutError:
                 await self.close()
                 text = f"Error: it ran longer than {self.limits.seconds:g} seconds and was stopped"
-                return Execution(f"{text}; all variables are lost\n", "timeout")
+                return CodeResult(f"{text}; all variables are lost\n", "timeout")
             except ValueError as error:
-                return Execution(f"Error: {error}\n", "ValueError")
+                return CodeResult(f"Error: {error}\n", "ValueError")
             except BaseException:
                 # Cancelled halfway: nobody will read the answer.
                 await self.close()
@@ -131,7 +133,7 @@ class Sandbox:
             if reply is None:
                 await self.close()
                 text = "Error: the interpreter ended (out of memory or disk, or stopped by the code"
-                return Execution(f"{text}); all variables are lost\n", "died")
+                return CodeResult(f"{text}); all variables are lost\n", "died")
             return _read(reply, self.limits)
 
 
@@ -140,7 +142,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read(reply: dict[str, Any], limits: Limits) -> Execution:
+def _read(reply: dict[str, Any], limits: SandboxLimits) -> CodeResult:
     """A reply, which the code may have forged: only text of bounded length comes through.
 
     What is no character (half a surrogate pair) could be neither stored nor tokenised, so it comes
@@ -149,7 +151,7 @@ def _read(reply: dict[str, Any], limits: Limits) -> Execution:
     output, error, value = (reply.get(key) for key in ("output", "error", "value"))
     bound = limits.output + 200
     name = None if error is None else _characters(_text(error)[:100]) or "Exception"
-    return Execution(
+    return CodeResult(
         _characters(_text(output)[:bound]),
         f"{name}Exception" if name in _ENDED else name,
         value if isinstance(value, str) and len(value) <= MAX_VALUE else None,
@@ -173,7 +175,7 @@ class _Session:
     longest: int
 
     @classmethod
-    async def open(cls, tier: Tier, limits: Limits) -> _Session:
+    async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
         """Start an interpreter; once more where the server that starts them was killed."""
         for left in reversed(range(_STARTS)):
             try:
@@ -185,7 +187,7 @@ class _Session:
         raise AssertionError("the last try returns or raises")
 
     @classmethod
-    async def _open(cls, tier: Tier, limits: Limits) -> _Session:
+    async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
         server = await asyncio.to_thread(running_server, os.getpid())
         channel, theirs = socket.socketpair()
         lifeline, its_end = socket.socketpair()
@@ -275,7 +277,7 @@ async def _try(tier: Tier) -> str | None:
     if sys.platform != "linux":
         return "it needs Linux"
     try:
-        async with Sandbox(replace(Limits(), seconds=10.0), tier=tier) as sandbox:
+        async with Sandbox(replace(SandboxLimits(), seconds=10.0), tier=tier) as sandbox:
             done = await sandbox.run("6 * 7")
     except (SandboxError, OSError) as error:
         return str(error)

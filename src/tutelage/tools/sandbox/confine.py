@@ -1,11 +1,11 @@
 """How a process is confined, tier by tier, from the outside in.
 
-`namespaces`: the process sees a root file system of its own (what `view.py` lists, read-only, and
-an empty folder), no network, no other processes, and is an unprivileged user who owns nothing
-outside. `rlimit`: the names of all files are where they are, but only those that `view.py` lists
-and its own can be opened (Landlock), and it can start no process and signal no other. Both filter
-system calls and limit resources. `server.py` forks and calls this; `client.py` decides which tier
-to ask for.
+`namespaces`: the process sees a root file system of its own (what `filesystem.py` lists, read-only,
+and an empty folder), no network, no other processes, and is an unprivileged user who owns nothing
+outside. `rlimit`: the names of all files are where they are, but only those that `filesystem.py`
+lists and its own can be opened (Landlock), and it can start no process and signal no other. Both
+filter system calls and limit resources. `server.py` forks and calls this; `client.py` decides which
+tier to ask for.
 
 The second half is the few system calls of Linux that Python has no function for. Rights that are
 given up there are given up for good: capabilities, new privileges, files outside a list of folders
@@ -21,9 +21,9 @@ import resource
 import struct
 from collections.abc import Iterable
 
-from tutelage.tools.sandbox.limits import Limits, Tier
+from tutelage.tools.sandbox.filesystem import FileSystemView
+from tutelage.tools.sandbox.limits import SandboxLimits, Tier
 from tutelage.tools.sandbox.seccomp import program
-from tutelage.tools.sandbox.view import View
 
 INSIDE_UID = 1000
 HOME = "/sandbox"
@@ -65,7 +65,7 @@ _READ_RIGHTS = 1 | 1 << 2 | 1 << 3  # execute, read a file, read a folder
 _LIST_RIGHT = 1 << 3
 
 
-def be_nobody_in(root: str, view: View, limits: Limits) -> None:
+def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
     """Build the new root file system at the folder `root`, enter it, and give up every right; needs
     new namespaces."""
     _build_root(root, view, limits)
@@ -74,7 +74,7 @@ def be_nobody_in(root: str, view: View, limits: Limits) -> None:
     die_with_parent()  # as root the change of user cleared it
 
 
-def _build_root(at: str, view: View, limits: Limits) -> None:
+def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
     """Make the new root file system at the folder `at` and enter it."""
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     safe = _MS_NOSUID | _MS_NODEV
@@ -129,7 +129,7 @@ def _become_nobody() -> None:
         os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
 
 
-def restrict(tier: Tier, limits: Limits, view: View, home: str) -> None:
+def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str) -> None:
     """The last steps, in the process that will run the code: limits, files, system calls."""
     one = limits.processes == 1
     if not one and tier != "namespaces":
@@ -146,7 +146,7 @@ def restrict(tier: Tier, limits: Limits, view: View, home: str) -> None:
     _install_filter(program(os.getpid(), one_process=one, shared_files=shared))
 
 
-def _limit_resources(tier: Tier, limits: Limits, one: bool) -> None:
+def _limit_resources(tier: Tier, limits: SandboxLimits, one: bool) -> None:
     # The first process of the namespace counts too.
     tasks = TASKS if one else limits.processes + 1
     wanted = {

@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Limits of one sandbox; `seconds` and `output` hold for each execution in it."""
 
     seconds: float = 5.0

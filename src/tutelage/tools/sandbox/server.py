@@ -35,8 +35,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from tutelage.tools.sandbox import confine
 from tutelage.tools.sandbox.channel import packed, receive
-from tutelage.tools.sandbox.limits import Limits, Tier
-from tutelage.tools.sandbox.view import View, look
+from tutelage.tools.sandbox.filesystem import FileSystemView, filesystem_view
+from tutelage.tools.sandbox.limits import SandboxLimits, Tier
 from tutelage.tools.sandbox.worker import Interpreter
 
 _PRELOADED = (
@@ -60,10 +60,10 @@ class _Asked(NamedTuple):
     """A sandbox to start."""
 
     tier: Tier
-    limits: Limits
+    limits: SandboxLimits
     channel: int
     lifeline: int
-    view: View
+    view: FileSystemView
     place: str
     """Where the new root is made, or the folder that the sandbox has."""
     number: int
@@ -89,7 +89,7 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
             break
         count += 1
         request = json.loads(body)
-        limits = Limits(**request["limits"])
+        limits = SandboxLimits(**request["limits"])
         view = _view(tuple(limits.packages), tuple(places), limits.processes > 1)
         if os.fork() == 0:
             line.close()
@@ -114,8 +114,8 @@ def _load_library() -> None:
 
 
 @functools.cache
-def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> View:
-    return look(packages, places, programs=programs)
+def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> FileSystemView:
+    return filesystem_view(packages, places, programs=programs)
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
@@ -129,14 +129,14 @@ def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
 
 
 def _watch(
-    request: dict[str, Any], fds: list[int], base: str, root: str, view: View, count: int
+    request: dict[str, Any], fds: list[int], base: str, root: str, view: FileSystemView, count: int
 ) -> None:
     """The watcher: start the sandbox, wait for the client's line or the sandbox's end, clean up."""
     channel, lifeline = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     tier: Tier = request["tier"]
-    limits = Limits(**request["limits"])
+    limits = SandboxLimits(**request["limits"])
     confine.adopt_orphans()
     home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
     if home:
@@ -152,7 +152,7 @@ def _watch(
             _remove(home)
 
 
-def _wait(child: int, lifeline: int, home: str, limits: Limits) -> None:
+def _wait(child: int, lifeline: int, home: str, limits: SandboxLimits) -> None:
     """Until the child ends, the client lets go, or it uses more than allowed."""
     ended = os.pidfd_open(child)
     poll = select.poll()
@@ -243,7 +243,7 @@ def _leave(line: socket.socket, asked: _Asked) -> None:
 def _first(asked: _Asked) -> None:
     """The first process of the namespace: builds the root, starts the worker, ends with it."""
     confine.die_with_parent()
-    confine.be_nobody_in(asked.place, asked.view, asked.limits)
+    confine.enter_root(asked.place, asked.view, asked.limits)
     worker = os.fork()
     if worker == 0:
         _die_on_error(lambda: _serve(asked, confine.HOME), asked.channel)

@@ -18,7 +18,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from tutelage.tools.sandbox.view import site_folders
+from tutelage.tools.sandbox.filesystem import site_folders
 
 OPEN_SECONDS = 20.0
 """For starting an interpreter, which takes milliseconds unless the machine is choked."""

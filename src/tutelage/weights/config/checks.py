@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, Estimator, Loss
 from tutelage.config.facts import Machine
+from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import get, metadata
-from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
-from tutelage.config.unused import Unused
+from tutelage.config.unused import UnusedRule
 from tutelage.weights.config.extensions import (
     CONTROL,
     ESTIMATOR,
@@ -32,7 +32,7 @@ Finding = tuple[str, str, str]
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 
-def find_problems(config: RunConfig, machine: Machine) -> Iterator[Problem]:
+def find_problems(config: RunConfig, machine: Machine) -> Iterator[ConfigIssue]:
     """Every reason not to start this run, in the order in which a reader would ask."""
     yield from unknown_names(config)
     for key, reason, fix in _findings(config, machine):
@@ -40,7 +40,7 @@ def find_problems(config: RunConfig, machine: Machine) -> Iterator[Problem]:
         if key == "trainer.store_url":  # it may hold a password
             scheme, colon, _ = value.partition(":")
             value = f"{scheme}://..." if colon else value
-        yield Problem(key, value, reason, fix)
+        yield ConfigIssue(key, value, reason, fix)
 
 
 def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ def unused_keys(
     others = list(_reads_of_others(config))
     found: dict[str, str] = {}
     for key in set_keys:
-        reasons = Unused.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
+        reasons = UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
         reasons += [
             reason for read, reason in others if f"{key}.".startswith(read.rstrip(".") + ".")
         ]

@@ -13,7 +13,7 @@ from typing import Any
 from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import RunConfig
-from tutelage.config.problems import Problem
+from tutelage.config.issues import ConfigIssue
 from tutelage.tools.extensions import ExtensionRegistry
 
 ESTIMATOR, LOSS, AGENT = (
@@ -33,11 +33,11 @@ def registered_names() -> dict[str, tuple[str, ...]]:
     return found | {CONTROL: (*NO_ESTIMATOR, *found[ESTIMATOR])}
 
 
-def unknown_names(config: RunConfig) -> Iterator[Problem]:
+def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
     """The names that stand for nothing."""
     for key, name, registry in _named(config):
         if (wrong := registry.problem(name)) is not None:
-            yield Problem(key, name, *wrong)
+            yield ConfigIssue(key, name, *wrong)
 
 
 def load_extensions(config: RunConfig) -> None:

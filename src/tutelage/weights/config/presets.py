@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.problems import Problem
+from tutelage.config.issues import ConfigIssue
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
@@ -104,13 +104,13 @@ METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
 """Further keys of a method, which users' keys win over."""
 
 
-def preset(
+def recipe_preset(
     recipe: str, *, level: str, algorithm: str, own_model: bool = False, own_tasks: bool = False
 ) -> tuple[str, Mapping[str, Any]]:
     """The name of a preset and its values by key; `own_model` when `model.path` is given,
     `own_tasks` when `data.train_files` is: a user's own run has no control unless it is asked for.
 
-    Raises `Problem` when the recipe has no such algorithm.
+    Raises `ConfigIssue` when the recipe has no such algorithm.
     """
     if recipe == "math":
         values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
@@ -123,7 +123,7 @@ def preset(
         return name, MappingProxyType(values)
     if algorithm != recipe:
         what = "rewards" if recipe == "rl" else "demonstrations"
-        raise Problem(
+        raise ConfigIssue(
             "algorithm.name",
             algorithm,
             f"the recipe {recipe!r} learns from {what} only",

@@ -19,9 +19,9 @@ from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.aliases import canonical, canonical_section, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
+from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
 from tutelage.config.overrides import Override, parse_overrides, read_keys
-from tutelage.config.problems import Problem, fail_on
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
@@ -31,7 +31,7 @@ from tutelage.weights.config.extensions import (
     LOSS,
     registered_names,
 )
-from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, preset
+from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, recipe_preset
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(
     ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
@@ -98,7 +98,7 @@ def resolve(
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = _origins(settings, deleted)
-    fail_on(find_problems(config, machine), origin)
+    raise_issues(find_problems(config, machine), origin)
     set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
         config=config,
@@ -160,12 +160,12 @@ def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]
 def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
     """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
     layer: Layer = {first.key: first}
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     for spelling, value, source in _defined(given):
         try:
             key = canonical(spelling, value)
             fit = typed(key, value, names)
-        except Problem as problem:
+        except ConfigIssue as problem:
             told = source if problem.key == spelling else _told(source, spelling)
             problems.append(problem.located(told))
             continue
@@ -177,8 +177,8 @@ def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
             first_says = f"{other.spelling} says {plain(other.value)!r}"
             second_says = f"{spelling} says {plain(fit)!r}"
             reason = f"set twice, to different values: {first_says}, {second_says}"
-            problems.append(Problem(key, fit, reason, "Keep one of them.", origin))
-    fail_on(problems)
+            problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
+    raise_issues(problems)
     return layer
 
 
@@ -196,10 +196,10 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     try:
         own = "model.path" in users and users["model.path"].value is not None
         tasks = "data.train_files" in users and bool(users["data.train_files"].value)
-        name, values = preset(
+        name, values = recipe_preset(
             recipe, level=level, algorithm=algorithm, own_model=own, own_tasks=tasks
         )
-    except Problem as problem:
+    except ConfigIssue as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
     origin = f"preset {name}"
     return {key: _Set(key, typed(key, v), origin, key) for key, v in values.items()}
@@ -208,7 +208,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
 def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
     """The keys that `~key` and `~section` send back to the schema's default."""
     deleted: dict[str, Override] = {}
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     for override in deletes:
         section = canonical_section(override.spelling)
         if section is not None:
@@ -217,34 +217,36 @@ def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
             continue
         try:
             deleted[canonical(override.spelling, override.value)] = override
-        except Problem as problem:
+        except ConfigIssue as problem:
             problems.append(problem.located(f"override ~{override.spelling}"))
-    fail_on(problems)
+    raise_issues(problems)
     return deleted
 
 
 def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer) -> None:
     """Refuse `~key` beside `key=...`, and `~key=value` where the value is another one."""
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     for key, override in deleted.items():
         origin = f"override ~{override.spelling}"
         if key in command:
             reason = f"deleted here and set by {command[key].spelling}"
-            problems.append(Problem(key, command[key].value, reason, "Keep one of them.", origin))
+            problems.append(
+                ConfigIssue(key, command[key].value, reason, "Keep one of them.", origin)
+            )
         elif override.value is not None:
             now = below[key].value if key in below else defaults()[key]
             problems += _mismatch(key, override, now, origin)
-    fail_on(problems)
+    raise_issues(problems)
 
 
-def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[Problem]:
+def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[ConfigIssue]:
     try:
         if typed(key, override.value) == now:
             return []
-    except Problem as problem:
+    except ConfigIssue as problem:
         return [problem.located(origin)]
     reason = f"to be deleted with this value, but it is {plain(now)!r}"
-    return [Problem(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
+    return [ConfigIssue(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
 
 
 def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
@@ -257,7 +259,9 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
     if len({setting.value for setting in asked}) > 1:
         rollout, backend = asked
         reason = f"names another engine than {backend.spelling}={backend.value!r}"
-        fail_on([Problem("rollout.name", rollout.value, reason, "Keep one.", rollout.origin)])
+        raise_issues(
+            [ConfigIssue("rollout.name", rollout.value, reason, "Keep one.", rollout.origin)]
+        )
     wanted = asked[0]
     engine, origin = wanted.value, f"derived from {wanted.key}"
     warnings: list[str] = []

@@ -17,7 +17,7 @@ from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.algorithms.rl.advantages.packed import (
     Estimate,
     Packed,
-    Slots,
+    TokenSlots,
 )
 from tutelage.algorithms.rl.index import Ids, check_shapes
 from tutelage.algorithms.rl.lookup import unknown
@@ -68,7 +68,7 @@ def estimate_advantages(
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
-    places = Slots.of(mask_BT, rollouts_B)
+    places = TokenSlots.of(mask_BT, rollouts_B)
     index = places.index
     rewards_NL, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)
@@ -102,14 +102,14 @@ def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
     )
 
 
-def _packed_values(places: Slots, values_BT: Tensor | None) -> Tensor | None:
+def _packed_values(places: TokenSlots, values_BT: Tensor | None) -> Tensor | None:
     if values_BT is None:
         return None
     check_shapes(places.index.mask_BT, values_BT=values_BT)
     return places.pack(values_BT)
 
 
-def _successes(places: Slots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
+def _successes(places: TokenSlots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
     if successes_B is None:
         return final_N >= SUCCESS
     return places.per_rollout(successes_B, "successes_B") != 0

@@ -18,7 +18,7 @@ from torch import Tensor
 from tutelage.algorithms.rl.advantages.packed import (
     Estimate,
     Packed,
-    Slots,
+    TokenSlots,
 )
 from tutelage.algorithms.rl.index import Ids
 
@@ -40,7 +40,7 @@ def group_counts(
     rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
 ) -> GroupCounts:
     """Count the groups without contrast; arguments as for `estimate_advantages`."""
-    places = Slots.of(mask_BT, rollouts_B)
+    places = TokenSlots.of(mask_BT, rollouts_B)
     _, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = places.groups(groups_B)
     sizes_G = torch.bincount(group_N, minlength=groups)

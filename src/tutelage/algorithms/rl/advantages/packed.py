@@ -57,7 +57,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class TokenSlots:
     """Where the trained tokens of the rows stand in the packed form."""
 
     slot_K: Tensor
@@ -67,7 +67,7 @@ class Slots:
     index: RolloutIndex
 
     @staticmethod
-    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> Slots:
+    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
         """The place of every trained token: its rollout, and how many trained tokens precede it."""
         index = RolloutIndex.of(mask_BT, rollouts_B)
         mask_BT = index.mask_BT
@@ -81,7 +81,7 @@ class Slots:
         longest = int(index.lengths_N.max()) if index.rollouts else 0
         position_BT = start_B.unsqueeze(1) + mask_BT.cumsum(dim=1) - 1
         slot_BT = index.rollout_B.unsqueeze(1) * longest + position_BT
-        return Slots(slot_BT[mask_BT], (index.rollouts, longest), index)
+        return TokenSlots(slot_BT[mask_BT], (index.rollouts, longest), index)
 
     def pack(self, x_BT: Tensor) -> Tensor:
         """Rows to rollouts, [N, L], zeros in padding."""

@@ -20,12 +20,12 @@ from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
-    Answer,
     ErrorKind,
-    Estimate,
-    Work,
+    Subtask,
     Worker,
-    WorkError,
+    WorkerAnswer,
+    WorkerError,
+    WorkerEstimate,
     check_workers,
     prompt_tokens,
 )
@@ -41,7 +41,8 @@ _CALLS_KEPT = 64
 
 
 class OpenAIPool:
-    """A `Pool` over HTTP. A context of one event loop at a time; `close` frees its connections."""
+    """A `WorkerPool` over HTTP. A context of one event loop at a time; `close` frees its
+    connections."""
 
     name = "openai"
     mock = False
@@ -65,13 +66,13 @@ class OpenAIPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
 
-    async def execute(self, worker: Worker, work: Work) -> Answer:
-        """Send one request; see `Pool`."""
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
+        """Send one request; see `WorkerPool`."""
         sampling = Sampling(temperature=0.0, max_tokens=work.max_tokens)
         messages, bound = worker_messages(work.prompt), self.estimate(worker, work).bound
         return await ask(self._client(worker), messages, sampling, worker.cost, bound)
 
-    def estimate(self, worker: Worker, work: Work) -> Estimate:
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """By the worker's prices and latency profile.
 
         The bound counts a token for each byte of the prompt, which no byte-level tokenizer exceeds.
@@ -80,7 +81,7 @@ class OpenAIPool:
         tokens_out = min(EXPECTED_TOKENS, work.max_tokens)
         most_in = len((SYSTEM + work.prompt).encode("utf-8", "replace")) + OVERHEAD
         latency = worker.latency
-        return Estimate(
+        return WorkerEstimate(
             cost=worker.cost(tokens_in, tokens_out),
             seconds=latency.seconds + latency.per_token * tokens_out,
             bound=worker.cost(most_in, work.max_tokens),
@@ -137,7 +138,7 @@ async def ask(
     sampling: Sampling,
     price: Callable[[float, float], float],
     bound: float,
-) -> Answer:
+) -> WorkerAnswer:
     """One request. `price` is USD for tokens in and out, `bound` what it may come to at most."""
     begun = time.perf_counter()
     try:
@@ -146,16 +147,18 @@ async def ask(
         seconds = time.perf_counter() - begun
         kind, billed = _error_kind(failure)
         wait = failure.retry_after if isinstance(failure, RemoteError) else None
-        error = WorkError(kind, str(failure), wait)
-        return Answer(cost=bound if billed else 0.0, seconds=seconds, error=error, estimated=billed)
+        error = WorkerError(kind, str(failure), wait)
+        return WorkerAnswer(
+            cost=bound if billed else 0.0, seconds=seconds, error=error, estimated=billed
+        )
     usage, output, error = client.usage(call), call.reply.content or "", None
     if call.sampled.stop_reason is StopReason.LENGTH:
         told = f"the answer was cut off after {call.sampling.max_tokens} tokens"
-        error = WorkError("truncated", told)
+        error = WorkerError("truncated", told)
     elif not output.strip():
-        error = WorkError("empty", "the server answered without a text")
+        error = WorkerError("empty", "the server answered without a text")
     tokens_in, tokens_out = usage or (0, 0)
-    return Answer(
+    return WorkerAnswer(
         output=output,
         cost=bound if usage is None else price(tokens_in, tokens_out),
         seconds=call.seconds,

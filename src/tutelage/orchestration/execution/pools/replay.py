@@ -14,11 +14,17 @@ import numpy as np
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import RIGHT, OutcomeTable
-from tutelage.orchestration.execution.workers import Answer, Estimate, Work, Worker, WorkError
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Worker,
+    WorkerAnswer,
+    WorkerError,
+    WorkerEstimate,
+)
 
 
 class ReplayPool:
-    """A `Pool` over a table of outcomes."""
+    """A `WorkerPool` over a table of outcomes."""
 
     name = "replay"
     mock = True
@@ -39,7 +45,7 @@ class ReplayPool:
         self._seconds = _means(table.seconds_QW, known)
         self._bounds = table.bounds_QW
 
-    def row(self, work: Work) -> int:
+    def row(self, work: Subtask) -> int:
         """The row of a work. Raises `ConfigError` for a key that the table does not have."""
         if work.key:
             if work.key not in self._rows:
@@ -51,18 +57,18 @@ class ReplayPool:
         rows = self._by_type.get(work.type) or range(len(self._table))
         return work.seeds.child("row").python().choice(rows)
 
-    async def execute(self, worker: Worker, work: Work) -> Answer:
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The recorded outcome, after the seconds that it took."""
         row, column = place = self.row(work), self._columns[worker.name]
         table = self._table
         score, tokens_out = float(table.scores_QW[place]), float(table.tokens_out_QW[place])
         if math.isnan(score):
             told = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
-            return Answer(error=WorkError("refused", told), mock=True, correct=False)
+            return WorkerAnswer(error=WorkerError("refused", told), mock=True, correct=False)
         seconds = float(table.seconds_QW[place])
         await asyncio.sleep(seconds)
-        return Answer(
-            output=replayed(table, row, column),
+        return WorkerAnswer(
+            output=replayed_answer(table, row, column),
             cost=float(table.costs_QW[place]),
             seconds=seconds,
             tokens_in=round(float(table.tokens_in_Q[row])),
@@ -72,14 +78,14 @@ class ReplayPool:
             score=score,
         )
 
-    def knows(self, worker: Worker, work: Work) -> bool:
+    def knows(self, worker: Worker, work: Subtask) -> bool:
         """Whether the recorded answer is right; False where nobody recorded one."""
         return bool(self._table.right_QW[self.row(work), self._columns[worker.name]])
 
-    def estimate(self, worker: Worker, work: Work) -> Estimate:
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """The worker's averages over the table; the bound is that of the table for this row."""
         column = self._columns[worker.name]
-        return Estimate(
+        return WorkerEstimate(
             cost=float(self._cost[column]),
             seconds=float(self._seconds[column]),
             bound=float(self._bounds[self.row(work), column]),
@@ -89,7 +95,7 @@ class ReplayPool:
         """Nothing is open."""
 
 
-def replayed(table: OutcomeTable, row: int, column: int) -> str:
+def replayed_answer(table: OutcomeTable, row: int, column: int) -> str:
     """What stands for an answer: the row, the worker, and whether it was right."""
     told = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
     return f"[replayed {table.ids[row]} by {table.workers[column].name}: {told}]"

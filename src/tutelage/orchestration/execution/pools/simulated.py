@@ -18,12 +18,12 @@ from statistics import NormalDist
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.workers import (
-    Answer,
     ErrorKind,
-    Estimate,
-    Work,
+    Subtask,
     Worker,
-    WorkError,
+    WorkerAnswer,
+    WorkerError,
+    WorkerEstimate,
     check_workers,
     prompt_tokens,
 )
@@ -34,7 +34,7 @@ _WRONG = "wrong"
 
 
 class SimulatedPool:
-    """A `Pool` of workers that are only drawn."""
+    """A `WorkerPool` of workers that are only drawn."""
 
     name = "simulated"
     mock = True
@@ -65,13 +65,13 @@ class SimulatedPool:
         self._correlation, self._errors, self._garbage = correlation, errors, garbage
         self._median, self._spread = tokens, token_spread
 
-    async def execute(self, worker: Worker, work: Work) -> Answer:
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Draw the answer and take as long as it would."""
         answer = self.draw(worker, work)
         await asyncio.sleep(answer.seconds)
         return answer
 
-    def draw(self, worker: Worker, work: Work) -> Answer:
+    def draw(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The answer at once, without waiting."""
         once = work.seeds.child("try", worker.name, work.attempt).python()
         busy = once.random() < self._errors
@@ -81,10 +81,10 @@ class SimulatedPool:
         tokens_out = min(wanted, work.max_tokens)
         seconds = worker.latency.seconds * pace
         if busy:
-            error = WorkError(kind, "simulated: the server is busy")
-            return Answer(seconds=0.2 * seconds, error=error, mock=True)
+            error = WorkerError(kind, "simulated: the server is busy")
+            return WorkerAnswer(seconds=0.2 * seconds, error=error, mock=True)
         correct = self.knows(worker, work)
-        answer = Answer(
+        answer = WorkerAnswer(
             output=f"[simulated {work.type} #{work.node}: {'done' if correct else _WRONG}]",
             cost=worker.cost(tokens_in, tokens_out),
             seconds=seconds + worker.latency.per_token * tokens_out,
@@ -95,11 +95,11 @@ class SimulatedPool:
             score=float(correct),
         )
         if wanted > work.max_tokens:
-            cut = WorkError("truncated", f"simulated: {wanted} tokens, {work.max_tokens} allowed")
+            cut = WorkerError("truncated", f"simulated: {wanted} tokens, {work.max_tokens} allowed")
             answer = replace(answer, error=cut, correct=False, score=0.0)
         return answer
 
-    def knows(self, worker: Worker, work: Work) -> bool:
+    def knows(self, worker: Worker, work: Subtask) -> bool:
         """Whether this worker's answer is right: fixed by the place of the work.
 
         A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
@@ -113,13 +113,13 @@ class SimulatedPool:
         drawn = math.sqrt(common) * shared + math.sqrt(1.0 - common) * own
         return _NORMAL.cdf(drawn) < skill
 
-    def estimate(self, worker: Worker, work: Work) -> Estimate:
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
         tokens_in = prompt_tokens(work.prompt)
         mean = self._median * math.exp(self._spread**2 / 2)
         tokens_out = min(mean, work.max_tokens)
         slow = worker.latency.seconds * math.exp(worker.latency.spread**2 / 2)
-        return Estimate(
+        return WorkerEstimate(
             cost=worker.cost(tokens_in, tokens_out),
             seconds=slow + worker.latency.per_token * tokens_out,
             bound=worker.cost(tokens_in, work.max_tokens),
@@ -128,7 +128,7 @@ class SimulatedPool:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def _tokens(self, work: Work) -> int:
+    def _tokens(self, work: Subtask) -> int:
         drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
         return max(1, round(self._median * math.exp(self._spread * drawn)))
 

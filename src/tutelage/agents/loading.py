@@ -1,0 +1,106 @@
+"""An agent of the user's own from a file: `tutelage train prompt AGENT.py`.
+
+The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
+`AGENT.py:name` names. Its resources are the file's `resources`, or else its prompt templates, each
+under the name of its variable. How such agents are written is in `docs/agents.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.agents.agent import Agent
+from tutelage.agents.external import ExternalAgent
+from tutelage.agents.function import AgentFunction, as_agent
+from tutelage.agents.lit_agent import LitAgent
+from tutelage.errors import ConfigError
+from tutelage.resources import NamedResources, PromptTemplate
+from tutelage.rewards import RewardFunction
+from tutelage.tools.loading import load_attribute
+from tutelage.tools.source import object_source
+
+RESOURCES = "resources"
+
+
+def load_agent(reference: str) -> tuple[Agent, NamedResources]:
+    """The agent and its resources. Raises `ConfigError`."""
+    file, _, name = reference.rpartition(":")
+    if not file.endswith(".py"):
+        file, name = reference, ""
+    if not file.endswith(".py"):
+        raise ConfigError(
+            f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
+        )
+    if not Path(file).is_file():
+        raise ConfigError(f"there is no agent file {file!r}; give the path of one")
+    # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
+    module_name = str(load_attribute(f"{file}:__name__", "agent"))
+    names = vars(sys.modules[module_name])
+    agent = _named(names, file, name) if name else _only(names, file)
+    return agent, NamedResources(_resources(names))
+
+
+def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
+    if name not in names:
+        agents = ", ".join(_agents(names)) or "none"
+        raise ConfigError(f"{file} defines no {name!r}; its agents are {agents}")
+    found = names[name]
+    return as_agent(found() if isinstance(found, type) else found)
+
+
+def _only(names: Mapping[str, Any], file: str) -> Agent:
+    found = _agents(names)
+    if len(found) != 1:
+        known = f"several agents, {', '.join(found)}" if found else "no agent"
+        raise ConfigError(
+            f"{file} has {known}; decorate one function with @rollout, or name one: "
+            f"{file}:{next(iter(found), 'name')}"
+        )
+    return as_agent(next(iter(found.values())))
+
+
+def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = (AgentFunction, LitAgent, ExternalAgent)
+    here = {n: v for n, v in names.items() if isinstance(v, kinds) and not n.startswith("_")}
+    if here:
+        return here
+    own = names["__name__"]
+    return {
+        n: v()
+        for n, v in names.items()
+        if isinstance(v, type) and issubclass(v, LitAgent) and v.__module__ == own
+    }
+
+
+def _resources(names: Mapping[str, Any]) -> dict[str, Any]:
+    given = names.get(RESOURCES)
+    if isinstance(given, Mapping):
+        return dict(cast("Mapping[str, Any]", given))
+    return {n: v for n, v in names.items() if isinstance(v, PromptTemplate)}
+
+
+def source_hash(*things: object) -> str:
+    """A mark of the code of an agent, a reward, tools, with what it uses in its file and in files
+    beside it (`tools/source.py`)."""
+    digest = hashlib.blake2b(digest_size=16)
+    for thing in things:
+        digest.update(_code(thing).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _code(thing: object) -> str:
+    if isinstance(thing, RewardFunction | AgentFunction):
+        return _code(thing.fn)
+    if isinstance(thing, ExternalAgent):
+        files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
+        texts = [f.read_bytes().hex() for f in files if f.is_file()]
+        return repr((thing.command[1:], thing.output, thing.task, texts))
+    subject: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
+    # Of what was made in a console, or is built in, the name is what is known.
+    name = f"{getattr(subject, '__module__', '')}.{getattr(subject, '__qualname__', subject)!s}"
+    return object_source(subject) or name

@@ -1,0 +1,163 @@
+"""Sampling of one request, shared by everybody who waits for it, and kept for who asks again.
+
+An `PendingCompletion` is a task of its own, so a client that repeats a request joins the one that
+runs, and a client that goes away cancels it only when nobody else waits. `session.py` keeps the
+answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from tutelage.gateway.request import ChatRequest
+from tutelage.gateway.text import TextDecoder
+from tutelage.types import Call, ChatClient
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A client and what the gateway knows about it."""
+
+    name: str
+    client: ChatClient
+    streams: bool
+    """Whether the client hands out tokens as they are sampled."""
+    decoder: TextDecoder | None
+
+    @staticmethod
+    def of(name: str, client: ChatClient) -> ServedModel:
+        """Look at a client once, so that requests need not."""
+        found = getattr(client, "codec", None)
+        decoder = cast("TextDecoder", found) if hasattr(found, "decode") else None
+        return ServedModel(name, client, _hands_out_tokens(client), decoder)
+
+    def usage(self, calls: Sequence[Call]) -> tuple[int, int]:
+        """Prompt and completion tokens. A client without ids may know them from its server."""
+        counted = getattr(self.client, "usage", None)
+        pairs = [counted(c) if counted else None for c in calls]
+        known = [
+            pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+            for pair, call in zip(pairs, calls, strict=True)
+        ]
+        # All choices answer one prompt, which counts once.
+        return max((p for p, _ in known), default=0), sum(n for _, n in known)
+
+
+class PendingCompletion:
+    """One request while it is sampled, and its calls afterwards, one for each choice."""
+
+    def __init__(
+        self, id: str, request: ChatRequest, model: ServedModel, agent: str, on_end: OnEnd
+    ) -> None:
+        """`on_end` is called once, before anybody who waits hears of the end."""
+        self.id, self.request, self.model, self.agent = id, request, model, agent
+        self.created = int(time.time())
+        self.began_ns = time.time_ns()
+        self.tokens: list[list[int]] = [[] for _ in range(request.n)]
+        """What each choice has sampled so far; stays empty where the client hands out nothing."""
+        self.delivered = False
+        self._on_end: OnEnd | None = on_end
+        self._waiting = 0
+        self._wakers: set[Callable[[], None]] = set()
+        self.task: asyncio.Task[tuple[Call, ...]] = asyncio.get_running_loop().create_task(
+            self._sample()
+        )
+        self.task.add_done_callback(self._settled)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls, once `task` is done. Raises what sampling raised."""
+        return self.task.result()
+
+    @property
+    def usable(self) -> bool:
+        """Whether a repeat may have it: it runs and is not being cancelled, or it succeeded."""
+        if not self.task.done():
+            return not self.task.cancelling()
+        return not self.task.cancelled() and self.task.exception() is None
+
+    def join(self, wake: Callable[[], None] | None = None) -> None:
+        """Begin to wait; `wake` is called for each new piece and at the end."""
+        self._waiting += 1
+        if wake is not None:
+            self._wakers.add(wake)
+            self.task.add_done_callback(lambda _: wake())
+
+    def leave(self, wake: Callable[[], None] | None = None) -> None:
+        """Stop waiting; the last one to leave a running answer cancels it."""
+        self._waiting -= 1
+        if wake is not None:
+            self._wakers.discard(wake)
+        if self._waiting <= 0 and not self.task.done():
+            self.task.cancel()
+
+    async def _sample(self) -> tuple[Call, ...]:
+        try:
+            calls = await self._choices()
+        except BaseException as error:
+            self._end((), error)
+            raise
+        self._end(calls, None)
+        return calls
+
+    def _end(self, calls: tuple[Call, ...], error: BaseException | None) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self, calls, error)
+
+    def _settled(self, task: asyncio.Task[tuple[Call, ...]]) -> None:
+        """For a task that was cancelled before it began; and an answer that nobody waits for any
+        more must not complain about its exception."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._end((), error)
+
+    async def _choices(self) -> tuple[Call, ...]:
+        if self.request.n == 1:
+            return (await self._choice(0),)
+        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.n)]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:  # one choice that fails ends the others: no answer is half an answer
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _choice(self, index: int) -> Call:
+        request = self.request
+        extra: dict[str, Any] = {}
+        if request.constraint is not None:
+            extra["constraint"] = request.constraint
+        if request.seed is not None:
+            extra["seed"] = request.seed + index
+        if self.model.streams and request.stream:
+            extra["on_token"] = partial(self._token, index)
+        return await self.model.client.chat(
+            request.messages,
+            tools=request.tools,
+            sampling=request.sampling,
+            agent=self.agent,
+            **extra,
+        )
+
+    def _token(self, index: int, ids: Sequence[int]) -> None:
+        self.tokens[index] += ids
+        for wake in tuple(self._wakers):
+            wake()
+
+
+def _hands_out_tokens(client: ChatClient) -> bool:
+    """Whether `client.chat` takes `on_token`."""
+    try:
+        return "on_token" in inspect.signature(client.chat).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+OnEnd = Callable[[PendingCompletion, tuple[Call, ...], BaseException | None], None]
+"""Takes an answer that has ended, with its calls or with what ended it."""

@@ -1,0 +1,266 @@
+"""One attempt's access to its models: base URL, keys, budget, and what its requests left behind.
+
+Keys are derived from the gateway's secret by HMAC, looked up by their hash and compared in constant
+time. A closed door cancels what still runs and answers 410 from then on; the record of calls stays
+with the client that the door was opened with. `keys.py` has the registry, `server.py` opens doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tutelage.gateway.completions import PendingCompletion, ServedModel
+from tutelage.gateway.dialects import Dialect, StoredResponses
+from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
+from tutelage.gateway.record import CallSpan, OnSpan, Recorder
+from tutelage.gateway.reply import finish_reason
+from tutelage.gateway.request import ChatRequest
+from tutelage.types import Call, Sampling
+
+if TYPE_CHECKING:
+    from tutelage.gateway.keys import SessionRegistry
+
+KEPT_ANSWERS = 256
+"""Answers an attempt keeps for repeats."""
+KEPT_ERRORS = 100
+KEPT_IDS = 4096
+"""Calls of an attempt whose ids on the wire are known, the latest."""
+
+
+class _Ledger(OrderedDict[str, tuple[bytes, PendingCompletion]]):
+    """The latest answers of an attempt, each with what was asked.
+
+    It finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
+    `Idempotency-Key`): sampling twice would put a call into the record that no agent ever saw.
+    """
+
+    def find(self, key: bytes) -> PendingCompletion | None:
+        """The answer that a repeat of this request is about: the oldest that never arrived, else
+        the latest. Equal requests are common where an agent samples the same prompt several times.
+        """
+        usable = [a for of, a in self.values() if of == key and a.usable]
+        return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
+
+    def add(self, key: bytes, answer: PendingCompletion) -> None:
+        """Remember an answer, and forget the oldest when there are too many."""
+        self[answer.id] = (key, answer)
+        if len(self) > KEPT_ANSWERS:
+            self.popitem(last=False)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AttemptSession:
+    """See the module's docstring. Made by `Gateway.open`; everything public is thread-safe."""
+
+    rollout_id: str
+    attempt_id: str
+    base_url: str
+    api_key: str
+    main: ServedModel
+    others: Mapping[str, ServedModel]
+    names: Collection[str] | None
+    agent: str
+    sampling: Sampling
+    token_budget: int | None
+    on_span: OnSpan | None
+    recorder: Recorder
+    registry: SessionRegistry
+    environment: Mapping[str, str]
+    closed: bool = field(default=False, init=False)
+    in_flight: int = field(default=0, init=False)
+    spent: int = field(default=0, init=False)
+    """Tokens that the main client sampled so far."""
+    errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
+    """What went wrong in the engines behind, the latest last, at most a hundred."""
+    ledger: _Ledger = field(default_factory=_Ledger, init=False)
+    responses: StoredResponses = field(default_factory=StoredResponses, init=False)
+    _response_of: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
+    _count: int = field(default=0, init=False)
+    _running: set[PendingCompletion] = field(default_factory=set[PendingCompletion], init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+
+    # ------------------------------------------------------------ for the runner
+
+    def env(self, agent: str | None = None) -> dict[str, str]:
+        """Environment variables that point an OpenAI client, and a trace exporter, here."""
+        key = self.api_key if agent is None else self.key_for(agent)
+        url = self.base_url
+        found = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+        return found | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
+
+    def key_for(self, agent: str) -> str:
+        """A key whose calls belong to another agent of the same attempt."""
+        return self.registry.key_for(self, agent)
+
+    @property
+    def budget_left(self) -> int | None:
+        """Tokens that may still be sampled, None without a budget."""
+        return None if self.token_budget is None else max(0, self.token_budget - self.spent)
+
+    def response_id(self, call_id: str) -> str | None:
+        """The id under which a client saw a call: the join key of its spans and evaluations.
+
+        Of several choices the first has the response's id, the i-th that id with `-i`.
+        """
+        return self._response_of.get(call_id)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Refuse new requests, cancel what runs and wait for it, and flush what was recorded.
+
+        On the gateway's own loop it cannot wait: use `aclose` there. Closing twice is fine.
+        """
+        loop, running = self._loop, self._shut()
+        if loop is not None and loop.is_running() and running and not _inside(loop):
+            waiting = asyncio.run_coroutine_threadsafe(_settle(running, timeout), loop)
+            waiting.result(timeout + 1)
+        if loop is None or not _inside(loop):
+            self.recorder.flush(timeout)
+
+    async def aclose(self, timeout: float = 5.0) -> None:
+        """`close` from any event loop, the gateway's included."""
+        if self._loop is not None and _inside(self._loop):
+            await _settle(self._shut(), timeout)
+            await asyncio.to_thread(self.recorder.flush, timeout)
+        else:
+            await asyncio.to_thread(self.close, timeout)
+
+    def _shut(self) -> list[asyncio.Task[Any]]:
+        """Close, and cancel what runs; returns it."""
+        self.closed = True
+        self.registry.remove(self)
+        running = [answer.task for answer in tuple(self._running)]
+        for task in running:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(task.cancel)
+        return running
+
+    # ------------------------------------------------------------ for the endpoints
+
+    def models(self) -> list[str]:
+        """Names that requests may use; the first is the main one."""
+        return [*(self.names or [self.main.name]), *self.others]
+
+    def model(self, name: str) -> ServedModel:
+        """The model of that name. Without a list of its own names the main one answers to any."""
+        if name in self.others:
+            return self.others[name]
+        if self.names is not None and name not in self.names:
+            raise ApiError(
+                404,
+                f"the model {name!r} is not served here; there are: {', '.join(self.models())}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.main
+
+    def answer(
+        self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str
+    ) -> PendingCompletion:
+        """The answer to a request: a new one, or for a repeat the one that there is.
+
+        `key` stands for what was asked. The answer's id says which API it is of.
+        """
+        if self.closed:
+            raise session_closed()
+        if repeat:
+            found = self.ledger.find(key)
+            if found is not None:
+                return found
+        model = self.model(request.model)
+        if request.logprobs and model.decoder is None:
+            raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
+        if model is self.main:
+            left = self.budget_left
+            if left == 0:
+                raise ApiError(
+                    402,
+                    f"the attempt has used its {self.token_budget} tokens",
+                    code="token_budget_exhausted",
+                    headers=NO_RETRY,
+                )
+            if left is not None and left < request.sampling.max_tokens:
+                sampling = replace(request.sampling, max_tokens=left)
+                request = replace(request, sampling=sampling)
+        self._count += 1
+        self._loop = asyncio.get_running_loop()
+        answer = PendingCompletion(
+            f"{dialect.prefix}{self.attempt_id}-{self._count}",
+            request,
+            model,
+            agent,
+            partial(self._ended, dialect.name),
+        )
+        self._running.add(answer)
+        self.ledger.add(key, answer)
+        return answer
+
+    def _ended(
+        self,
+        api: str,
+        answer: PendingCompletion,
+        calls: tuple[Call, ...],
+        error: BaseException | None,
+    ) -> None:
+        """Count and record an answer when its sampling has ended, delivered or not."""
+        self._running.discard(answer)
+        if error is None:
+            if answer.model is self.main:
+                self.spent += answer.model.usage(calls)[1]
+            for i, call in enumerate(calls):
+                self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
+            while len(self._response_of) > KEPT_IDS:
+                self._response_of.popitem(last=False)
+        else:
+            self.ledger.pop(answer.id, None)
+            if isinstance(error, Exception):  # a cancelled request is nobody's failure
+                self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
+        if self.on_span is not None:
+            self.recorder.put(self.on_span, self._span(api, answer, calls, error))
+
+    def _span(
+        self,
+        api: str,
+        answer: PendingCompletion,
+        calls: tuple[Call, ...],
+        error: BaseException | None,
+    ) -> CallSpan:
+        tokens = answer.model.usage(calls)
+        return CallSpan(
+            rollout_id=self.rollout_id,
+            attempt_id=self.attempt_id,
+            agent=answer.agent,
+            model=answer.request.model,
+            response_id=answer.id,
+            api=api,
+            calls=calls,
+            began_ns=answer.began_ns,
+            ended_ns=time.time_ns(),
+            finish_reasons=tuple(finish_reason(c) for c in calls),
+            input_tokens=tokens[0],
+            output_tokens=tokens[1],
+            stream=answer.request.stream,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+
+def session_closed() -> ApiError:
+    """The answer to requests of a closed attempt."""
+    return ApiError(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
+
+
+def _inside(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _settle(tasks: Sequence[asyncio.Task[Any]], timeout: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout)

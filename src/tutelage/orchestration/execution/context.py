@@ -1,0 +1,127 @@
+"""Who executes plans, and by which rules: a pool of workers, its router, its verifiers, settings.
+
+Any number of plans at once share the free places of the workers. `plan_run.py` has one plan under
+way, `loop.py` how it is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ConfigDict, ValidationError
+
+from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.rows import remedy_of
+from tutelage.orchestration.execution.prompts import node_prompt
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.worker_files import tool_kind
+from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.routing.contract import Router
+
+OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
+
+
+class ExecutorSettings(Section):
+    """How plans are run; times in seconds."""
+
+    model_config = ConfigDict(strict=True)
+
+    max_tries: Count = 3
+    """Workers that are asked at one node, at most."""
+    retries: CountOrZero = 2
+    """Further requests to the same worker when its server is busy."""
+    backoff: NonNegative = 0.5
+    """Pause before the first of them; doubled each time, with jitter."""
+    backoff_max: NonNegative = 8.0
+    try_timeout: Positive | None = 60.0
+    """For one request."""
+    node_timeout: Positive | None = None
+    """For one node with all its tries, queues included."""
+    deadline: Positive | None = None
+    """For the whole plan."""
+    on_failure: OnFailure = "skip_dependents"
+    concurrency: Count = 64
+    """Requests at once, over all plans of one executor."""
+    max_tokens: Count = 512
+    """Of one answer."""
+
+    def __init__(self, **given: Any) -> None:
+        """Raises `ConfigError` for a value that cannot be."""
+        try:
+            super().__init__(**given)
+        except ValidationError as misfit:
+            found = misfit.errors(include_url=False)[0]
+            told = f"{found['loc'][0]} is {found['input']!r}; {remedy_of(found)}"
+            raise ConfigError(told) from misfit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHint:
+    """What is known about one node beyond its plan."""
+
+    key: str = ""
+    """The row of a table of recorded outcomes."""
+    expected: object = None
+    """What its verifier compares with."""
+    kind: str | None = None
+    """The kind of worker that it needs, where the catalog cannot say."""
+
+
+class _WorkerSlots:
+    """Free places: one semaphore a worker and one for all, made for one event loop."""
+
+    def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
+        self.all = asyncio.Semaphore(concurrency)
+        self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
+        self.load = [0] * len(workers)
+        """Works that each worker has, running or waiting."""
+
+
+class ExecutionContext:
+    """What executes plans: workers, who chooses among them, who checks what they answer."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        router: Router,
+        *,
+        verifiers: Verifiers | None = None,
+        settings: ExecutorSettings | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        """Without verifiers: the pool's own truth, or that an answer is there."""
+        self.pool, self.router = pool, router
+        self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
+        self.settings = settings or ExecutorSettings()
+        self.catalog = catalog
+        self._slots: tuple[asyncio.AbstractEventLoop, _WorkerSlots] | None = None
+
+    def slots(self) -> _WorkerSlots:
+        """The places of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = (loop, _WorkerSlots(self.pool.workers, self.settings.concurrency))
+        return self._slots[1]
+
+    def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Subtask:
+        """One node's work, given the outputs of its parents."""
+        told, hint = plan.nodes[node], more.pop("hint", None) or NodeHint()
+        return Subtask(
+            node=node,
+            type=told.tool,
+            kind=hint.kind or tool_kind(told.tool, told.description, self.catalog),
+            instruction=plan.instruction,
+            description=told.description,
+            prompt=node_prompt(plan, node, outputs),
+            inputs={k: outputs[k] for k in told.parents if k in outputs},
+            key=hint.key,
+            expected=hint.expected,
+            max_tokens=self.settings.max_tokens,
+            **more,
+        )

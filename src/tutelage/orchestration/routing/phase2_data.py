@@ -1,0 +1,66 @@
+"""What phase 2 learns in: outcomes cut into splits, what is predicted from them, and the reward.
+
+Before training it is asked whether the reward wants what it should: if a router that knows every
+outcome does not come out on top, or giving up at once earns more than it, training under that
+reward teaches something else (`Phase2Data.reward_warning`). `phase2.py` makes a world and trains in
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.routing.choosers import baselines, oracle, run_chooser
+from tutelage.orchestration.routing.decisions import RewardTerms
+from tutelage.orchestration.routing.predictor import OutcomePredictor
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
+from tutelage.seeds import SeedTree
+
+JUDGED = 400
+"""Validation workflows by which a reward is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase2Data:
+    """The boards of training and validation, the rows that are left for the test, the reward."""
+
+    train: QueryTable
+    val: QueryTable
+    test: OutcomeTable
+    terms: RewardTerms
+
+    @staticmethod
+    def of(
+        table: OutcomeTable, scenario: Scenario, settings: Phase2Settings, seeds: SeedTree
+    ) -> Phase2Data:
+        """Split a table and learn to predict from its training part."""
+        train, val, test = table.split(seeds)
+        predictor, support = OutcomePredictor.fit(train, seeds)
+        rates, steps = scenario.rates, settings.max_steps_per_episode
+        terms = RewardTerms(settings.reward, settings.weights, rates, settings.prior, steps)
+        known = QueryTable.of(train, predictor, scenario, support)
+        return Phase2Data(known, QueryTable.of(val, predictor, scenario), test, terms)
+
+    def reward_warning(self, seeds: SeedTree) -> str | None:
+        """What is wrong with training under this reward; None when nothing was found."""
+        flows = WorkflowBatch.draw(self.val, JUDGED, seeds.child("judged"))
+        terms = self.terms
+        rules = baselines(self.train.table, terms, seeds.child("random"))
+        judged = ("random", "cheapest", "fastest", "most accurate")
+        choosers = {"oracle": oracle(terms), **{name: rules[name] for name in judged}}
+        means = {
+            name: float(run_chooser(self.val, flows, terms, choose).reward_B.mean())
+            for name, choose in choosers.items()
+        }
+        means["failing at once"] = 0.0
+        best = max(means, key=means.__getitem__)
+        if best == "oracle":
+            return None
+        return (
+            f"under the reward {terms.preset!r} with {terms.weights!r}, {best!r} earns "
+            f"{means[best]:.3f} and a router that knows every outcome {means['oracle']:.3f}: "
+            "training will not teach to do the work; train under 'normalized', or change the "
+            "weights"
+        )

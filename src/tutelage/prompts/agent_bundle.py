@@ -1,0 +1,135 @@
+"""An agent with everything it plays with: which model answers it, and how much it may do.
+
+The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
+policy in this process: one that was handed over, the one at `model`, or the embedded
+prompt-following one, which is built on first use and kept. `setup.py` makes a search of it,
+`play.py` plays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.agent import Agent
+from tutelage.agents.function import AgentFunction, wants_model
+from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.meter import CallLimits
+from tutelage.engine.prices import Price, price_of
+from tutelage.errors import ConfigError
+from tutelage.prompts.agent import ToolAgent
+from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.play import AgentBundle, AgentSpec
+from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
+from tutelage.runs.progress import Progress
+from tutelage.statistics.outcome import Success
+from tutelage.tools.tool import Tool
+from tutelage.types import Sampling
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+
+def resources_of(subject: AgentSpec, config: PromptConfig, task: Endpoint | None) -> NamedResources:
+    """What the agent is given: its own, an LLM where it has none, a place for demonstrations.
+
+    Raises `ConfigError` for a key that this agent makes no use of.
+    """
+    agent = subject.agent
+    given = {**agent.own_resources(), **subject.resources}
+    given = _with_demonstrations(agent, given, config)
+    if config.tune_tools and not any(isinstance(v, Tool) for v in given.values()):
+        raise ConfigError(
+            f"tune_tools=true, and the agent {agent.name!r} has no tools among its resources; "
+            "give it some, as resources={'weigh': weigh}"
+        )
+    if not any(isinstance(v, LLM) for v in given.values()) and wants_model(agent, given):
+        named = POLICY if task is None or _brings_model(subject, config) else task.model
+        given = {POLICY: LLM(named, temperature=config.temperature), **given}
+    return NamedResources(given)
+
+
+def agent_bundle(
+    subject: AgentSpec,
+    resources: NamedResources,
+    config: PromptConfig,
+    task: Endpoint | None,
+    prices: Mapping[str, Price],
+    progress: Progress,
+) -> AgentBundle:
+    """The agent with its models, of which one in this process may have to be built first."""
+    agent, own = subject.agent, _brings_model(subject, config)
+    urls = dict(subject.urls)
+    llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
+    endpoints: dict[str, Endpoint] = {}
+    for name, llm in llms.items():
+        url = llm.endpoint or urls.get(name) or urls.get(llm.name)
+        if url is not None:
+            endpoints[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key)
+        elif task is not None and not own and not llm.trainable:
+            model = llm.model or llm.name or task.model
+            endpoints[name] = replace(task, role=name, model=model)
+    policy = None
+    local = [name for name in llms if name not in endpoints]
+    if local:
+        folder = config.model or model_folder(resources[local[0]])
+        policy = subject.policy or _local_policy(folder, progress)
+    remote = {name: e.base_url for name, e in endpoints.items()}
+    caps = call_limits(config, isinstance(agent, ToolAgent))
+    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
+    return AgentBundle(
+        agent=agent,
+        resources=resources,
+        reward=subject.reward,
+        isolation=subject.isolation,
+        policy=policy,
+        urls=subject.urls,
+        roles=Roles(dict.fromkeys(local, POLICY), (), remote),
+        caps=caps,
+        sampling=sampling,
+        endpoints=endpoints,
+        prices={name: price_of(prices, e.model) for name, e in endpoints.items()},
+        success=Success.of(config.success),
+    )
+
+
+def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
+    """The most that a rollout may do; agents of the user's own are given more room."""
+    usual = CallLimits(4, 4_000, 256) if embedded else CallLimits(16, 16_000, 2_000)
+    return CallLimits(
+        config.max_turns or usual.calls,
+        config.max_prompt_tokens or usual.prompt_tokens,
+        config.max_tokens or usual.reply_tokens,
+    )
+
+
+def _with_demonstrations(
+    agent: Agent, resources: Mapping[str, Any], config: PromptConfig
+) -> dict[str, Any]:
+    """The resources with a place for demonstrations, where the agent takes some."""
+    takes = isinstance(agent, ToolAgent) and config.demonstrations > 0
+    if isinstance(agent, AgentFunction):
+        takes = DEMONSTRATIONS in (*agent.required, *agent.optional)
+    if config.demonstrations and not takes:
+        raise ConfigError(
+            f"demonstrations={config.demonstrations!r}, and the agent {agent.name!r} takes none: "
+            f"give it a parameter {DEMONSTRATIONS!r}, whose str() it puts into its prompt"
+        )
+    return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
+
+
+def _local_policy(folder: str | None, progress: Progress) -> Policy:
+    """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
+    if folder is None:
+        return embedded().policy(progress)
+    from tutelage.policy.model import load_policy
+
+    return load_policy(folder)
+
+
+def _brings_model(subject: AgentSpec, config: PromptConfig) -> bool:
+    """Whether a model was handed over or named, which then plays instead of an endpoint's."""
+    return subject.policy is not None or config.model is not None

@@ -1,0 +1,89 @@
+"""Many candidates narrowed to few, all played on validation tasks of one order.
+
+`successive_halving` plays fewer candidates on more tasks, `ucb_selection` plays the most promising
+on more. What they leave behind is noted in the lineage. `search_state.py` plays and ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tutelage.prompts.budget import BudgetExceeded
+from tutelage.prompts.lineage import Candidate
+from tutelage.prompts.search_state import SearchState
+from tutelage.types import Mode, Task
+
+PREFIXES = (6, 12)
+"""Validation tasks played before all of them, where candidates are many."""
+PULL = 4
+"""Validation tasks of one pull of a bandit's arm."""
+
+
+async def successive_halving(
+    shop: SearchState,
+    candidates: Sequence[Candidate],
+    keep: int,
+    prefixes: Sequence[int] = PREFIXES,
+) -> list[Candidate]:
+    """Successive halving: all on few validation tasks, the better half on more.
+
+    Returns at most `keep`, the best first, each played on all validation tasks. Where a stage does
+    not fit the budget any more, half of the field is dropped unplayed.
+    """
+    alive = list(candidates)
+    stages = [n for n in prefixes if n < len(shop.val)]
+    for n in [*stages, len(shop.val)]:
+        ranked = await _fitting(shop, alive, shop.val[:n])
+        room = keep if n == len(shop.val) else max(keep, (len(ranked) + 1) // 2)
+        _drop([c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
+        alive = ranked[:room]
+    return alive
+
+
+async def ucb_selection(
+    shop: SearchState, candidates: Sequence[Candidate], keep: int
+) -> list[Candidate]:
+    """UCB over validation tasks (Pryzant et al. 2023): the most promising is played on more.
+
+    Every candidate is played on the first tasks, then, as often as halving would, the one of the
+    highest upper confidence bound on its next few, in one order for all, so that scores stay
+    paired. The `keep` best are validated in full.
+    """
+    alive, size = list(candidates), min(PULL, len(shop.val))
+    seen = {c.id: size for c in await shop.rank(alive, shop.val[:size])}
+    for _ in range(len(alive) * len(shop.val) // (2 * PULL)):
+        open_ = [c for c in alive if 0 < seen.get(c.id, 0) < len(shop.val)]
+        if not open_:
+            break
+        total = sum(seen.values())
+
+        def bound(c: Candidate, total: int = total) -> float:
+            return shop.mean(c) + math.sqrt(2 * math.log(total) / seen[c.id]) / 2
+
+        arm = max(open_, key=bound)
+        reach = min(len(shop.val), seen[arm.id] + PULL)
+        await shop.score([arm], Mode.VAL, shop.val[:reach])
+        seen[arm.id] = reach if shop.was_played(arm) else 0
+    ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -shop.mean(c))
+    _drop(ranked[keep:], "behind by its upper confidence bound")
+    return await shop.validate(ranked[:keep])
+
+
+async def _fitting(
+    shop: SearchState, alive: Sequence[Candidate], tasks: Sequence[Task]
+) -> list[Candidate]:
+    field = list(alive)
+    while True:
+        try:
+            return await shop.rank(field, tasks)
+        except BudgetExceeded as spent:
+            if len(field) == 1 or spent.what == "seconds":
+                raise
+            field = field[: len(field) // 2]
+
+
+def _drop(candidates: Sequence[Candidate], reason: str) -> None:
+    for candidate in candidates:
+        if candidate.decision == "proposed":
+            candidate.decide("dropped", reason)

@@ -1,0 +1,76 @@
+"""Whose fault it is that a grader raised: the answer's, or the grader's own.
+
+A model writes what it likes, so a grader that raises on its text (`int("twelve")`, a bracket that
+is never closed) says that the answer is wrong: `AnswerError`, which earns the failure reward and is
+counted. A grader that could not do its work at all says nothing about the answer: `GraderError`,
+an infrastructure failure, which is left out. What tells them apart is the exception: `OWN_TROUBLE`
+below is the whole rule, and a grader that knows better raises one of the two itself. A third kind,
+`RewardError`, is a defect (a reward that is no number): a training run stops at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tutelage.errors import AnswerError, GraderError, RewardError, TutelageError
+
+OWN_TROUBLE: tuple[type[BaseException], ...] = (TutelageError, ImportError, OSError)
+"""Exceptions that say that the grader could not run: a service or file that cannot be reached (time
+outs among them), a module that is missing, and what this package refuses. Also what was raised from
+one of them, what carries the status of a server's answer, and a name that the grader's own code
+does not have. Everything else is about the text."""
+
+LONGEST = 500
+"""Characters of an exception that a message shows: it may quote all that the model wrote."""
+
+
+def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
+    """What a reward's exception means for its rollout, naming reward and task."""
+    told = f"{type(error).__name__}: {_shortened(error)}"
+    text = f"reward {name!r} failed on task {task_id!r}: {told}"
+    for told_so in (AnswerError, GraderError, RewardError):
+        if isinstance(error, told_so):
+            return told_so(text)
+    kind = GraderError if any(_own_trouble(e) for e in _causes(error)) else AnswerError
+    return kind(text)
+
+
+def _shortened(error: object) -> str:
+    """An exception's words, no longer than a few lines, and such that they can be stored."""
+    try:
+        text = str(error)
+    except Exception as problem:
+        return f"its message cannot be read ({type(problem).__name__})"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]"
+
+
+def _own_trouble(error: BaseException) -> bool:
+    if isinstance(error, OWN_TROUBLE) or _has_status(error):
+        return True
+    return isinstance(error, NameError) and not _in_evaluated_text(error)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those that it was raised from."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.__cause__
+
+
+def _has_status(error: BaseException) -> bool:
+    """Whether it is an HTTP client's word for an answer that was no success."""
+    response = getattr(error, "response", None)
+    found = (getattr(error, "status_code", None), getattr(response, "status_code", None))
+    return any(isinstance(status, int) for status in found)
+
+
+def _in_evaluated_text(error: BaseException) -> bool:
+    """Whether it was raised in text that a grader evaluates, not in its own code."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and at.tb_frame.f_code.co_filename == "<string>"

@@ -1,0 +1,173 @@
+"""The stage: where a user's agents play, for as long as a job lasts.
+
+Agents play in the event loop that entered it, models answer in the gateway's own thread, and a
+training computes in a third, so none waits for another. The stage holds the gateway, the resources
+that were entered, and the processes of agents that have some. `runner` makes the runner of rollouts
+that play on it; `play` hands it rollouts from the thread of a training and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from tutelage.agents.agent import Agent
+from tutelage.agents.function import TOKENIZER
+from tutelage.agents.isolated import IsolatedAgent
+from tutelage.agents.session import RolloutSession
+from tutelage.errors import ConfigError
+from tutelage.gateway import Gateway
+from tutelage.gateway.app import OnTraces
+from tutelage.resources import LLM, NamedResources, Roles
+from tutelage.rewards import RewardFunction
+from tutelage.rollouts.models import GatewayModelProvider, ModelProvider, PolicySource, Remote
+from tutelage.rollouts.runner import OnSpans, RolloutSpec, Runner, RunnerSettings
+from tutelage.types import Rollout
+
+if TYPE_CHECKING:
+    from tutelage.engine.remote import RemoteServers
+
+
+class RolloutManager:
+    """See the module's docstring. Entered and left in the event loop that agents play in."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        resources: NamedResources,
+        roles: Roles,
+        *,
+        n_runners: int,
+        isolation: str = "none",
+        remote: RemoteServers | None = None,
+    ) -> None:
+        apart = "process" in (isolation, agent.isolation)
+        self.agent: Agent = IsolatedAgent(agent) if apart else agent
+        self.resources, self.roles, self.n_runners = resources, roles, n_runners
+        self._remote = remote
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gateway: Gateway | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._playing: concurrent.futures.Future[list[Rollout]] | None = None
+        self._lock = threading.Lock()
+        self.stopping = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._leave = asyncio.Event()
+        self._keeper = asyncio.create_task(self._keep(ready))
+        # In one task from beginning to end, as many async context managers require.
+        await asyncio.wait({self._keeper, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self._keeper.done():
+            await self._keeper
+        if self.roles.policies or self.roles.remote:
+            self._gateway = await asyncio.to_thread(Gateway().start)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._leave.set()
+        try:
+            if self._keeper is not None:
+                await self._keeper
+        finally:
+            if self._gateway is not None:
+                if self._remote is not None:
+                    await asyncio.wrap_future(self._gateway.submit(self._remote.aclose()))
+                await asyncio.to_thread(self._gateway.close)
+            if isinstance(self.agent, IsolatedAgent):
+                self.agent.close()
+
+    async def _keep(self, ready: asyncio.Future[None]) -> None:
+        async with AsyncExitStack() as stack:
+            self.resources = await self.resources.entered(stack)
+            ready.set_result(None)
+            await self._leave.wait()
+
+    def runner(
+        self,
+        sources: Mapping[str, PolicySource],
+        settings: RunnerSettings,
+        *,
+        max_tokens: int,
+        token_budget: int | None = None,
+        resources: NamedResources | None = None,
+        remote: Remote | None = None,
+        reward: RewardFunction | None = None,
+        on_spans: OnSpans | None = None,
+        on_session: Callable[[RolloutSession], None] | None = None,
+        on_traces: OnTraces | None = None,
+    ) -> Runner:
+        """A runner of rollouts that play here, `n_runners` at once, in the stage's event loop.
+
+        `sources` are engines by resource name. `resources` and `remote` stand for the stage's own
+        where they are given. `on_traces` takes the spans that agents send to the gateway by
+        themselves.
+        """
+        given, models = resources or self.resources, ModelProvider()
+        if self._gateway is not None:
+            self._gateway.app.on_traces = on_traces
+            models = GatewayModelProvider(
+                gateway=self._gateway,
+                resources=given,
+                roles=self.roles,
+                sources=sources,
+                remote=remote or self._remote,
+                max_tokens=max_tokens,
+                token_budget=token_budget,
+                tokenizers=_tokenizers(sources, given),
+            )
+        return Runner(
+            self.agent,
+            models,
+            replace(settings, concurrency=self.n_runners),
+            reward=reward,
+            resources=given,
+            policy=self.roles.main or next(iter(self.roles.remote), None),
+            on_spans=on_spans,
+            on_session=on_session,
+        )
+
+    def play(
+        self,
+        runner: Runner,
+        specs: Sequence[RolloutSpec],
+        on_done: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Run rollouts, from the job's thread. Raises `KeyboardInterrupt` once `stop` was
+        called."""
+        if self._loop is None:
+            raise ConfigError("the stage is not open")
+        with self._lock:
+            if self.stopping:
+                raise KeyboardInterrupt
+            work = asyncio.run_coroutine_threadsafe(runner.run(specs, on_done), self._loop)
+            self._playing = work
+        try:
+            return work.result()
+        except concurrent.futures.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            self._playing = None
+
+    def stop(self) -> None:
+        """Cancel what plays, and let nothing begin any more."""
+        with self._lock:
+            self.stopping = True
+            if self._playing is not None:
+                self._playing.cancel()
+
+
+def _tokenizers(sources: Mapping[str, PolicySource], resources: NamedResources) -> dict[str, Any]:
+    """The policy's tokenizer, under every name that stands for it."""
+    main = next(iter(sources.values()), None)
+    if main is None:
+        return {}
+    named = [n for n, v in resources.items() if isinstance(v, LLM) and v.tokenizer_only]
+    own = [] if TOKENIZER in resources else [TOKENIZER]
+    return dict.fromkeys([*named, *own], main.codec.tokenizer)

@@ -1,0 +1,111 @@
+"""What a Python caller hands to a job beside its configuration: an agent, resources, tasks.
+
+A configuration is text and can be stored; these are objects and cannot. `trainer/trainer.py`
+collects them, `weights/inputs.py` and `weights/context.py` use them; what of them can be written
+down lies in the run folder (`agent.json`, `tasks/`), so that a run that is gone on with is the same
+run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.agent import Agent
+from tutelage.errors import RunError
+from tutelage.resources import NamedResources, PromptTemplate, Roles
+from tutelage.rewards import RewardFunction
+from tutelage.runs.fingerprint import agent_sources
+from tutelage.runs.folder import RunFolder, write_json, write_text
+from tutelage.types import Rollout, Task
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+    from tutelage.rollouts.manager import RolloutManager
+
+AGENT_REWARD = "agent"
+"""Stands for the reward in the configuration where the agent returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobInputs:
+    """An agent to train, and what it is trained with."""
+
+    agent: Agent
+    resources: NamedResources
+    roles: Roles
+    stage: RolloutManager
+    train: Sequence[Task] | None
+    """None takes the tasks of the configuration."""
+    val: Sequence[Task] | None
+    test: Sequence[Task] | None
+    reward: RewardFunction | None
+    """Grades what returns no reward of its own."""
+    policies: Mapping[str, Policy]
+    """Policies handed over as objects, by name."""
+    on_rollout: Callable[[Rollout], None] | None = None
+
+    @property
+    def own_tasks(self) -> bool:
+        """Whether the tasks are the caller's, rather than those of the configuration."""
+        return self.train is not None or self.test is not None
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Marks of the agent, its reward, its resources and its tasks."""
+        splits = {"training": self.train, "validation": self.val, "test": self.test}
+        return agent_sources(self.agent, self.reward, self.resources, splits)
+
+    def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
+        """Write down which agent is trained on which tasks. The embedded tasks follow from the
+        configuration and are not written."""
+        for split, tasks in splits.items() if self.own_tasks else ():
+            if self.train is not None or split == "test":
+                folder.tasks(split).unlink(missing_ok=True)
+                write_tasks(folder.tasks(split), tasks)
+        resources = {
+            name: {"kind": type(value).__name__, "value": _shown(value)}
+            for name, value in self.resources.items()
+        }
+        told = {
+            "agent": self.agent.name,
+            "kind": type(self.agent).__name__,
+            "resources": resources,
+            "policies": dict(self.roles.policies),
+            "frozen": list(self.roles.frozen),
+            "remote": dict(self.roles.remote),
+            "reward": None if self.reward is None else self.reward.name,
+        }
+        write_json(folder.agent, told)
+
+
+def _shown(value: Any) -> str:
+    return value.template if isinstance(value, PromptTemplate) else repr(value)
+
+
+def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
+    """Write tasks, or check that they are those that the run began with. Raises `RunError`."""
+    lines = [json.dumps({**t.fields, "id": t.id}, ensure_ascii=False) + "\n" for t in tasks]
+    text = "".join(lines)
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        raise RunError(
+            f"the run was begun with other tasks than it is given now ({str(path)!r}); give the "
+            "same ones, or another output_dir"
+        )
+
+
+def check_python(folder: RunFolder) -> None:
+    """Refuse to go on with a Python agent's run without the agent. Raises `RunError`."""
+    path = folder.agent
+    if path.is_file():
+        name = json.loads(path.read_text()).get("agent")
+        raise RunError(
+            f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
+            f"program has: go on with it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
+        )

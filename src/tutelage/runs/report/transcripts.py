@@ -1,0 +1,275 @@
+"""A rollout as something to read: turns with their calls, results and texts, and how it ended.
+
+Episodes keep no token ids, so that thousands fit in memory, and their texts are cut to what a page
+can hold. What the agent observed is taken from the messages of its next call, since that is what
+the model saw; the store's tool results add how a call failed. Episodes of a task are shown side by
+side: the choice is fixed by the order of the record, so that the same run always shows the same
+ones, and it is honest: beside tasks that were learned stand one that got worse and one that still
+fails, where there are any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tutelage.errors import RewardError
+from tutelage.runs.report.formatting import cut
+from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
+from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
+
+_TEXT_LIMIT = 1200
+"""Characters of one text that an episode keeps."""
+_TURN_LIMIT = 12
+"""Turns that an episode keeps; the last one is always kept."""
+
+CAUSES: Mapping[FailureCause, str] = {
+    FailureCause.TIMEOUT: "stopped at the time limit",
+    FailureCause.AGENT_ERROR: "the agent raised",
+    FailureCause.TOOL_ERROR: "a tool broke",
+    FailureCause.REWARD_ERROR: "the reward could not be computed",
+    FailureCause.ANSWER_ERROR: "the grader raised on the answer, which counts as wrong",
+    FailureCause.GRADER_ERROR: "the grader could not run",
+    FailureCause.REWARD_TIMEOUT: "the reward had not answered in time",
+    FailureCause.ENGINE_ERROR: "the engine failed",
+    FailureCause.CONTEXT_OVERFLOW: "the context overflowed",
+    FailureCause.CANCELLED: "cancelled",
+}
+_STOPS: Mapping[str, str] = {
+    "max_turns": "no answer: turn limit",
+    "token_budget": "no answer: token limit",
+    "context": "no answer: context full",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One line of an episode: `kind` is call, result, error, note or text."""
+
+    kind: str
+    text: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One rollout, to be read. `outcome` is one of a few words that can be counted."""
+
+    rollout_id: str
+    task_id: str
+    question: str
+    expected: str
+    family: str
+    solved: bool | None
+    """None where a graded reward does not say what a success is."""
+    reward: float | None
+    outcome: str
+    detail: str
+    steps: tuple[_Step, ...]
+    turns: int
+    tokens: int
+    tool_calls: int
+
+
+def read_transcript(
+    rollout: Rollout, rule: Success | None = None, kind: RewardKind = UNSEEN
+) -> Transcript:
+    """The readable part of a rollout's last attempt, whose run has rewards of this kind; `rule` is
+    what the user says is a success."""
+    last, fields = rollout.last, rollout.task.fields
+    reward = None if last.reward is None else last.reward.value
+    solved = _solved(rollout, rule, kind)
+    return Transcript(
+        rollout_id=rollout.id,
+        task_id=rollout.task.id,
+        question=cut(_question(rollout), _TEXT_LIMIT),
+        expected=cut(str(fields["answer"]), _TEXT_LIMIT // 4) if "answer" in fields else "",
+        family=cut(str(fields["family"]), 40) if "family" in fields else "",
+        solved=solved,
+        reward=reward,
+        outcome=_outcome_of(last, solved),
+        detail="" if last.failure is None else cut(last.failure.message, _TEXT_LIMIT // 4),
+        steps=_steps(last),
+        turns=len(last.calls),
+        tokens=sum(len(call.sampled.token_ids) for call in last.calls),
+        tool_calls=len(last.tool_results),
+    )
+
+
+def _solved(rollout: Rollout, rule: Success | None, kind: RewardKind) -> bool | None:
+    """Whether it succeeded; None where that is not defined."""
+    try:
+        return succeeded(rollout, rule) if kind.has_success else None
+    except RewardError:
+        return None
+
+
+def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
+    """How a rollout ended, in a few words; `solved` is the only good one, `graded` is where a
+    graded reward has no success."""
+    if attempt.failure is not None:
+        return f"failed: {CAUSES[attempt.failure.cause]}"
+    if attempt.status is not RolloutStatus.SUCCEEDED:
+        return f"not ended: {attempt.status}"
+    if attempt.reward is None:
+        return "no reward"
+    if solved:
+        return "solved"
+    if (stopped := _STOPS.get(attempt.stop or "")) is not None:
+        return stopped
+    if solved is None:
+        return "graded"
+    return "partly right" if attempt.reward.value > 0 else "wrong answer"
+
+
+def _question(rollout: Rollout) -> str:
+    try:
+        given = rollout.task.input
+    except KeyError:
+        return rollout.task.id
+    if isinstance(given, str):
+        return given
+    return "\n".join(_content(m) for m in given if m.get("role") != "system")
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else str(content or "")
+
+
+def _steps(attempt: Attempt) -> tuple[_Step, ...]:
+    calls = attempt.calls
+    results = {result.call_id: result for result in attempt.tool_results}
+    shown = range(len(calls))
+    if len(calls) > _TURN_LIMIT:
+        shown = [*range(_TURN_LIMIT - 1), len(calls) - 1]
+    steps: list[_Step] = []
+    for position in shown:
+        if position == len(calls) - 1 and len(calls) > _TURN_LIMIT:
+            steps.append(_Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
+        call = calls[position]
+        steps += _said(call)
+        observed = _observed(call, calls[position + 1 :])
+        if observed is None:
+            observed = [
+                Message("tool", results[c.id].text, tool_call_id=c.id, name=c.name)
+                for c in call.reply.tool_calls
+                if c.id in results
+            ]
+        steps += [_observation(message, results) for message in observed]
+    return tuple(steps)
+
+
+def _said(call: Call) -> list[_Step]:
+    """What the model wrote in one turn; a turn that is cut off or empty says so."""
+    steps: list[_Step] = []
+    if call.reply.content:
+        steps.append(_Step("text", cut(call.reply.content, _TEXT_LIMIT)))
+    steps += [
+        _Step("call", cut(c.arguments, _TEXT_LIMIT // 2), cut(c.name, 60))
+        for c in call.reply.tool_calls
+    ]
+    if not steps:
+        steps.append(_Step("note", "an empty turn"))
+    if call.sampled.stop_reason == "length":
+        steps.append(_Step("note", "cut off at the token limit"))
+    return steps
+
+
+def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
+    """The messages that the agent's next call adds to this one; None when there is no such call."""
+    known = len(call.messages) + 1
+    following = next((c for c in later if c.agent == call.agent), None)
+    if following is None or following.messages[: known - 1] != call.messages:
+        return None
+    return [m for m in following.messages[known:] if m.role != "assistant"]
+
+
+def _observation(message: Message, results: Mapping[str, ToolResult]) -> _Step:
+    result = results.get(message.tool_call_id or "")
+    failed = message.name == "unreadable" or (result is not None and result.error is not None)
+    text = cut(message.content or "", _TEXT_LIMIT)
+    return _Step("error" if failed else "result", text, cut(message.name or message.role, 60))
+
+
+# ---------------------------------------------------------------- which ones to show
+
+_VERDICTS: Mapping[str, str] = {
+    "learned": "learned",
+    "worse": "got worse",
+    "unsolved": "still fails",
+    "kept": "solved all along",
+    "more": "earned more",
+    "less": "earned less",
+    "same": "earned the same",
+}
+"""What came of a task, in words; the last three are of a graded reward without a success."""
+_LEARNED = 3
+"""Tasks shown that failed before and are solved after."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """One task before and after."""
+
+    verdict: str
+    before: Transcript
+    after: Transcript
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        return _VERDICTS[self.verdict]
+
+
+def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
+    """A few tasks in both: learned ones of different families, one worse, one that still fails.
+
+    When none of these exists, one task that was solved all along. The first rollout of each task
+    is taken.
+    """
+    first, second = dict[str, Transcript](), dict[str, Transcript]()
+    for side, episodes in ((first, before), (second, after)):
+        for episode in episodes:
+            side.setdefault(episode.task_id, episode)
+    kinds: dict[str, list[BeforeAfter]] = {kind: [] for kind in _VERDICTS}
+    for task, new in second.items():
+        if (old := first.get(task)) is not None:
+            kind = _verdict(old, new)
+            kinds[kind].append(BeforeAfter(kind, old, new))
+    chosen = _varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
+    chosen += _varied(kinds["more"], _LEARNED) + kinds["less"][:1]
+    return chosen or kinds["kept"][:1] or kinds["same"][:1]
+
+
+def outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
+    """Every way in which a rollout ended, with how often in each evaluation: `solved` first, then
+    the most frequent."""
+    tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
+    total = sum(tallies, Counter[str]())
+    ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
+    return [(name, [tally[name] for tally in tallies]) for name in ordered]
+
+
+def _verdict(old: Transcript, new: Transcript) -> str:
+    if old.solved is None or new.solved is None:
+        first, second = old.reward or 0.0, new.reward or 0.0
+        return "more" if second > first else "less" if second < first else "same"
+    if new.solved:
+        return "kept" if old.solved else "learned"
+    return "worse" if old.solved else "unsolved"
+
+
+def _varied(pairs: Sequence[BeforeAfter], number: int) -> list[BeforeAfter]:
+    """The first pairs, each from a family that has been shown least, those that use tools first."""
+    left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
+    shown: Counter[str] = Counter()
+    chosen: list[BeforeAfter] = []
+    while left and len(chosen) < number:
+        pair = min(left, key=lambda p: shown[p.after.family])
+        left.remove(pair)
+        shown[pair.after.family] += 1
+        chosen.append(pair)
+    return chosen

@@ -1,0 +1,232 @@
+"""Evaluations as result files hold them: written, read back, and put into words, in one place.
+
+Under a name such as `after_sampled` a result has `success_after_sampled` and `reward_after_sampled`
+(null where there is none to tell), each with its `..._interval`, and `judged_after_sampled`, which
+says how many of how many rollouts were judged, what was lost and what failed.
+`statistics/outcome.py` decides what there is to tell; everything that shows a run reads it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from tutelage.statistics.outcome import RewardKind, too_many_lost
+from tutelage.types import JSON
+
+Interval = tuple[float, float]
+TOO_MANY_LOST = (
+    "Where more than 1 % of the rollouts were lost there is no rate and no mean: what is left may "
+    "be a biased part."
+)
+_COUNTS = ("rollouts", "judged", "lost", "failed", "reason")
+
+
+def _in_order(ends: Interval) -> Interval:
+    if ends[0] > ends[1]:
+        raise ValueError("the lower end is above the upper one")
+    return ends
+
+
+def _counted(value: Any) -> dict[str, int]:
+    """The causes that have a number."""
+    pairs = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ()
+    return {str(name): n for name, n in pairs if n and type(n) is int}
+
+
+def _forgiving(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """None for what does not fit: files are shown as far as they can be read."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+_Forgiving = WrapValidator(_forgiving)
+_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Value = Annotated[_Finite | None, _Forgiving]
+_Ends = Annotated[Annotated[tuple[_Finite, _Finite], AfterValidator(_in_order)] | None, _Forgiving]
+_Count = Annotated[Annotated[int, Field(strict=True)] | None, _Forgiving]
+_Causes = Annotated[Mapping[str, int], BeforeValidator(_counted)]
+
+
+class StoredEvaluation(BaseModel):
+    """One evaluation of a result; what the result does not tell is None."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    success: _Value = None
+    success_interval: _Ends = Field(default=None, validation_alias="interval")
+    reward: _Value = Field(default=None, validation_alias="mean_reward")
+    reward_interval: _Ends = None
+    rollouts: _Count = None
+    judged: _Count = None
+    lost: _Causes = Field(default_factory=dict[str, int])
+    failed: _Causes = Field(default_factory=dict[str, int])
+    reason: Annotated[str, BeforeValidator(lambda value: str(value or ""))] = ""
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Rollouts that were judged, and all; None where that is not known."""
+        known = self.judged is not None and self.rollouts is not None
+        return (self.judged or 0, self.rollouts or 0) if known else None
+
+    @property
+    def withheld(self) -> bool:
+        """Whether so many rollouts were lost that no rate and no mean is told."""
+        if self.rollouts is None or self.judged is None:
+            return False
+        return too_many_lost(self.judged, self.rollouts)
+
+    @property
+    def eventful(self) -> bool:
+        """Whether some rollouts were lost or failed."""
+        return bool(self.lost or self.failed)
+
+
+def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
+    """The keys of an evaluation in a result; `record` is `Evaluation.record()`, None where it was
+    not measured. `kind` is the whole run's."""
+    if record is None:
+        return {f"success_{name}": None}
+    defined = kind.has_success
+    return {
+        f"success_{name}": record["success"] if defined else None,
+        f"success_{name}_interval": record["interval"] if defined else None,
+        f"reward_{name}": record["mean_reward"],
+        f"reward_{name}_interval": record["reward_interval"],
+        f"judged_{name}": {key: record[key] for key in _COUNTS},
+    }
+
+
+def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
+    """The evaluation of that name; None where the result has none. Raises nothing for its sake."""
+    counts = result.get(f"judged_{name}")
+    found = evaluation_of_record(
+        {
+            **(cast("Mapping[str, Any]", counts) if isinstance(counts, dict) else {}),
+            "success": result.get(f"success_{name}"),
+            "interval": result.get(f"success_{name}_interval"),
+            "mean_reward": result.get(f"reward_{name}"),
+            "reward_interval": result.get(f"reward_{name}_interval"),
+        }
+    )
+    return None if found == StoredEvaluation() else found
+
+
+def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
+    """What `Evaluation.record()` tells. Raises nothing for its sake."""
+    return StoredEvaluation.model_validate(dict(record))
+
+
+def is_graded(result: Mapping[str, Any]) -> bool:
+    """Whether the run's headline is its mean reward."""
+    return result.get("graded") is True
+
+
+def control_estimator(result: Mapping[str, Any]) -> str | None:
+    """What the control trained with; None without one."""
+    found = result.get("control_estimator")
+    return found if isinstance(found, str) and found else None
+
+
+def judged_text(found: StoredEvaluation) -> str:
+    """`190 of 200 judged; 10 lost: 10 reward error (...)`; empty where counts are not known."""
+    if found.rollouts is None or found.judged is None:
+        return ""
+    words = f"{found.judged} of {found.rollouts} judged"
+    if found.lost:
+        lost = found.rollouts - found.judged
+        reason = f" ({found.reason})" if found.reason else ""
+        words += f"; {lost} lost: {_causes_words(found.lost)}{reason}"
+    if found.failed:
+        words += f"; failed, and counted so: {_causes_words(found.failed)}"
+    return words
+
+
+def _causes_words(causes: Mapping[str, int]) -> str:
+    """`12 timeout, 1 agent error`."""
+    return ", ".join(f"{number} {cause.replace('_', ' ')}" for cause, number in causes.items())
+
+
+def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """How many rollouts were judged: once where all were, else of each evaluation."""
+    found = {key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None}
+    sizes = {
+        m.rollouts if m.judged == m.rollouts and not m.eventful else None for m in found.values()
+    }
+    each = sizes.pop() if len(sizes) == 1 else None
+    if each is not None:
+        yield f"judged: {each} of {each} rollouts in each cell, none failed."
+        return
+    for key, one in found.items():
+        if words := judged_text(one):
+            when, kind = key.rsplit("_", 1)
+            yield f"{when.replace('_', ' ')}, {kind}: {words}."
+    if any(one.withheld for one in found.values()):
+        yield TOO_MANY_LOST
+
+
+# ---------------------------------------------------------------- what a cell tells
+
+KINDS = ("sampled", "greedy")
+NO_TOOLS = "no_tools_greedy"
+EVALUATIONS = (*(f"{w}_{k}" for w in ("before", "after", "control") for k in KINDS), NO_TOOLS)
+"""The evaluations of a training, as its result names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What an evaluation is told in: how often it succeeded, or what it earned."""
+
+    name: str
+    value: Callable[[StoredEvaluation], float | None]
+    interval: Callable[[StoredEvaluation], Interval | None]
+
+    def of(self, found: StoredEvaluation | None) -> float | None:
+        """The value, None where there is none to tell."""
+        return None if found is None or found.withheld else self.value(found)
+
+    def has(self, found: StoredEvaluation | None) -> bool:
+        """Whether there is something to tell: a value, or that it is withheld."""
+        return found is not None and (found.withheld or self.value(found) is not None)
+
+    def cell(
+        self, found: StoredEvaluation | None, words: Callable[[float], str], *, ends: bool = False
+    ) -> str:
+        """The value in `words`, with `ends` and its interval; how many were judged where that is
+        all to tell."""
+        if found is not None and found.withheld:
+            return f"{found.judged} of {found.rollouts} judged"
+        value = self.of(found)
+        interval = self.ends(found, words) if ends else ""
+        told = f" (95 % interval {interval})" if interval else ""
+        return "" if value is None else words(value) + told
+
+    def ends(self, found: StoredEvaluation | None, words: Callable[[float], str]) -> str:
+        """The interval, `0.49 to 0.61`."""
+        ends = None if found is None or found.withheld else self.interval(found)
+        return "" if ends is None else f"{words(ends[0])} to {words(ends[1])}"
+
+
+SUCCESS = Quantity("success", lambda m: m.success, lambda m: m.success_interval)
+REWARD = Quantity("mean reward", lambda m: m.reward, lambda m: m.reward_interval)
+
+
+def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
+    """What a run is told in, the headline first: a graded reward in its mean."""
+    if not graded:
+        return (SUCCESS,)
+    return (REWARD, SUCCESS) if has_success else (REWARD,)

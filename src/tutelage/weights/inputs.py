@@ -1,0 +1,398 @@
+"""Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
+
+Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
+refused before any model loads. The phases run on a `TrainingInputs`.
+
+Demonstrations of the user's own become token rows. Each turn is encoded as it would have been
+sampled and observed, and only what the assistant wrote is trained (`Codec.demonstration`); what
+does not fit the model is refused with its file and line before any weight is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tutelage.agents.builtin import AGENTS, template_tools
+from tutelage.agents.loop import LoopAgent
+from tutelage.config import RunConfig
+from tutelage.engine.driver import EngineDriver, Schedule
+from tutelage.engine.factory import make_engine
+from tutelage.engine.protocol import Engine
+from tutelage.errors import ConfigError, DataError, ModelError
+from tutelage.policy.codec import Codec
+from tutelage.policy.machine import ComputeSettings, choose_compute, set_threads
+from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
+from tutelage.policy.row import Row
+from tutelage.resources import POLICY, model_folder
+from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rollouts.models import PolicySource
+from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
+from tutelage.runs.inputs import (
+    Tasks,
+    drawn_val_tasks,
+    held_out,
+    load_tasks,
+    load_test_tasks,
+    load_tools,
+    most_test_tasks,
+    offered_tools,
+    reward_of,
+)
+from tutelage.runs.job_inputs import JobInputs
+from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
+from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tools.tool import Tool
+from tutelage.types import Mode, Sampling, Task, ToolSpec
+from tutelage.weights.config.extensions import load_extensions
+from tutelage.weights.paths import check_models_exist
+from tutelage.weights.trial import try_extensions
+
+EMBEDDED_LENGTH = 1024
+"""Positions of a policy that is made for demonstrations, unless `data.max_length` is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SFTDataset:
+    """Token rows to train on, and others to measure the loss on."""
+
+    train: Sequence[Row]
+    val: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInputs:
+    """What a job works with."""
+
+    config: RunConfig
+    seeds: SeedTree
+    tasks: Tasks
+    tools: Mapping[str, Tool]
+    reward: RewardFunction
+    policy: Policy
+    choice: ComputeSettings
+    given: JobInputs | None = None
+    """The Python agent that is trained, and what came with it; None for a built-in agent."""
+    others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
+    """Further policies that are trained at once, by name."""
+    lessons: SFTDataset | None = None
+    """What the recipe `sft` trains on; see `sft.py`."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tasks that stand in more than one split."""
+
+    @property
+    def embedded_tasks(self) -> bool:
+        """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
+        handed = self.given is not None and self.given.own_tasks
+        return not handed and not self.config.data.train_files
+
+    def specs(self) -> list[ToolSpec]:
+        """What the model is told about the tools."""
+        return [t.spec for t in self.tools.values()]
+
+    def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
+        """The agent at a temperature; without tools it is told of none and gets no results."""
+        config = self.config
+        return AGENTS.find(config.agent.agent_type)(
+            self.tools if with_tools else {},
+            Sampling(
+                temperature=temperature,
+                top_p=config.rollout.top_p,
+                top_k=config.rollout.top_k,
+                max_tokens=config.agent.max_tokens_per_turn,
+            ),
+            max_turns=config.agent.max_turns if config.agent.use_agent else 1,
+            token_budget=config.response_tokens,
+            system_prompt=config.agent.system_prompt,
+        )
+
+    def limits(self, run_id: str, mode: Mode = Mode.TRAIN) -> RunnerSettings:
+        """What bounds the rollouts of a run."""
+        agent, at_once = self.config.agent, self.config.data.val_batch_size
+        return RunnerSettings(
+            run_id,
+            timeout=agent.timeout,
+            group_deadline=agent.group_deadline,
+            failure_reward=agent.failure_reward,
+            reward_timeout=agent.reward_timeout,
+            concurrency=AT_ONCE if mode is Mode.TRAIN else at_once or AT_ONCE,
+        )
+
+    def sources(
+        self, engines: Mapping[str, tuple[Engine | None, Policy]], temperature: float
+    ) -> dict[str, PolicySource]:
+        """What a Python agent's LLMs are sampled from, by resource: engines and their policies;
+        no engine for what is sampled at its endpoint."""
+        rollout = self.config.rollout
+        sampling = Sampling(temperature, rollout.top_p, rollout.top_k)
+        trained = {} if self.given is None else self.given.roles.policies
+        return {
+            name: PolicySource(engine, policy.codec, sampling, trained.get(name))
+            for name, (engine, policy) in engines.items()
+        }
+
+    def save_policies(self, folder: Path) -> None:
+        """Write what is trained: the policy as a Hugging Face folder, in it the others."""
+        self.policy.save(folder, replace=True)
+        for name, other in self.others.items():
+            other.save(folder / "policies" / name)
+
+    def engine(
+        self,
+        *,
+        slots: int | None = None,
+        invariant: bool = False,
+        policy: Policy | None = None,
+        schedule: Schedule = "deterministic",
+    ) -> EngineDriver:
+        """An engine that samples from the policy, or from another one, as the run computes."""
+        return make_engine(
+            policy or self.policy,
+            slots=slots or self.config.rollout.slots,
+            max_length=self.config.rollout.max_len,
+            dtype=self.choice.numerics.dtype,
+            invariant=invariant,
+            schedule=schedule,
+        )
+
+
+def prepare_rl(
+    config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
+) -> TrainingInputs:
+    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
+    `given` is the Python agent with its tasks, where there is one."""
+    load_extensions(config)
+    try_extensions(config)
+    check_models_exist(config)
+    seeds = SeedTree(config.seed)
+    tasks = load_tasks(config) if given is None else _given_tasks(config, given)
+    tools = load_tools(config)
+    reward = _reward_for(config, given)
+    if given is None or given.reward is not None:
+        for part in (tasks.train, tasks.val, tasks.test):
+            check(reward, part)
+    named = given is None and config.agent.tools
+    told = template_tools(config.agent.agent_type, tools) if named else []
+    if given is not None and given.policies and config.model.lora.rank:
+        raise ConfigError(
+            "model.lora makes adapters for a model that the run loads, and this one was handed "
+            "over as an object; name its folder instead, or give an object made by with_lora"
+        )
+    policy = _handed(given, policy_folder)
+    if policy is None:
+        policy = _policy(config, tasks, tools, policy_folder, told)
+    tools, policy, choice = _placed(config, tools, policy)
+    others = {} if given is None else _others(given, policy, config)
+    overlap = _overlap(tasks, reward, tools, given)
+    return TrainingInputs(
+        config, seeds, tasks, tools, reward, policy, choice, given, others, None, overlap
+    )
+
+
+def prepare_sft(
+    config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
+) -> TrainingInputs:
+    """Make the setting of a run that learns from demonstrations. Every row is read and encoded
+    before any weight is; `given` is the Python agent that plays the test tasks, if there is one."""
+    train = load_demonstrations(config.data.train_files)
+    val = load_demonstrations(config.data.val_files)
+    tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
+    reward = _reward_for(config, given)
+    if tasks.test and (given is None or given.reward is not None):
+        check(reward, tasks.test)
+    tools = load_tools(config) if tasks.test and given is None else {}
+    seeds = SeedTree(config.seed)
+    source = config.model.path if policy_folder is None else str(policy_folder)
+    policy = _handed(given, policy_folder)
+    if policy is None and source is None:
+        policy = _fresh(config, train, seeds)
+    if policy is not None:
+        lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
+    else:
+        source = str(source)
+        template = config.agent.template if policy_folder is None else None
+        told = template_tools(config.agent.agent_type, tools) if config.agent.tools else []
+        known, codec = load_codec(source, template=template, tools=told)
+        lessons = _lessons(config, codec, max_positions(known), train, val)
+        policy = _adapted(load_policy(source, template=template), config)
+    tools, policy, choice = _placed(config, tools, policy)
+    overlap = overlap_of(train, val, tasks.test)
+    return TrainingInputs(
+        config, seeds, tasks, tools, reward, policy, choice, given, {}, lessons, overlap
+    )
+
+
+def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:
+    """The policy that came as an object, if one did: where the run began, when that is known."""
+    policy = None if given is None else given.policies.get(POLICY)
+    if policy is not None and folder is not None:
+        policy.load_tensors(dict(load_policy(str(folder)).named()))
+    return policy
+
+
+def _placed(
+    config: RunConfig, tools: Mapping[str, Tool], policy: Policy
+) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
+    """The tools that the policy is told of, and the policy where it is trained."""
+    tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
+    choice = choose_compute(config, policy.count())
+    if choice.device != policy.device:
+        policy = policy.to(choice.device)
+    if config.model.enable_gradient_checkpointing:
+        policy.network.recompute()
+    set_threads(config, policy.count())
+    return tools, policy, choice
+
+
+def _overlap(
+    tasks: Tasks, reward: RewardFunction, tools: Mapping[str, Tool], given: JobInputs | None
+) -> Overlap:
+    """How the splits overlap: by input and reward fields, by all fields where more is read."""
+    open_ended = given is not None or any(t.environment is not None for t in tools.values())
+    fields = None if open_ended else reward.fields_read
+    return count_overlap(tasks.train, tasks.val, tasks.test, key=lambda task: content(task, fields))
+
+
+def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
+    """The further policies: as handed over, from the folder that their LLM names, or copies."""
+    out: dict[str, Policy] = {}
+    for resource, name in given.roles.policies.items():
+        if name == POLICY or name in out:
+            continue
+        folder = model_folder(given.resources[resource])
+        found = given.policies.get(name) or (
+            _adapted(load_policy(folder), config) if folder is not None else main.copy()
+        )
+        out[name] = found if found.device == main.device else found.to(main.device)
+        if config.model.enable_gradient_checkpointing:
+            out[name].network.recompute()
+    return out
+
+
+def _given_tasks(config: RunConfig, given: JobInputs) -> Tasks:
+    """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
+    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    if given.train is None:
+        return load_tasks(config)
+    train, val = given.train[: config.data.train_tasks], given.val
+    if val is None:
+        train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
+    test = val if given.test is None else given.test
+    if config.recipe != "math" or not all("calls" in t.fields for t in train):
+        return Tasks(train, val[:limit], test[:tested])
+    return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
+
+
+def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction:
+    """The reward that grades what an agent does not grade itself."""
+    if given is None:
+        return reward_of(config)
+    return given.reward or resolve_reward(EMBEDDED_REWARD)
+
+
+def _policy(
+    config: RunConfig,
+    tasks: Tasks,
+    tools: Mapping[str, Tool],
+    folder: Path | None,
+    told: Sequence[ToolSpec],
+) -> Policy:
+    if folder is not None:
+        return load_policy(str(folder))
+    if config.model.path is not None:
+        known = load_policy(config.model.path, template=config.agent.template, tools=told)
+        return _adapted(known, config)
+    return build_policy(
+        _corpus(tasks.train, tools, SeedTree(config.seed)),
+        size=config.model.size,
+        layout=config.model.layout,
+        seed=SeedTree(config.seed).child("weights").value(),
+        max_positions=max(512, config.rollout.max_len),
+    )
+
+
+def _adapted(policy: Policy, config: RunConfig) -> Policy:
+    """The policy with adapters, where `model.lora` asks for them."""
+    lora = config.model.lora
+    if lora.rank == 0:
+        return policy
+    from tutelage.policy.lora import with_lora
+
+    return with_lora(policy, lora, seed=SeedTree(config.seed).child("lora").value())
+
+
+def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:
+    """What the embedded tokenizer is trained on: questions, calls, results and tool names."""
+    rng = seeds.child("corpus").python()
+    names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
+    for task in tasks[:2000]:
+        yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
+        yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
+        if "calls" not in task.fields:
+            continue
+        for message in demonstrations(task, False, rng):
+            if message.content:
+                yield message.content
+            for call in message.tool_calls:
+                arguments = json.dumps(json.loads(call.arguments))
+                yield f'{{"name": "{call.name}", "arguments": {arguments}}}'
+
+
+# ---------------------------------------------------------------- demonstrations
+
+
+def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -> Policy:
+    """The embedded policy, with a tokenizer of what the demonstrations say."""
+    return build_policy(
+        _texts(shown[:2000]),
+        size=config.model.size,
+        layout=config.model.layout,
+        seed=seeds.child("weights").value(),
+        max_positions=max(EMBEDDED_LENGTH, config.data.max_length or 0),
+    )
+
+
+def _lessons(
+    config: RunConfig,
+    codec: Codec,
+    positions: int,
+    train: Sequence[Demonstration],
+    val: Sequence[Demonstration],
+) -> SFTDataset:
+    limit = min(positions, config.data.max_length or positions)
+    first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
+    return SFTDataset(first, second)
+
+
+def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
+    """What demonstrations say, for a tokenizer of their own."""
+    for one in shown:
+        if one.tools:
+            names = (
+                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
+            )
+            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
+        for message in one.messages:
+            if message.content:
+                yield message.content
+            for call in message.tool_calls:
+                yield f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+
+
+def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
+    """The row of a demonstration. Raises `DataError` with file and line for one of more than
+    `limit` tokens, or that the chat template refuses."""
+    try:
+        row = Row(*codec.demonstration(one.messages, one.tools))
+    except ModelError as error:
+        raise DataError(f"{one.place}: field 'messages': {error}") from error
+    if len(row.ids) > limit:
+        raise DataError(
+            f"{one.place}: field 'messages' has {len(row.ids)} tokens, more than {limit}; shorten "
+            "it, or raise data.max_length as far as the model allows"
+        )
+    return row

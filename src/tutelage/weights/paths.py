@@ -1,0 +1,142 @@
+"""What a configuration points at on the disk: models, checkpoints, and the run that it began.
+
+It is looked for before any model loads: a path that is not there would otherwise be taken for a
+name of the hub, and end in a message about network or spelling after other work was done.
+`inputs.py`, `training.py` and the command line call this first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.config.keys import flatten
+from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.runs.folder import RunFolder, every, is_held
+from tutelage.runs.resume_hint import resume_command
+from tutelage.weights import checkpoint
+from tutelage.weights.config.extensions import has_critic
+
+_ENDS = tuple(
+    f"trainer.{key}"
+    for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
+)
+"""Keys that say when training ends."""
+_KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
+"""Keys that change what is kept of a run, and nothing that it computes."""
+
+
+def check_models_exist(config: RunConfig) -> None:
+    """Raise `ConfigError` for a model folder that does not exist, or that is a run's."""
+    named = {"model.path": config.model.path}
+    named["critic.model.path"] = config.critic.model.path if has_critic(config) else None
+    named["ref.path"] = config.ref.path if config.needs_reference else None
+    for key, path in named.items():
+        if path is not None:
+            _check_model(key, path)
+
+
+def _check_model(key: str, path: str) -> None:
+    place = Path(path).expanduser()
+    if (place / "policy" / "config.json").is_file():
+        raise ConfigError(
+            f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
+        )
+    # OWNER/NAME may be a model of the hub; anything else can only be a folder.
+    named_on_hub = not place.is_absolute() and path.count("/") <= 1 and path[:1] not in "~."
+    if not place.exists() and not named_on_hub:
+        raise ConfigError(
+            f"{key}: there is no folder {path!r}; give the folder of a Hugging Face model, or the "
+            "name of one on the hub, such as OWNER/NAME"
+        )
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path means: itself, or the last one of training in a run's folder.
+
+    Raises `RunError` where there is none.
+    """
+    if (path / checkpoint.SUMS).is_file():
+        return path
+    inside = [place for place in (path, path.parent) if (place / "checkpoints").is_dir()]
+    if inside and path.is_dir():
+        found = checkpoint.of_training(RunFolder(inside[0]))
+        if found:
+            return found[-1]
+    there = [
+        p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
+    ]
+    listed = f"; there is {', '.join(map(str, there))}" if there else ""
+    raise RunError(
+        f"trainer.resume_from_path={str(path)!r} is no checkpoint, which is a folder such as "
+        f"runs/RUN/checkpoints/step_000040{listed}"
+    )
+
+
+def interrupted(resolved: Resolved) -> Path | None:
+    """The newest run of the same name and configuration that was cut off, None without one.
+
+    With `trainer.resume_mode=auto` a command that names its experiment goes on there when it is
+    given again, though it names no folder.
+    """
+    trainer = resolved.config.trainer
+    if trainer.experiment_name is None or trainer.resume_mode != "auto":
+        return None
+    for folder in every():
+        try:
+            same = not changed_keys(resolved, folder)
+        except (OSError, ValueError, TutelageError):
+            continue  # a run of another version, or being written
+        if not same:
+            continue
+        if (folder.read_result() or {}).get("status") != "finished" and not is_held(folder):
+            return folder.path
+    return None
+
+
+def check_name_is_new(resolved: Resolved) -> None:
+    """Raise `RunError` where a run below `runs/` has the name of this one.
+
+    With `trainer.resume_mode=disable` it begins anew, in a folder of its own.
+    """
+    trainer = resolved.config.trainer
+    name = trainer.experiment_name
+    if name is None or trainer.resume_mode != "auto":
+        return
+    for folder in every():
+        try:
+            before = Resolved.from_json(folder.config.read_text()).config
+        except (OSError, ValueError, KeyError, TypeError, TutelageError):
+            continue  # of another kind or version
+        if before.trainer.experiment_name != name:
+            continue
+        finished = (folder.read_result() or {}).get("status") == "finished"
+        state = "finished" if finished else "of another configuration, or at work"
+        further = (
+            f"train its policy further: model.path={folder.policy}"
+            if finished
+            else f"go on with it as it is: {resume_command(folder.path)}"
+        )
+        raise RunError(
+            f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "
+            f"{str(folder.path)!r}; give another name, {further}, or begin anew beside it: "
+            "trainer.resume_mode=disable"
+        )
+
+
+def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, Any]]:
+    """The keys in which a configuration differs from that of a run, with both values."""
+    before = dict(flatten(Resolved.from_json(folder.config.read_text()).config.model_dump()))
+    now = dict(flatten(resolved.config.model_dump()))
+    names = (key for key in now if key not in ("output", "allow_changes"))
+    return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
+
+
+def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
+    return all(
+        key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
+        for key, (was, now) in changed.items()
+    )

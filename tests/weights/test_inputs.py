@@ -1,0 +1,157 @@
+"""What a run works with: held-out tasks that no training task equals, and files split fairly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.errors import ConfigError, RewardError
+from tutelage.runs.inputs import load_tasks, load_tools
+from tutelage.tasks.arithmetic import demonstrations
+from tutelage.types import Task
+from tutelage.weights.cold_start import demonstration_rows
+from tutelage.weights.config import resolve
+from tutelage.weights.inputs import TrainingInputs, prepare_rl
+
+from .parrot import rows, write_rows
+from .samples import LAPTOP, config
+
+
+def question(task: Task) -> str:
+    """The question, spaces aside."""
+    return "".join(str(task.input).split())
+
+
+@pytest.mark.parametrize("level", ["default", "hard"])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 7))]
+)
+def test_held_out_questions_are_in_no_training_set(level: str, seed: int) -> None:
+    """All tasks of a run, as the run makes them; and no held-out question occurs in any other
+    seed's training tasks either, so a policy can be tested on another run's file."""
+    keys = (f"data.level={level}", "trainer.val_tasks=400")
+    parts = [load_tasks(config(f"seed={seed}", *keys)), load_tasks(config("seed=12345", *keys))]
+    train = {question(t) for tasks in parts for t in tasks.train}
+    val, test = ({question(t) for t in part} for part in (parts[0].val, parts[0].test))
+    assert len(train) > 8000
+    assert len(parts[0].val) == len(parts[0].test) == 400
+    assert not val & test
+    assert not train & (val | test)
+    assert {t.id for t in parts[0].train}.isdisjoint(t.id for t in (*parts[0].val, *parts[0].test))
+
+
+def test_the_split_is_by_numbers_not_by_wording() -> None:
+    """What a training task calls its tools with is no held-out task's work either."""
+    tasks = load_tasks(config("trainer.val_tasks=400"))
+
+    def work(task: Task) -> str:
+        return repr((task.fields["family"], task.fields["calls"]))
+
+    held = {work(t) for t in (*tasks.val, *tasks.test)}
+    assert not held & {work(t) for t in tasks.train}
+
+
+def test_tasks_repeat_with_the_seed_and_differ_without() -> None:
+    first, again, other = (
+        [question(t) for t in load_tasks(config(f"seed={seed}")).train] for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_demonstrations_come_from_training_tasks(one_thread: None) -> None:
+    """The cold start shows no held-out question."""
+    setting = prepare_rl(config("model.size=xs"))
+    known = {question(t) for t in setting.tasks.train}
+    seen: set[str] = set()
+    for step in range(20):
+        for row in demonstration_rows(setting, setting.seeds.child("cold_start", step), 0.5):
+            text = setting.policy.codec.decode(row.ids)
+            seen.add("".join(text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0].split()))
+    assert len(seen) > 100
+    assert seen <= known
+
+
+def test_a_file_without_validation_is_split(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", rows(0, 40))
+    tasks = load_tasks(config(f"data.train_files={path}"))
+    assert len(tasks.val) == 4
+    assert len(tasks.train) == 36
+    assert not {t.id for t in tasks.train} & {t.id for t in tasks.val}
+    assert not tasks.shown
+
+
+def test_several_files_are_one_set(tmp_path: Path) -> None:
+    paths = [write_rows(tmp_path / f"{i}.jsonl", rows(10 * i, 10)) for i in range(2)]
+    tasks = load_tasks(config(f"data.train_files=[{paths[0]},{paths[1]}]"))
+    assert len(tasks.train) + len(tasks.val) == 20
+
+
+def test_one_task_cannot_be_split(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", rows(0, 1))
+    with pytest.raises(ConfigError, match="give --val"):
+        load_tasks(config(f"data.train_files={path}"))
+
+
+def test_held_out_files_need_training_files(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", rows(0, 4))
+    with pytest.raises(ConfigError, match="need --train"):
+        load_tasks(config(f"data.val_files={path}"))
+
+
+def test_the_reward_is_checked_on_every_part_before_a_model_loads(tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "t.jsonl", rows(0, 4))
+    val = write_rows(tmp_path / "v.jsonl", [{"id": "odd", "question": "?"}])
+    (tmp_path / "empty").mkdir()
+    settings = config(
+        f"data.train_files={train}", f"data.val_files={val}", f"model.path={tmp_path}/empty"
+    )
+    with pytest.raises(RewardError, match="task 'odd'"):
+        prepare_rl(settings)
+
+
+def test_an_agent_that_is_off_has_no_tools() -> None:
+    assert list(load_tools(config())) == ["calculator", "sum_1_to_n", "lookup"]
+    assert load_tools(config("agent.use_agent=false")) == {}
+    assert list(load_tools(config("agent.tools=[lookup]"))) == ["lookup"]
+
+
+def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None:
+    def weights(seed: int) -> dict[str, Any]:
+        made: TrainingInputs = prepare_rl(resolve("math", [f"seed={seed}"], machine=LAPTOP).config)
+        return {name: tensor.clone() for name, tensor in made.policy.named()}
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(first[name].equal(again[name]) for name in first)
+    assert not all(first[name].equal(other[name]) for name in first)
+
+
+def test_a_guess_calls_no_tool(one_thread: None) -> None:
+    """The mixed demonstrations: the stated share of them answers without having worked it out."""
+    setting = prepare_rl(config())
+    shares = {}
+    for share in (0.0, 0.7, 1.0):
+        made = [
+            setting.policy.codec.decode(row.ids)
+            for step in range(20)
+            for row in demonstration_rows(setting, setting.seeds.child("x", step), share)
+        ]
+        shares[share] = sum("<tool_call>" not in text for text in made) / len(made)
+    assert shares[0.0] == 0
+    assert shares[1.0] == 1
+    assert 0.6 < shares[0.7] < 0.8
+    task = setting.tasks.train[0]
+    import random
+
+    honest = demonstrations(task, False, random.Random(0))
+    assert honest[0].tool_calls
+    assert honest[-1].content
+
+
+def test_the_sizes_of_the_parts_can_be_set() -> None:
+    tasks = load_tasks(config("data.train_tasks=5", "trainer.val_tasks=6", "trainer.test_tasks=7"))
+    assert (len(tasks.train), len(tasks.val), len(tasks.test)) == (5, 6, 7)
+    assert len(tasks.shown) > 5, "demonstrations are other tasks"
+    assert tasks.train == load_tasks(config()).train[:5]
