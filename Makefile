@@ -63,12 +63,13 @@ test-full: venv ## all tests, the long ones too, then more rounds of the propert
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
 
-check: venv ## format, lint, types, layering, size of functions and files, names of tests
+check: venv ## format, lint, types, layering, size of functions and files, phrases, names of tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/contract/test_layering.py
 	$(BIN)/python tests/contract/house.py
+	$(BIN)/python tests/contract/phrases.py
 	$(BIN)/python tests/contract/collection.py
 
 format: venv ## rewrite the code as `make check` wants it

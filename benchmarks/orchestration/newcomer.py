@@ -138,7 +138,7 @@ def draw_newcomer(path: Path, name: str, rows: Sequence[NewcomerRow]) -> None:
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
     seen = [(row.observed, row.reward) for row in rows if row.observed is not None]
-    axes.plot(*zip(*seen, strict=True), marker="o", label="adopted from so many outcomes")
+    axes.plot(*zip(*seen, strict=True), marker="o", label="adopted from that many outcomes")
     for row in rows:
         if row.observed is None:
             dotted = ":" if row.name == ABSENT else "--"

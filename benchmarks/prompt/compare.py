@@ -8,7 +8,7 @@
 optimiser calls, reads what each used from the server's counters, and plays the prompt that it
 returned on 600 tasks that no search saw. `report` makes the table and the comparisons: paired over
 seeds, 10,000 bootstrap draws for the interval, a sign-flip test for the p-value, Holm over all
-comparisons. A file that exists is gone on with, so a run may be cut off.
+comparisons. A file that exists is continued, so a run may be cut off.
 """
 
 from __future__ import annotations

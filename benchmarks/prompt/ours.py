@@ -154,7 +154,7 @@ def develop() -> None:
     """Mean test score of our searches on a development world, in process."""
     parser = argparse.ArgumentParser(description=develop.__doc__)
     parser.add_argument(
-        "--world", choices=("clerk", "desk", "clerk-worded", "desk-worded"), default="clerk"
+        "--world", choices=("clerk", "desk", "clerk-formatted", "desk-formatted"), default="clerk"
     )
     parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa"])
     parser.add_argument("--rollouts", type=int, nargs="+", default=[300, 600])

@@ -80,7 +80,7 @@ def chance(*address: object) -> float:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a simulated optimiser knows: a sentence that mends each symptom, and useless ones."""
+    """What a simulated optimiser knows: a sentence that fixes each symptom, and useless ones."""
 
     sentences: Mapping[str, str]
     symptoms: Mapping[str, str]
@@ -224,7 +224,7 @@ def world(name: str) -> World:
     `clerk-worded` and `desk-worded` are for development: their optimiser words each sentence in one
     of five ways.
     """
-    wordings = WORDINGS if name.endswith("-worded") else ("",)
+    wordings = WORDINGS if name.endswith("-formatted") else ("",)
     if name.startswith("clerk"):
         sentences = {n: s for n, (s, _, _) in clerk.RULES.items()}
         symptoms = {n: said for n, (_, _, said) in clerk.RULES.items()}

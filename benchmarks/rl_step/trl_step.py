@@ -108,7 +108,7 @@ class Phases:
             self._stack.pop()
 
     def take(self) -> dict[str, float]:
-        """What was charged since the last call, rounded; starts anew."""
+        """What was charged since the last call, rounded; starts again."""
         self._charge()
         taken = {name: round(s, 4) for name, s in self.seconds.items()}
         self.seconds.clear()

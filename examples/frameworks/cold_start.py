@@ -155,7 +155,7 @@ class _Supervised:
         self._optimizer: Optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
 
     def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
-        """One step on so many rows of each part, at a share of the learning rate."""
+        """One step on that many rows of each part, at a share of the learning rate."""
         rng = self._seeds.child("step", self.steps).python()
         rows = [row for source, count in parts for row in rng.sample(list(source), count)]
         total = sum(sum(row.mask) for row in rows)

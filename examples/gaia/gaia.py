@@ -57,7 +57,7 @@ def load(folder: str | Path, levels: Iterable[int] = (1, 2, 3)) -> Dataset[Any]:
     """The questions of some levels that have a public answer.
 
     A task has `id`, `question`, `answer`, `level`, `file_name` and `file`, the attached file's path
-    (both empty where there is none). Raises `DataError` for a row without its fields, for a file
+    (both empty if there is none). Raises `DataError` for a row without its fields, for a file
     that is not there, and when nothing is left.
     """
     wanted = {*levels}

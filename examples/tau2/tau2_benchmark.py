@@ -111,7 +111,7 @@ class BenchmarkWorld:
 
 @functools.cache
 def _database() -> bytes:
-    """The airline's database, checked once: reading its 7 MB anew takes seconds."""
+    """The airline's database, checked once: reading its 7 MB again takes seconds."""
     from tau2.domains.airline.data_model import FlightDB
     from tau2.domains.airline.utils import AIRLINE_DB_PATH
 

@@ -33,7 +33,7 @@ def parse_json(
     deepest: int = DEEPEST,
     loads: Callable[[str | bytes], Any] = json.loads,
 ) -> Any:
-    """The value of JSON text. Raises `ValueError` for what is none, too long or nested too deeply.
+    """The value of JSON text. Raises `ValueError` if it is invalid, too long or nested too deeply.
 
     A bad syntax is a `json.JSONDecodeError`, with its position. `loads` may be another reader.
     """

@@ -1,12 +1,12 @@
 """Every exception that Tutelage raises on purpose, in one tree that reads as a table of contents.
 
 Two kinds of trouble are kept apart. A *user error* (`TutelageError` and below) is something the
-person at the keyboard can mend: the command line prints its message without a traceback and exits
+person at the keyboard can fix: the command line prints its message without a traceback and exits
 with its `exit_code`. Anything else is a bug and prints a traceback. What goes wrong inside one
 rollout is neither: it is data, recorded with a `FailureCause` (see `types.py`), never raised
 through the run.
 
-    TutelageError                 anything a user can mend                        exit 2
+    TutelageError                 anything a user can fix                        exit 2
     ├── ConfigError               a key, a value, or two keys that contradict
     │   └── ConstraintError       a reply that cannot be enforced: schema, tool choice
     ├── DataError                 a dataset row, with file, line and field
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 
 class TutelageError(Exception):
-    """Anything a user can mend; printed without a traceback."""
+    """Anything a user can fix; printed without a traceback."""
 
     exit_code = 2
 
@@ -45,7 +45,7 @@ class ConfigError(TutelageError, ValueError):
 
 
 class ConstraintError(ConfigError):
-    """A constraint on a reply that cannot be enforced; `field` is the request's field to mend."""
+    """A constraint on a reply that cannot be enforced; `field` is the request's field to fix."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message, field)
@@ -94,7 +94,7 @@ class RunError(TutelageError, OSError):
 
 
 class RunBusyError(RunError):
-    """A run that another process is working on; nothing of it is this one's to go on with."""
+    """A run that another process is working on; this process cannot continue it."""
 
 
 class MissingExtraError(TutelageError, ImportError):
@@ -126,6 +126,6 @@ class UnreachableError(EngineError):
 
 
 class FailureBudgetError(TutelageError, RuntimeError):
-    """So many rollouts failed that nothing is left to learn from."""
+    """Too many rollouts failed: nothing is left to learn from."""
 
     exit_code = 1

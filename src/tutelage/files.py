@@ -1,4 +1,4 @@
-"""Files are written aside and renamed, and nothing that somebody else put there is lost by it.
+"""Files are written aside and renamed, and nothing that another program put there is lost by it.
 
 `temporary_path` names the file to write first, `folder_content` is asked before a folder of the
 user's choice is filled, `write_new` and `check_new` leave a file that has other content. Whatever
@@ -31,7 +31,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what processes that were killed left aside in a folder that nobody writes to now."""
+    """Remove what processes that were killed left behind in a folder that nobody writes to now."""
     for left in folder.glob(".*.tmp"):
         if _ASIDE.fullmatch(left.name):
             with suppress(OSError):

@@ -3,8 +3,8 @@
 `LLM` names a model, `PromptTemplate` holds a text with placeholders, anything else is passed on as
 it is. They come together in `NamedResources`. An agent never asks where its model runs: before an
 attempt begins, the runner hands it copies whose `endpoint` and `api_key` lead to that attempt's own
-door (`rollouts/models.py`). Which LLM is the policy is decided here, in `Roles.of`, by rules that
-leave no judge to be the small policy by accident.
+session (`rollouts/models.py`). Which LLM is the policy is decided here, in `Roles.of`, by rules
+that leave no judge to be the small policy by accident.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutelage.types import Call, ChatClient, Message, Sampling, ToolSpec
 POLICY = "main"
 """The name of the policy where nobody gave it another."""
 MAIN_AGENT = "main"
-"""Who calls a model where nobody said so."""
+"""The name of the caller of a model, unless it is given."""
 AGENT: ContextVar[str] = ContextVar("tutelage_agent", default=MAIN_AGENT)
 """The agent whose code runs; `agents/session.py` sets it."""
 
@@ -39,7 +39,7 @@ class LLM:
     `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
     that OpenAI-compatible server; `trainable` makes it the policy (with an endpoint: sampled there,
     which has to give token ids and log-probabilities, and trained here), `frozen` the policy as it
-    was before training, `tokenizer_only` stands for its tokenizer. Sampling fields that are None
+    was before training, `tokenizer_only` means its tokenizer alone. Sampling fields that are None
     leave the choice to the run. Inside a rollout `endpoint`, `api_key` and `model` are always
     filled.
     """
@@ -90,7 +90,7 @@ class LLM:
         """Ask without HTTP, in a rollout in this process; the reply is `call.reply.content`.
 
         `messages` is a question or OpenAI messages, `sampling` fields of `Sampling`, `agent` the
-        name of who asks (by default that of `rollout.agent(...)`). The call is recorded as one
+        name of the caller (by default that of `rollout.agent(...)`). The call is recorded as one
         over the endpoint is. Raises `ConfigError` outside a rollout, `EngineError` as the engine.
         """
         if self.client is None:

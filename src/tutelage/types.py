@@ -232,7 +232,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of one tool call: its text for the model, and whether and how it failed."""
+    """The result of one tool call: its text for the model, and whether and how it failed."""
 
     call_id: str
     name: str
@@ -274,7 +274,7 @@ class Task:
 
     @property
     def has_input(self) -> bool:
-        """Whether there is an `input`; an agent of one's own may do without."""
+        """Whether there is an `input`; a custom agent needs none."""
         return any(name in self.fields for name in INPUT_FIELDS)
 
     def messages(self) -> tuple[Message, ...]:
@@ -377,7 +377,7 @@ class ChatClient(Protocol):
     ) -> Call:
         """Send one request. Raises `EngineError` when the engine cannot serve it.
 
-        `agent` names who asks, where several agents share an attempt. `seed` replaces the one that
-        the seed tree gives the call.
+        `agent` names the caller, where several agents share an attempt. `seed` replaces the one
+        that the seed tree gives the call.
         """
         ...

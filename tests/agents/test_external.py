@@ -73,10 +73,10 @@ async def test_the_task_and_the_model_come_in_and_the_answer_comes_out(tmp_path:
         """,
         env={"MINE": "here"},
     )
-    rollout = context(OPENAI_BASE_URL="http://door/v1", OPENAI_API_KEY="sk")
+    rollout = context(OPENAI_BASE_URL="http://session/v1", OPENAI_API_KEY="sk")
     answer = await played(program, rollout)
     assert json.loads(answer) == [
-        "t1", "6 * 7?", "http://door/v1", "sk", "main", "roll_1", "att_1", "val", "here",
+        "t1", "6 * 7?", "http://session/v1", "sk", "main", "roll_1", "att_1", "val", "here",
     ]  # fmt: skip
     assert rollout.answer == answer
     assert program.name == "agent.py"

@@ -1,4 +1,4 @@
-"""How failures are worded, and the exit codes."""
+"""How failures are formatted, and the exit codes."""
 
 import errno
 import os

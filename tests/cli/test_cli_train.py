@@ -114,7 +114,7 @@ def test_runs_are_named_after_the_experiment_or_the_recipe(
 def test_a_name_that_exists_is_not_begun_again_without_a_word(
     tutelage: Tutelage, seen: dict[str, Any]
 ) -> None:
-    """Unfinished and the same, it is gone on with; else the ways on are told."""
+    """Unfinished and the same, it is continued; else the ways on are told."""
     named = ("train", "math", "trainer.experiment_name=mine", "--seed", "3")
     assert tutelage(*named).exit_code == 0
     (first,) = Path("runs").iterdir()
@@ -122,7 +122,7 @@ def test_a_name_that_exists_is_not_begun_again_without_a_word(
     assert refused.exit_code == 2
     assert "trainer.experiment_name='mine' already, of another configuration" in refused.stderr
     assert f"tutelage resume {first}" in refused.stderr
-    assert f"Going on with {first}" in tutelage(*named).stderr
+    assert f"Continuing {first}" in tutelage(*named).stderr
     (first / "result.json").write_text('{"status": "finished"}')
     done = tutelage(*named)
     assert done.exit_code == 2
@@ -264,7 +264,7 @@ def test_an_error_after_the_start_says_how_to_go_on(
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-2:] == [
         "Error: the tokenizer of 'm' has no chat template",
-        "What was done is saved. Go on with: tutelage resume out",
+        "What was done is saved. Continue with: tutelage resume out",
     ]
 
 
@@ -370,7 +370,7 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(
     assert "Traceback" not in err
     assert "saving" in err
     if saves:
-        told = "Stopped. What was done is saved. Go on with: tutelage resume out"
+        told = "Stopped. What was done is saved. Continue with: tutelage resume out"
         assert err.splitlines()[-1] == told
         assert json.loads((tmp_path / "out" / "config.json").read_text())
     else:

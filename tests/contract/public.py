@@ -1,7 +1,7 @@
 """What `from tutelage import ...` gives, in text: each name with its signature and its members.
 
-`public.txt` is what was promised. Where a change of it is meant, write it anew from the root of the
-clone and name the change in the changelog: `python tests/contract/public.py`.
+`public.txt` is what was promised. Where a change of it is meant, write it again from the root of
+the clone and name the change in the changelog: `python tests/contract/public.py`.
 """
 
 from __future__ import annotations

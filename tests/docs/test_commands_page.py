@@ -11,7 +11,7 @@ from pages import ROOT
 def test_the_page_has_every_command_flag_and_key() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == written(text), (
-        "flags or keys have changed: python tests/docs/commands_page.py writes the page anew"
+        "flags or keys have changed: python tests/docs/commands_page.py writes the page again"
     )
 
 

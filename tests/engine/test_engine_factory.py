@@ -1,4 +1,4 @@
-"""The factory of engines, and weights that are handed over: shared or copied, with a version."""
+"""The factory of engines, and weights that are passed: shared or copied, with a version."""
 
 from __future__ import annotations
 

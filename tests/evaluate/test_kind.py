@@ -82,7 +82,7 @@ def told(folder: RunFolder) -> dict[str, Any]:
 
 
 class Interrupt(Progress):
-    """Presses Ctrl-C when so many rollouts have ended."""
+    """Presses Ctrl-C when that many rollouts have ended."""
 
     def __init__(self, at: int) -> None:
         self.at = at

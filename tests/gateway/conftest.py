@@ -63,7 +63,7 @@ class Case:
         self.gateway, self.door, self.client, self.http = gateway, door, client, http
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
-        """POST JSON below the door's base URL."""
+        """POST JSON below the session's base URL."""
         given = {k.replace("_", "-"): v for k, v in headers.items()}
         return await self.http.post(self.door.base_url + path, json=body, headers=given)
 
@@ -81,7 +81,8 @@ Open = Callable[..., Case]
 
 @pytest.fixture
 async def door() -> AsyncGenerator[Open]:
-    """`door("text", ScriptedReply(...))` or `door(client)`: an attempt served in this loop."""
+    """`session("text", ScriptedReply(...))` or `session(client)`: an attempt served in this
+    loop."""
     opened: list[Case] = []
 
     def make(

@@ -239,8 +239,8 @@ import logging, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 from tutelage.gateway import Gateway, ScriptedClient
 with Gateway() as gateway:
-    door = gateway.open("r", "a", ScriptedClient(["ok"]))
-    print(gateway.port, door.base_url, door.api_key, flush=True)
+    session = gateway.open("r", "a", ScriptedClient(["ok"]))
+    print(gateway.port, session.base_url, session.api_key, flush=True)
     sys.stdin.readline()
 """
 

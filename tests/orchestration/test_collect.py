@@ -79,7 +79,7 @@ def test_workers_that_were_asked_already_are_not_asked_again(tmp_path: Path) -> 
 
 
 def test_candidates_are_tried_until_one_is_what_was_asked_for(tmp_path: Path) -> None:
-    """All workers succeed; the first two plans are wrong all the same, the last is not run."""
+    """All workers succeed; the first two plans are wrong anyway, the last is not run."""
     gold = plan_of((), (0,))
     plans = (plan_of(()), plan_of((), ()), gold, DIAMOND)
     pool = ScriptedPool(priced(a=1.0), right(cost=0.1))

@@ -349,7 +349,7 @@ def test_the_bound_holds_for_text_of_any_language() -> None:
 
 
 async def test_a_plan_over_http_survives_429_500_slow_truncated_and_wrong_answers() -> None:
-    """Each misbehaviour once; the strong worker mends what asking again cannot."""
+    """Each misbehaviour once; the strong worker fixes what asking again cannot."""
     counts: dict[str, int] = {}
 
     def reply(body: dict[str, Any]) -> Any:

@@ -317,7 +317,7 @@ def test_from_any_line_on_it_ends_as_it_would_have(
         assert again.nodes[node] == whole.nodes[node]
     sent = [json.loads(x) for x in (folder / "cut.jsonl").read_text().splitlines()][count:]
     assert not {e["node"] for e in sent if e["event"] == "request"} & before
-    # What was under way is paid for at its bound; nothing is forgotten.
+    # What was in progress is paid for at its bound; nothing is forgotten.
     assert again.total_cost <= 5.0
     kept = {step.index: step.cost for step in whole.steps}
     for step in again.steps:

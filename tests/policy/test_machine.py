@@ -81,7 +81,7 @@ GPU_RUNS = [
 def test_what_is_said_of_a_correction_is_what_is_configured(
     overrides: tuple[str, ...], said: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a pretended GPU: bfloat16 by default, and no claim that something mends its rounding."""
+    """On a pretended GPU: bfloat16 by default, and no claim that something fixes its rounding."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     settings = config(f"trainer.device={device}", *overrides)
     choice = machine.choose_compute(settings, SMALL)

@@ -232,7 +232,7 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
         assert not (place / "result.json").is_file(), "it was killed too late"
         if how != signal.SIGKILL:
             assert process.returncode == 143
-            assert f"Go on with: tutelage resume {place.name}" in said
+            assert f"Continue with: tutelage resume {place.name}" in said
             assert "Traceback" not in said
         before = _steps(journal)
         sent = server.counts[KEY]["rollouts"] if KEY in server.counts else None

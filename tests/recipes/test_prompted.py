@@ -1,4 +1,4 @@
-"""The tasks of the embedded prompt search: disjoint splits, honest lessons, held-out wordings."""
+"""The tasks of the embedded prompt search: disjoint splits, honest examples, held-out wordings."""
 
 from __future__ import annotations
 

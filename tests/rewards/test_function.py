@@ -1,4 +1,4 @@
-"""`@reward`: filling by name, the check before a run, and the door for returned values."""
+"""`@reward`: filling by name, the check before a run, and the session for returned values."""
 
 from __future__ import annotations
 

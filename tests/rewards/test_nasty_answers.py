@@ -47,7 +47,7 @@ NASTY = (
 
 
 async def earned(function: RewardFunction, text: str, answer: Any, **fields: Any) -> float:
-    """What a text earns, by the door that every reward has."""
+    """What a text earns, by the session that every reward has."""
     task = Task("t", {"question": "q", "answer": answer, **fields})
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=text)
     return (await compute_reward(function, task, attempt)).value

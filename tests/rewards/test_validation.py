@@ -192,7 +192,7 @@ def test_the_command_shows_a_table_and_exits_with_1(
     bad = CliRunner().invoke(build_app(), ["validate", "t.json", "--reward", "mine.py:lax"])
     assert bad.exit_code == 1
     assert "two answers" in bad.output
-    assert "To mend" in bad.output
+    assert "To fix" in bad.output
     told = CliRunner().invoke(
         build_app(), ["validate", "t.json", "--reward", "mine.py:lax", "--json"]
     )

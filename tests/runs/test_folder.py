@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
     with pytest.raises(RunError) as caught:
         folders.write_text(run.result, "new")
     assert "No space left on device. What was acknowledged is safe." in str(caught.value)
-    assert str(caught.value).endswith(f"go on with: tutelage resume {run.path}")
+    assert str(caught.value).endswith(f"continue with: tutelage resume {run.path}")
     assert run.result.read_text() == "old"
     assert sorted(p.name for p in run.path.iterdir()) == [
         "checkpoints",

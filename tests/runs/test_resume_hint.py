@@ -1,4 +1,4 @@
-"""The command that goes on with a run works as it is typed, wherever the program lies."""
+"""The command that continues a run works as it is typed, wherever the program lies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_program_that_the_shell_does_not_find_is_named_by_its_path(
     called = installed if how == "absolute" else installed.relative_to(Path.cwd())
     monkeypatch.setattr(sys, "argv", [str(called), "train"])
     monkeypatch.setenv("PATH", os.defpath)
-    assert resume_hint(Path("runs/a")) == "Go on with: .venv/bin/tutelage resume runs/a"
+    assert resume_hint(Path("runs/a")) == "Continue with: .venv/bin/tutelage resume runs/a"
 
 
 def test_another_one_that_the_shell_finds_first_is_not_meant(

@@ -91,7 +91,7 @@ def test_training_rows_are_stored_after_their_rollouts(store: Store) -> None:
 def test_what_waits_goes_in_one_batch() -> None:
     gate, writer = gated(max_batch=3)
     writer.submit(rollouts(1))
-    gate.entered.acquire()  # the first batch is under way; the rest gathers behind it
+    gate.entered.acquire()  # the first batch is running; the rest gathers behind it
     writer.submit(rollouts(4, first=1))
     gate.go.release(10)
     writer.close()

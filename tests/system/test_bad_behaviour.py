@@ -1,4 +1,4 @@
-"""Rewards, tools and prompts that misbehave while a run is under way."""
+"""Rewards, tools and prompts that misbehave while a run is running."""
 
 from __future__ import annotations
 

@@ -279,8 +279,8 @@ def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
     assert anew.until(lambda: anew.says("measure before"))
     anew.kill()
     again = tutelage(*args).check()
-    assert f"Going on with {folder.relative_to(tutelage.cwd)}" in again.err
+    assert f"Continuing {folder.relative_to(tutelage.cwd)}" in again.err
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
-    # What is finished is neither gone on with nor begun again without a word.
+    # What is finished is neither continued nor begun again without a word.
     assert "of the name trainer.experiment_name='mine' already" in tutelage(*args).check(2).err
     assert len(list((tutelage.cwd / "runs").iterdir())) == 2

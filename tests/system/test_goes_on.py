@@ -1,4 +1,4 @@
-"""A folder that holds a run: the same one is gone on with, longer where more is asked for; what has
+"""A folder that holds a run: the same one is continued, longer where more is asked for; what has
 changed since it began is refused with the way on."""
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_what_a_run_was_begun_with_has_to_be_the_same(
         for again in (args, ["resume", "run"]):
             err = words(tutelage(*again).check(2).err)
             assert f"was begun with other sources: {told}; put that back" in err
-            assert "go on with the change: tutelage resume run --allow-changes" in err
+            assert "continue the change: tutelage resume run --allow-changes" in err
         result.write_bytes(kept)
         shutil.rmtree(own)
         backup.rename(own)
@@ -198,4 +198,4 @@ def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -
     assert "config.json was edited: seed was 3 and is 4; put that back" in told
     (finished / "fingerprint.json").unlink()
     told = words(tutelage("resume", "run", "--trust").check(2).err)
-    assert "Runs of earlier versions are begun anew: choose another --output" in told
+    assert "Runs of earlier versions are begun again: choose another --output" in told

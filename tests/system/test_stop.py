@@ -21,7 +21,7 @@ from .reference import Reference
 
 Arguments = Callable[..., list[str]]
 STOPPED = "Stopped. The same command begins again."
-WAY_ON = "Stopped. What was done is saved. Go on with: tutelage resume run"
+WAY_ON = "Stopped. What was done is saved. Continue with: tutelage resume run"
 
 
 def status(command: Command) -> tuple[str, RolloutStatus]:
@@ -79,8 +79,8 @@ def test_the_installed_script_stops_too(
     assert job.until(lambda: job.says("reinforcement learning"))
     job.send(signal.SIGINT)
     told = job.end().check(130).err.splitlines()[-1]
-    assert told.startswith("Stopped. What was done is saved. Go on with: ")
-    way = shlex.split(told.partition("Go on with: ")[2])
+    assert told.startswith("Stopped. What was done is saved. Continue with: ")
+    way = shlex.split(told.partition("Continue with: ")[2])
     assert way[1:] == ["resume", "run"]
     assert shutil.which(way[0], path=os.environ["PATH"]) is not None, "this works as it is typed"
     references["with_tools"].check(tutelage)

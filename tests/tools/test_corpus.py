@@ -60,7 +60,7 @@ def test_a_file_that_is_no_index_is_not_replaced(index: Path, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no search index, so it is not replaced"):
         corpus.build([tmp_path / "rows.jsonl"], notes)
     assert notes.read_text() == "what I thought"
-    assert corpus.build([notes], index) == 1  # an index is made anew
+    assert corpus.build([notes], index) == 1  # an index is made again
 
 
 @settings(max_examples=100, deadline=None)

@@ -24,7 +24,7 @@ TASK = Task("t", {"question": "q", "stock": 3})
 
 
 class Shop:
-    """A shop with so many pens."""
+    """A shop with that many pens."""
 
     def __init__(self, task: Task) -> None:
         self.left: int = task.fields.get("stock", 0)

@@ -146,7 +146,7 @@ def test_it_says_whose_policy_and_tools_are_trained(
     told = Told()
     few: dict[str, Any] = {"epochs": 1, "test_dataset": None, "progress": told}
     supervised(demonstrations, tmp_path, **few).fit(says)
-    assert told.lines["policy"].startswith("handed over in Python, ")
+    assert told.lines["policy"].startswith("passed in Python, ")
     assert told.lines["tools"] == "the agent's own"
     folder = tmp_path / "model"
     tiny_policy().save(folder)

@@ -139,7 +139,7 @@ def lesson(
 def _batches(
     codec: Codec, tool: Tool, guesses: float, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Eight lessons at a time, padded on the right."""
+    """Eight examples at a time, padded on the right."""
     rng = random.Random(seed)
     while True:
         pairs = [

@@ -1,5 +1,5 @@
 """An estimator, a loss and an agent type of a user's: found in a file, refused with a reason, used,
-and gone on with, all by the public command."""
+and continued, all by the public command."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 
 class KillAt(Progress):
-    """A progress that ends the process when a phase has done so many steps."""
+    """A progress that ends the process when a phase has done that many steps."""
 
     def __init__(self, step: int) -> None:
         self.at = step

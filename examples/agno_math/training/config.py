@@ -44,7 +44,7 @@ class TrainingConfig:
     otlp: str | None = COLLECTOR
     """Collector for traces; None sends them nowhere."""
     output: Path | None = None
-    """Folder of the run; one below `runs/` is made where there is none."""
+    """Folder of the run; one below `runs/` is made if there is none."""
     model: str | None = None
     """A Hugging Face model, as folder or name: the one that sft and rl train, or that apo plays
     with. Without it apo plays with the endpoint's model, and sft and rl train a small policy."""

@@ -77,7 +77,7 @@ class CodeAgent(LoopAgent):
         """What the text of a turn asks for; a block and an answer in one turn contradict each
         other.
 
-        All that follows `Answer:` is the answer, blocks included: they are handed in, not run.
+        All that follows `Answer:` is the answer, blocks included: they are submitted, not run.
         """
         blocks, answer, open_fence = _split_blocks(text)
         if open_fence:

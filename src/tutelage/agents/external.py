@@ -2,7 +2,7 @@
 
 The program gets the task as JSON, on its standard input or in a file, its model by
 `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and its prompts in the file that `TUTELAGE_RESOURCES_FILE`
-names; it says on standard output what it came to. It is the leader of a process group, which is
+names; it says on standard output its result. It is the leader of a process group, which is
 ended as a whole at the deadline and also when the program is done, so that nothing it started stays
 behind. What it writes is read all the time and kept in part: a program that never stops talking
 neither hangs nor fills the memory.
@@ -82,7 +82,7 @@ class ExternalAgent(Agent):
             path = Path(folder, "task.json")
             path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
             given = Path(folder, "resources.json")
-            # Read anew in each rollout, so that a search can put others in their place.
+            # Read again in each rollout, so that a search can put others in their place.
             texts = {name: resource_text(value) for name, value in resources.items()}
             known = {name: text for name, text in texts.items() if text is not None}
             given.write_text(json.dumps(known), encoding="utf-8")

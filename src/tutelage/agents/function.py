@@ -149,9 +149,9 @@ def rollout(
 
 
 def as_agent(given: Any) -> Agent:
-    """The agent that a user hands over. Raises `ConfigError` for what is none."""
+    """The agent that a user passes. Raises `ConfigError` if it is not an agent."""
     if isinstance(given, type):
-        raise ConfigError(f"{given.__name__} is a class; hand over an instance: {given.__name__}()")
+        raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
     if isinstance(given, Agent):
         return given
     if callable(given):

@@ -46,7 +46,7 @@ class AgentRaisedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What came of it."""
+    """The result."""
 
     value: Any
     error: tuple[str, str] | None

@@ -82,7 +82,7 @@ class LoopAgent(Agent, ABC):
         return ""
 
     def told(self) -> list[ToolSpec]:
-        """The tools that the chat template is told of: none, where calls are written as text."""
+        """The tools in the chat template: none where calls are written as text."""
         return []
 
     @abstractmethod

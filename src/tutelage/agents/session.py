@@ -177,7 +177,7 @@ def emit_reward(value: Any, name: str = "reward") -> None:
 def init() -> None:
     """Make ready for training: spans that frameworks open are collected with their rollouts.
 
-    It adds Tutelage to the process's OpenTelemetry provider, and sets one where there is none.
+    It adds Tutelage to the process's OpenTelemetry provider, and sets one if there is none.
     Training works without it; only the spans of other libraries are missing then. Twice is fine.
     """
     from opentelemetry import trace

@@ -1,8 +1,8 @@
 """The own time of an attempt: wall time less the time that its calls to models take.
 
 A deadline is there for agents that hang. How long a model takes to answer, and how long a request
-waits for its turn, depends on the machine and on everybody else, so it says nothing about the agent
-and is not counted: while any call of an attempt is under way its clock stands still. Agents see it
+waits for its turn, depends on the machine and on other requests, so it says nothing about the agent
+and is not counted: while any call of an attempt is running its clock stands still. Agents see it
 as `rollout.remaining`; `rollouts/models.py` stops the clock, `rollouts/runner.py` reads it.
 """
 

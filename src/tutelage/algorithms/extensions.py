@@ -59,7 +59,7 @@ class Estimator:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The keys that it reads and not every estimator does; `critic.` stands for a section."""
+        """The keys that it reads and not every estimator does; `critic.` is a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
         critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
         valued = critic if self.critic else ()
@@ -82,7 +82,7 @@ class Loss:
     function: Callable[..., Any]
     """Makes a `TokenLoss` of `LossInputs` (`algorithms/rl/losses`)."""
     source: str = "it declares it"
-    """Who says so, in words that follow "as"."""
+    """The source, as a phrase that follows "as"."""
     aggregation: str = "token-mean"
     clip: tuple[float, float] | None = None
     """Clip distances, low and high; None where the loss clips no ratio."""

@@ -2,8 +2,8 @@
 
 The app is built by a function, so that importing this package has no effect, and a verb is loaded
 when it is called, so that help and other verbs cost nothing. Help and usage errors are typer's own,
-in plain text; a mistyped verb or option is answered with the nearest one. What a verb raises is
-worded in `failures.py`, its options are made in `options.py`.
+in plain text; a mistyped verb or option is answered with the nearest one. Errors of a verb are
+formatted in `failures.py`, its options are made in `options.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tutelage.runs.signals import exit_code, handle_signals
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
     "train": "Train a policy, or search for a better prompt.",
-    "resume": "Go on with a run that was stopped or killed.",
+    "resume": "Continue a run that was stopped or killed.",
     "eval": "Measure any agent, server, run or model on tasks; two of them are compared.",
     "ask": "Ask a trained agent a question and show its turns, tool calls and answer.",
     "serve": "Serve a policy, another server's model, or scripted replies, to any OpenAI client.",
@@ -139,7 +139,8 @@ def _dashed(option: str) -> str:
 
 
 def main() -> None:
-    """Run the command of this process; never returns. SIGTERM and SIGHUP are heard as Ctrl-C is."""
+    """Run the command of this process; never returns. SIGTERM and SIGHUP are handled like
+    Ctrl-C."""
     handle_signals()
     try:
         get_command(build_app())(prog_name="tutelage")

@@ -83,7 +83,7 @@ def table(found: Comparison) -> Table:
 
 
 def pairs(found: Comparison) -> Table:
-    """Who against whom: in reward, and in exact answers."""
+    """Pairwise comparisons: in reward, and in exact answers."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
     return Table(head, [line for pair in found.pairs for line in _pair(pair)], right=(2, 3, 4))
 

@@ -3,7 +3,7 @@
 On a terminal the present phase is redrawn a few times a second below what has already ended, which
 stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
 phase, and one every few seconds between. A display never stops a job: when its stream is closed or
-its disk is full it falls silent, and the job's record is in the run folder all the same. The lines
+its disk is full it falls silent, and the job's record is in the run folder anyway. The lines
 themselves are made in `progress_view.py`.
 """
 

@@ -2,7 +2,7 @@
 
 `evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. Two
 targets are compared on the tasks that they share. With `--output` an evaluation is a run, which
-`resume` goes on with, and `show` shows again.
+`resume` continues, and `show` shows again.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _show(
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """What was evaluated, and what it came to."""
+    """What was evaluated, and the result."""
     from tutelage.cli.console import facts, say
     from tutelage.cli.runs import say_state
     from tutelage.evaluate.kind import recorded

@@ -72,7 +72,7 @@ def export(
 
 
 def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
-    """The tools that the run's agent was told of; whole records need none.
+    """The tools that the run's agent was given; whole records need none.
 
     None where they are in files or behind commands: an export runs no code that a run names, and
     takes what the record of the calls says.

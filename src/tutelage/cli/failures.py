@@ -1,7 +1,7 @@
 """What the command line says when something fails, in one place: words, streams, exit codes.
 
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
-so. Exit codes: 2 for what the user can mend (`errors.py` may say otherwise), 130 for Ctrl-C, 143
+so. Exit codes: 2 for what the user can fix (`errors.py` may say otherwise), 130 for Ctrl-C, 143
 for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug. `app.py` wraps every verb
 in `reported`.
 """
@@ -24,14 +24,14 @@ from tutelage.runs.signals import exit_code
 PIPE_CLOSED = 141
 """Exit code when whoever read the output has gone, as shells report it."""
 BUG = 1
-"""Exit code of an error that no user can mend."""
+"""Exit code of an error that no user can fix."""
 
 PLAIN: Mapping[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
 }
-"""How typer words help and usage errors: as text, and what a verb raises is worded here."""
+"""How typer words help and usage errors: as text, and errors of a verb are formatted here."""
 
 _EXTRA_TRAIN = frozenset(
     {"torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "hydra"}
@@ -75,7 +75,7 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def explain(error: Exception) -> str | None:
-    """The line for an error that a user can mend, None for a bug."""
+    """The line for an error that a user can fix, None for a bug."""
     if isinstance(error, TutelageError):
         return _with_notes(f"Error: {error}", error)
     if isinstance(error, ModuleNotFoundError):

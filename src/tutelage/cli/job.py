@@ -26,7 +26,7 @@ Job = Callable[[Progress], dict[str, Any]]
 
 
 def run_job(folder: RunFolder, job: Job) -> None:
-    """Run `job` and show what it came to.
+    """Run `job` and show its result.
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note on how to go on.
     """

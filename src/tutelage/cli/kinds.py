@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class _View(Protocol):
-    """How the command line goes on with runs of a kind, and shows one."""
+    """How the command line continues runs of a kind, and shows one."""
 
     def resume(self, folder: RunFolder, allow_changes: bool) -> None:
-        """Go on with a run and show what it came to."""
+        """Continue a run and show its result."""
         ...
 
     def show(self, console: Console, folder: RunFolder) -> None:

@@ -1,4 +1,5 @@
-"""Options of the command line, made of models: a parameter that is a model stands for its fields.
+"""Options of the command line, made of models: a parameter that is a model is replaced by its
+fields.
 
 A verb says `options: AskConfig`, and `as_command` shows one option for each field of that model in
 its place, with the field's name, default and help, and makes the model again when the verb is
@@ -25,7 +26,7 @@ from tutelage.config.keys import misfit_of
 
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the run names, also when it is somebody else's."),
+    typer.Option("--trust", help="Run code that the run names, also when it is another user's."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -109,7 +109,7 @@ def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
 
 
 def _policies(asked: _AuditConfig, pool: WorkerPool) -> tuple[Path, dict[str, list[Execution]]]:
-    """A run in which each policy executes the workflows, and what each came to."""
+    """A run in which each policy executes the workflows, and the result of each."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.evaluation.audit import audit_routers, run_policies
     from tutelage.orchestration.execution.runs import ExecutionRun

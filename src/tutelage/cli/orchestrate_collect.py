@@ -1,4 +1,4 @@
-"""`tutelage orchestrate collect`: execute many instructions and log what came of them.
+"""`tutelage orchestrate collect`: execute many instructions and log the results.
 
 The instructions are synthetic, over the built-in tools or a catalog's, or come from a file. With a
 planner its plans are executed, as many candidates as are asked for, and those that do something
@@ -35,7 +35,7 @@ _REFUSED = "a plan that nobody can do, or that the budget cannot begin"
 
 
 class _CollectConfig(WorkConfig, RunSettings):
-    """What is executed, by whom, and how often it is tried."""
+    """What is executed, by which workers, and how often it is tried."""
 
     num_executions: Count = 200
     """Instructions to execute."""

@@ -26,7 +26,7 @@ class _ChosenPlanner:
     """A planner and where it comes from, in words."""
 
     candidates: Callable[[Sequence[str], int], Sequence[Sequence[Plan]]]
-    """For each instruction so many plans, the best first; there may be fewer."""
+    """The plans of each instruction, the best first; there may be fewer than requested."""
     source: str
 
     def plan(self, instruction: str) -> Plan:
@@ -140,7 +140,7 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
 
 
 def describe_pool(pool: WorkerPool) -> str:
-    """Which workers there are, and plainly whether they are real."""
+    """Which workers there are, and whether they are real."""
     count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
     mocks = {
         "simulated": "SIMULATED: no model is asked; real ones with --pool openai --workers FILE",

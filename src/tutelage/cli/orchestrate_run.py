@@ -61,10 +61,10 @@ class _Prepared(NamedTuple):
 
 
 class _RunFlags(Section):
-    """How an execution is gone on with, and seen."""
+    """How an execution is resumed and shown."""
 
     resume: str | None = None
-    """Go on with a run that was stopped; nothing else is read."""
+    """Continue a run that was stopped; nothing else is read."""
     otlp: str | None = None
     """Send the trace to this collector as well."""
 
@@ -90,7 +90,7 @@ def _go_on(
     as_json: bool = False,
     allow_changes: bool = False,
 ) -> None:
-    """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
+    """Continue a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
     from tutelage.runs.figures import read_object
     from tutelage.runs.kinds import name_of, stored_settings
@@ -110,12 +110,12 @@ def _go_on(
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Go on with an execution and show what it came to."""
+    """Continue an execution and show its result."""
     _go_on(folder, allow_changes=allow_changes)
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """The execution of a plan with its trace, or what many came to; how to go on when stopped."""
+    """The execution of a plan with its trace, or the totals of many; how to go on when stopped."""
     from tutelage.cli.console import facts, number, one_line, say
     from tutelage.cli.rollout_list import show_one, show_stored
     from tutelage.cli.runs import say_state

@@ -1,4 +1,4 @@
-"""What a run came to: the before/after table, the totals, and the commands to try next.
+"""The result of a run: the before/after table, the totals, and the commands to try next.
 
 Made from `result.json` alone, so that the end of a training and `tutelage show RUN` say the same.
 A number that a run did not measure has no row. A graded reward has its mean as headline, with the

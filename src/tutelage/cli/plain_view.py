@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Go on with a run and show what it came to."""
+    """Continue a run and show its result."""
     from tutelage.cli.console import output
     from tutelage.cli.job import displayed
     from tutelage.cli.kinds import kind_of, view_of

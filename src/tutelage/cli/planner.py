@@ -1,6 +1,6 @@
 """`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
 
-It has options of its own, so it is a command of its own: `KeyedCommand` hands over when the recipe
+It has options of its own, so it is a command of its own: `KeyedCommand` delegates when the recipe
 is `planner`. The run itself is `orchestration/job.py`, what `--dry-run` shows is made by
 `orchestration/preview.py`; the keys are those of the document.
 """
@@ -128,7 +128,7 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str]) -> None:
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Go on with a planner's run and show what it came to."""
+    """Continue a planner's run and show its result."""
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
 

@@ -69,7 +69,7 @@ class Phase:
             (first, before), (last, done) = self.pace[0], self.pace[-1]
             if done > before and last > first:
                 per_step = (last - first) / (done - before)
-                # What has passed since the last report is part of the step under way.
+                # What has passed since the last report is part of the step in progress.
                 found.append((self.steps - done) * per_step - min(now - last, per_step))
         return max(0.0, min(found)) if found else None
 

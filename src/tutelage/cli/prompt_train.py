@@ -1,9 +1,9 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
 The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can mend. The search is `prompts/job.py`; what is
-shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and what came of a
-search, from `result.json`, so that its end and `tutelage show RUN` say the same.
+evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/job.py`; what is
+shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and the result of
+a search, from `result.json`, so that its end and `tutelage show RUN` say the same.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def train_prompts(
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
+    """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
     from tutelage.prompts import job
     from tutelage.runs import lifecycle
 

@@ -1,4 +1,4 @@
-"""`tutelage resume RUN`: go on with a run that was stopped or killed.
+"""`tutelage resume RUN`: continue a run that was stopped or killed.
 
 The configuration is the one that the run folder holds; nothing of it can be changed, which is what
 makes the result equal to that of a run that was never stopped.
@@ -24,7 +24,7 @@ def resume(
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """Go on with a run that was stopped or killed."""
+    """Continue a run that was stopped or killed."""
     from tutelage.cli.kinds import view_of
     from tutelage.runs.folder import find
     from tutelage.runs.trust import check_trusted, code_of

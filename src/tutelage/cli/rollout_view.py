@@ -23,7 +23,7 @@ _TOKENS_SHOWN = 400
 
 
 def show_head(console: Console, rollout: Rollout) -> None:
-    """Which rollout it is and what came of it."""
+    """Which rollout it is, and its result."""
     last = rollout.last
     place = f"step {rollout.step}, group {rollout.group}, number {rollout.index}"
     pairs = [

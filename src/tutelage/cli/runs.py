@@ -85,7 +85,7 @@ def say_state(console: Console, folder: RunFolder) -> None:
     if is_held(folder):
         say(console, "It is running now.")
     else:
-        say(console, "It was stopped; go on with: ", resume_command(folder.path))
+        say(console, "It was stopped; continue with: ", resume_command(folder.path))
 
 
 def last_metrics(path: Path) -> dict[str, Any]:

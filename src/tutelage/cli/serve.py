@@ -1,7 +1,7 @@
 """`tutelage serve RUN_OR_MODEL`: an OpenAI-compatible server for a policy, another server's model,
 or scripted replies.
 
-The gateway serves; this file opens one door in it, says how to reach it, and waits for Ctrl-C.
+The gateway serves; this file opens one session in it, says how to reach it, and waits for Ctrl-C.
 """
 
 from __future__ import annotations

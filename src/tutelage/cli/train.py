@@ -2,9 +2,9 @@
 
 Prompt searches have a configuration and a job of their own (`prompt_train.py`).
 
-Flags are spellings of keys and are handed on as they were typed, so the configuration checks them
+Flags are spellings of keys and are passed on as they were typed, so the configuration checks them
 all together and names what is wrong before any model loads. `job.py` runs the
-job; `resume.py` goes on with one.
+job; `resume.py` continues one.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _train(resolved: Resolved) -> None:
         typer.echo(line, err=True)
     place = interrupted(resolved) if resolved.config.output is None else None
     if place is not None:
-        typer.echo(f"Going on with {place}, which was cut off", err=True)
+        typer.echo(f"Continuing {place}, which was cut off", err=True)
     else:
         if resolved.config.output is None:
             check_name_is_new(resolved)

@@ -97,7 +97,7 @@ def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int)
             else:
                 earned += f" ({one_line(trial.problem, 100)})"
             say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
-        say(console, f"  To mend: {probe.advice}.")
+        say(console, f"  To fix: {probe.advice}.")
     if failed:
         say(console, f"\nThe reward {reward!r} fails {len(failed)} of {len(probes)} checks.")
     else:

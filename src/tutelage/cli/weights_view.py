@@ -29,7 +29,7 @@ _METRICS: dict[str, tuple[str, ...]] = {
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Go on with a training and show what it came to."""
+    """Continue a training and show its result."""
     from tutelage.cli.job import run_job
     from tutelage.weights import jobs
 

@@ -1,4 +1,4 @@
-"""Every spelling of every key: the guide's long names, and short ones for people.
+"""Every spelling of every key: the guide's long names, and short ones to type.
 
 One table, so that there is one answer to "is this a key?". The canonical key is the schema's; a
 spelling maps to it by name or by prefix. An unknown spelling is answered with the nearest known

@@ -3,7 +3,8 @@
 A value reaches a field from three sides: a shell (text), an override grammar (numbers, lists) and a
 JSON file. These types accept what each side can say for the same thing (`calculator`, `a,b` and
 `[a, b]` are all lists of names) and refuse what only looks right (`true` where a number is meant).
-The sections themselves are in `schema.py` and `rl.py`; how a refused value is worded, in `keys.py`.
+The sections themselves are in `schema.py` and `rl.py`; how a refused value is described, in
+`keys.py`.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class RunSettings(Section):
     output: str | None = None
     """Folder of the run; null makes one under `runs/`."""
     allow_changes: bool = False
-    """Go on with the run in the output folder although its agent, reward, tools, model or tasks
+    """Continue the run in the output folder although its agent, reward, tools, model or tasks
     have changed."""
 
 

@@ -1,7 +1,7 @@
 """One finding about a configuration, and how findings become one error.
 
 All checks run before any model loads and all their findings are shown together, so that a command
-with three mistakes is mended once. A finding names the key, the value, where the value came from,
+with three mistakes is fixed once. A finding names the key, the value, where the value came from,
 the reason and the fix. The checks are in `checks.py`; unknown keys are found in `aliases.py`.
 """
 

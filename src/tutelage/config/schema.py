@@ -237,7 +237,7 @@ class _TrainerConfig(Section):
     """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
     record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
     """Trained tokens of a run for which the store keeps the trainer's log-probability, entropy and
-    importance weight, from the first one on; rows have their advantage all the same."""
+    importance weight, from the first one on; rows have their advantage anyway."""
     otlp_endpoint: str | None = None
     """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False

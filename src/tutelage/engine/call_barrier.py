@@ -1,4 +1,5 @@
-"""Who waits for the engine and who still thinks: what a schedule that repeats has to know.
+"""Rollouts that wait for the engine, and those that are busy: what a schedule that repeats has to
+know.
 
 A rollout takes part as a participant. Its code may branch into tasks that sample at the same
 time, each a branch: a task is known from its first sample on, as a child of the branch in whose
@@ -7,7 +8,7 @@ children that are not done; a branch with children is taken to wait for them, as
 concurrency (`gather`, `TaskGroup`) does. Branches that wait for each other in other ways would stop
 the engine for ever: when nothing else has moved for a while, such rollouts are taken to think only
 while none of their branches waits, from then on. `driver.py` steps an engine by what is known here;
-drivers of several engines share one attendance, so that a rollout that waits for one engine does
+drivers of several engines share one call barrier, so that a rollout that waits for one engine does
 not hold up another.
 """
 
@@ -39,7 +40,7 @@ class _Branch:
 
 
 _HERE: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", default=())
-"""The branches in whose context code runs, one an attendance at most."""
+"""The branches in whose context code runs, one a barrier at most."""
 
 
 def current_branches() -> tuple[_Branch, ...]:

@@ -2,7 +2,7 @@
 
 Rollouts run as coroutines in one event loop. With the `deterministic` schedule the engine takes a
 step only when every rollout in it waits for the engine (`call_barrier.py`): tool results that came
-back in any order have then all been handed in, requests are admitted by their `order` and `lane`,
+back in any order have then all been submitted, requests are admitted by their `order` and `lane`,
 and the whole run repeats bit for bit. With `free` it steps whenever it has work, so a slow tool
 delays nobody, and only the invariant mode of `native.py` makes results repeat.
 """
@@ -27,7 +27,7 @@ Schedule = Literal["deterministic", "free"]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A request that runs: who waits for its result, and who for its tokens."""
+    """A running request, with the futures of its result and its tokens."""
 
     future: asyncio.Future[Sampled]
     resume: Callable[[], None]
@@ -120,7 +120,7 @@ class EngineDriver:
         self._wake()
 
     def _steps(self) -> list[tuple[int, Sampled]]:
-        """Step until something ends, or once where somebody has to get a turn in between."""
+        """Step until something ends, or once where another task has to get a turn in between."""
         engine = self.engine
         ended = engine.step()
         if self.schedule == "free" and engine.deadlocked:
@@ -145,7 +145,7 @@ class EngineDriver:
             self._settle(handle, error)
 
     def _settle(self, handle: int, result: Sampled | Exception) -> None:
-        """Hand a result or a failure to who waits for it."""
+        """Deliver a result or an exception to the waiting request."""
         waiting = self._waiting.pop(handle, None)
         if waiting is None:
             return
@@ -170,6 +170,6 @@ class EngineDriver:
 
 def _no_slot(slots: int) -> str:
     return (
-        f"idle conversations keep all {slots} slots, and everybody waits for one; give the engine "
+        f"idle conversations keep all {slots} slots, and all wait for one; give the engine "
         "more slots"
     )

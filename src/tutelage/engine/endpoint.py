@@ -80,7 +80,7 @@ def token_bound(text: str) -> int:
 
 @dataclass(slots=True)
 class CallTotals:
-    """What an endpoint's calls came to; `unknown` had no usage and were charged at their bound."""
+    """The usage of an endpoint's calls; `unknown` had no usage and were charged at their bound."""
 
     calls: int = 0
     prompt: int = 0
@@ -133,7 +133,7 @@ def _said(env: Mapping[str, str], name: str) -> str | None:
 
 
 def checked_url(url: str) -> str:
-    """A base URL without its last slash. Raises `ConfigError` for what is none."""
+    """A base URL without its last slash. Raises `ConfigError` if it is not a URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """A rollout's remote models, bounded and counted: what makes the worst case of a rollout true.
 
 A ceiling on tokens or dollars is as hard as the worst case of one rollout, so that is enforced
-here: at most so many calls, requests of at most so many tokens, replies of at most so many. What
+here: a bound on calls, on tokens of a request and on tokens of a reply. What
 goes past is refused as an overflow of the context, which is the agent's own failure.
 `prompts/play.py` makes one meter for each rollout.
 """
@@ -39,7 +39,7 @@ class CallLimits:
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """What that comes to."""
+        """Its amount."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         each = 0.0 if price is None else price.of(self.prompt_tokens, self.reply_tokens)
         return Usage(self.calls, tokens, self.calls * each)

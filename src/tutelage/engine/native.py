@@ -261,7 +261,7 @@ class NativeEngine:
         return self._accept(logits, line, running)
 
     def _compute(self, rows: Tensor | int, length: int) -> Tensor:
-        """One position of some rows, or of the first so many; logits [rows, V]."""
+        """One position of some rows, or of the first `count`; logits [rows, V]."""
         at = slice(rows) if isinstance(rows, int) else rows
         token, position = self._token[at], self._position[at]
         ones = torch.ones_like(token)

@@ -33,7 +33,7 @@ class Price:
     output: _Dollars
 
     def of(self, prompt: int, completion: int) -> float:
-        """Dollars for so many tokens."""
+        """Dollars for a number of tokens."""
         return (prompt * self.input + completion * self.output) / _MILLION
 
 

@@ -31,7 +31,7 @@ class Request:
     what is cached only pays for its new tokens. `lane` tells apart what one rollout asks at the
     same time; the conversations of lanes above 0 are the first to lose their cache.
 
-    With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, is told of
+    With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, receives
     tokens as they are drawn; what it raises fails the request.
     """
 

@@ -46,7 +46,7 @@ class Script:
     """The lines of a script, which several clients may play, each from the top."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """A text stands for a reply of that content. Raises `DataError` when there is none."""
+        """A text is a reply of that content. Raises `DataError` when there is none."""
         self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
         self.source = source
         if not self.replies:

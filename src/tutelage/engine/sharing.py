@@ -22,7 +22,7 @@ class CacheRows:
         self._free = list(range(count))
 
     def readers(self, row: int) -> Sequence[int]:
-        """The slots that read a row, in the order in which they came to it."""
+        """The slots that read a row, in the order in which they began to."""
         return self._readers[row]
 
     def open(self, slots: Iterable[int]) -> int:

@@ -1,7 +1,7 @@
-"""Places for conversations: which slot a request gets, what a slot holds, and who gives way.
+"""Places for conversations: which slot a request gets, what a slot holds, and which one is evicted.
 
 A conversation keeps its slot, and with it its cache, while it is idle; when slots run out, the one
-that was idle longest is cleared. In invariant mode nobody gives way, because what was cached would
+that was idle longest is cleared. In invariant mode none is evicted, because what was cached would
 then depend on the neighbours. `native.py` computes; `sharing.py` has the rows that slots read.
 """
 

@@ -246,7 +246,8 @@ def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
 
 
 def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
-    """Who leads on the tasks that all runs share, and over whom the lead is more than chance."""
+    """Who leads on the tasks that all runs share, and over which others the lead is more than
+    chance."""
     means = [(row.run.name, row.means["reward_after"]) for row in rows]
     led = [(name, mean) for name, mean in means if mean is not None]
     if len(led) < 2:
@@ -332,7 +333,7 @@ def _has(run: RunFacts) -> list[Measure]:
 
 
 def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
-    """Those that are told of a measure; none without one."""
+    """The observers of a measure; none without one."""
     found = None if measure is None else run.measured.get(measure)
     return (found or TaskScores()).told
 

@@ -1,13 +1,13 @@
 """An evaluation as a kind of run: an agent plays tasks, and every rollout is kept as it ends.
 
-    config.json        what was asked for; the model, the grader and the code that this comes to
+    config.json        what was asked for; the model, the grader and the code that result from it
     tasks/test.jsonl   the tasks
     store.db           the run with its rollouts and metrics
     cost.jsonl         what servers counted of each rollout
     result.json        success, mean reward and cost, with their intervals
 
 What the store has is not played again, and a rollout depends on no other one, so a run killed at
-any moment goes on and comes to the numbers of one that never stopped. `preparation.py` reads the
+any moment goes on and ends with the numbers of one that never stopped. `preparation.py` reads the
 input and plays.
 """
 
@@ -68,7 +68,7 @@ class PolicyEvaluation(RunKind):
     target: str
     asked: EvaluationConfig
     trust: bool = False
-    """Whether code that a run of somebody else names may be run."""
+    """Whether code that a run of another user names may be run."""
     otlp: str | None = None
     """A collector that gets the traces as well."""
     given: PreparedEvaluation | None = None
@@ -85,7 +85,7 @@ class PolicyEvaluation(RunKind):
         if told["python"]:
             raise RunError(
                 f"the run in {str(folder.path)!r} evaluates the Python agent {told['target']!r}, "
-                "which only its program has: go on with it from there, Trainer(...).evaluate(agent,"
+                "which only its program has: continue it from there, Trainer(...).evaluate(agent,"
                 f" output_dir={str(folder.path)!r})"
             )
         return cls(str(told["target"]), asked)
@@ -112,7 +112,7 @@ class PolicyEvaluation(RunKind):
         )
 
     def config(self) -> JSON:
-        """What was asked for, and what it comes to."""
+        """What was asked for, and the resolved settings."""
         ready = self.ready
         return {
             **super().config(),
@@ -153,7 +153,7 @@ class PolicyEvaluation(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The tasks, the agent and the grader; to go on they have to be those of its beginning."""
         told = read_object(folder.config)
-        # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
+        # Whoever continues a folder is asked about the code that it names, so it is trusted.
         code = told.get("code", ())
         self.ready = self.given or prepare_evaluation(
             self.target, self.asked, trust=self.trust, trusted=code
@@ -171,7 +171,7 @@ class PolicyEvaluation(RunKind):
         if changed:
             raise RunError(
                 f"the {changed[0]} is not the one that this evaluation began with; give that one, "
-                "or evaluate it anew with another --output"
+                "or evaluate it again with another --output"
             )
         if folder.read_result() is None:
             keep_lines(folder.metrics, 0)
@@ -181,7 +181,7 @@ class PolicyEvaluation(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         return RunHeader(
             recipe=LABEL,
             algorithm=self.name,
@@ -208,7 +208,7 @@ class PolicyEvaluation(RunKind):
         lost = [f for r in played if (f := r.last.failure) is not None and f.cause.infrastructure]
         if len(lost) == len(played):
             raise FailureBudgetError(
-                f"no rollout could be judged: {lost[0].message}. Go on once that is mended: "
+                f"no rollout could be judged: {lost[0].message}. Go on once that is fixed: "
                 f"{resume_command(run.folder.path)}"
             )
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})

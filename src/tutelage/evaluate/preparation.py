@@ -120,7 +120,7 @@ def prepare_evaluation(
     """Read and check all that an evaluation needs, and load a model last.
 
     Without an `asked.success` the run's holds, with the run's own reward. Raises `ConfigError`
-    where code that a run of somebody else names would be run, unless `trust`, or all of it is among
+    where code that a run of another user names would be run, unless `trust`, or all of it is among
     what is `trusted`.
     """
     kind = target_kind(target)

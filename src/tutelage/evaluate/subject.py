@@ -71,7 +71,7 @@ class Subject:
         return isinstance(self.agent, LoopAgent) and not self.servers
 
     def model(self) -> str:
-        """The servers' models in words; empty where there are none."""
+        """The servers' models in words; empty if there are none."""
         shown = [server.shown() for server in self.servers.values()]
         told = (f"{server['model']} at {server['base_url']}" for server in shown)
         return ", ".join(dict.fromkeys(told))

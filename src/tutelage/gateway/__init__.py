@@ -1,7 +1,7 @@
-"""The gateway: an OpenAI-compatible door to the policy for agents that we did not write.
+"""The gateway: an OpenAI-compatible endpoint of the policy for agents that we did not write.
 
 `server.py` runs it and opens a `AttemptSession` for each attempt; `app.py` has the routes,
-`keys.py` decides who may enter, `completions.py` has requests sampled once. Every API is a dialect
+`keys.py` checks keys, `completions.py` has requests sampled once. Every API is a dialect
 (`dialects/`): read into one internal request (`request.py`), written from one internal reply
 (`reply.py`). The record of tokens is the client's (`engine/chat.py`, `engine/remote.py`);
 `engine/scripted.py` has a client that needs no model.

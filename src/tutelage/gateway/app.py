@@ -1,8 +1,8 @@
 """The gateway as an ASGI app: routes, admission, and the endpoints.
 
 Starlette routes; the endpoints are plain ASGI (`http.py`). A request is admitted by its key before
-its body is read, its dialect reads the body, the door has it sampled, and the answer is written or
-streamed while somebody watches whether the client is still there. Whatever goes wrong leaves as an
+its body is read, its dialect reads the body, the session has it sampled, and the answer is written
+or streamed while a task watches whether the client is still there. Whatever goes wrong leaves as an
 OpenAI error object. `server.py` runs the app.
 """
 
@@ -77,7 +77,7 @@ class _Endpoint:
 
 
 class App:
-    """The endpoints over a registry of doors."""
+    """The endpoints over a registry of sessions."""
 
     def __init__(self, registry: SessionRegistry, limits: GatewayLimits) -> None:
         self.on_traces: OnTraces | None = None
@@ -244,7 +244,7 @@ class App:
 def _reply(answer: PendingCompletion, door: AttemptSession, dialect: Dialect) -> ChatReply:
     """The reply of an answer that has ended; raises what ended it badly.
 
-    It is kept for later requests before the client hears of it: its next may name it.
+    It is kept for later requests before the client receives it: its next may name it.
     """
     if answer.task.cancelled():
         raise session_closed() if door.closed else ApiError(500, "the request was cancelled")

@@ -1,4 +1,4 @@
-"""Sampling of one request, shared by everybody who waits for it, and kept for who asks again.
+"""Sampling of one request, shared by all requests that wait for it, and kept for retries.
 
 An `PendingCompletion` is a task of its own, so a client that repeats a request joins the one that
 runs, and a client that goes away cancels it only when nobody else waits. `session.py` keeps the
@@ -55,7 +55,7 @@ class PendingCompletion:
     def __init__(
         self, id: str, request: ChatRequest, model: ServedModel, agent: str, on_end: OnEnd
     ) -> None:
-        """`on_end` is called once, before anybody who waits hears of the end."""
+        """`on_end` is called once, before waiting requests are notified."""
         self.id, self.request, self.model, self.agent = id, request, model, agent
         self.created = int(time.time())
         self.began_ns = time.time_ns()

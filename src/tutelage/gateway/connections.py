@@ -155,7 +155,7 @@ class _Connection(_Base):
 
 
 def protocol(limits: GatewayLimits, loop: asyncio.AbstractEventLoop) -> type[asyncio.Protocol]:
-    """The protocol class for connections of a loop, which is told of those it cannot accept."""
+    """The protocol class for connections of a loop, which is notified of those it cannot accept."""
     refusals = _Refusals()
     loop.set_exception_handler(refusals.handler)
     most = _affordable(limits.connections)
@@ -164,7 +164,7 @@ def protocol(limits: GatewayLimits, loop: asyncio.AbstractEventLoop) -> type[asy
 
 
 def _affordable(connections: int) -> int:
-    """So many connections, or as many as the limit of open files allows.
+    """At most this number of connections, or as many as the limit of open files allows.
 
     The limit is raised as far as they need it and the system lets it be (`ulimit -Hn`).
     """

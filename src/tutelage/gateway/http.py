@@ -23,7 +23,7 @@ _EVENTS = [
 ]
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _READ_ON = 8
-"""So many times the limit of a body are read at most."""
+"""At most this multiple of the limit of a body is read."""
 
 
 class ClientDisconnected(Exception):

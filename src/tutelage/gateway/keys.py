@@ -1,4 +1,4 @@
-"""Which door a request is for, and whether it may pass.
+"""Which session a request is for, and whether it may pass.
 
 A key opens one attempt, and says which agent of it calls. A path such as
 `/rollout/R/attempt/A/v1/...` must agree with the key: another attempt's key gets 403. Nothing here
@@ -40,7 +40,7 @@ def _agent_name(value: str, param: str) -> str:
 
 
 class SessionRegistry:
-    """The open doors by key and by attempt. Keys derive from a secret."""
+    """The open sessions by key and by attempt. Keys derive from a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -53,18 +53,18 @@ class SessionRegistry:
         return len(self._by_attempt)
 
     def doors(self) -> list[AttemptSession]:
-        """Every open door."""
+        """Every open session."""
         with self._lock:
             return list(self._by_attempt.values())
 
     def add(self, door: AttemptSession) -> None:
-        """Open a door. Raises `ConfigError` when its attempt has one or its key is taken."""
+        """Open a session. Raises `ConfigError` when its attempt has one or its key is taken."""
         at = (door.rollout_id, door.attempt_id)
         with self._lock:
             if at in self._by_attempt:
                 raise ConfigError(
                     f"attempt {door.attempt_id!r} of rollout {door.rollout_id!r} is already open; "
-                    "close its door first"
+                    "close its session first"
                 )
             if _digest(door.api_key.encode()) in self._by_key:
                 raise ConfigError("the key is taken by another attempt; give each its own")
@@ -77,7 +77,7 @@ class SessionRegistry:
         return f"sk-tutelage-{hmac.new(self._secret, said.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, door: AttemptSession, agent: str) -> str:
-        """A key whose calls belong to another agent of a door's attempt."""
+        """A key whose calls belong to another agent of a session's attempt."""
         key = self.key(door.rollout_id, door.attempt_id, agent)
         if not door.closed:
             self._add_key(door, key, agent)
@@ -90,7 +90,7 @@ class SessionRegistry:
             self._closed.pop(_digest(raw), None)
 
     def remove(self, door: AttemptSession) -> None:
-        """Close a door; unknown ones are fine."""
+        """Close a session; unknown ones are fine."""
         with self._lock:
             if self._by_attempt.get((door.rollout_id, door.attempt_id)) is door:
                 del self._by_attempt[door.rollout_id, door.attempt_id]
@@ -104,7 +104,8 @@ class SessionRegistry:
     def admit(
         self, authorization: bytes | None, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
-        """The door for a request, and the agent that calls. Raises `ApiError` 401, 403 or 410."""
+        """The session for a request, and the agent that calls. Raises `ApiError` 401, 403 or
+        410."""
         scheme, _, given = (authorization or b"").partition(b" ")
         given = given.strip()
         if scheme.lower() != b"bearer" or not given:

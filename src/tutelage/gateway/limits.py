@@ -19,7 +19,7 @@ class GatewayLimits:
     """Requests at once, all attempts together."""
     in_flight_per_attempt: int = 256
     connections: int = 4096
-    """Open connections, where so many files may be open; more are closed as they come."""
+    """Open connections, where the limit of open files allows it; more are closed as they come."""
     header_seconds: float = 20.0
     """For a connection to send a whole request head."""
     body_seconds: float = 30.0

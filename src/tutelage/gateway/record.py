@@ -62,7 +62,7 @@ class Recorder:
             self.dropped += 1
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until what was queued so far has been handed on; False when that took too long."""
+        """Wait until what was queued so far has been delivered; False when that took too long."""
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:

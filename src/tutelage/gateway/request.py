@@ -29,6 +29,6 @@ class ChatRequest:
     token_ids: bool = False
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None
-    """What a later request may go on with, together with the reply; None: nothing is kept."""
+    """What a later request may continue from, together with the reply; None: nothing is kept."""
     echo: JSON = field(default_factory=dict[str, object])
     """Fields that the answer repeats, in the dialect's words."""

@@ -1,4 +1,4 @@
-"""The gateway: uvicorn in a thread with an event loop of its own, and the doors of attempts.
+"""The gateway: uvicorn in a thread with an event loop of its own, and the sessions of attempts.
 
 Its own loop, so that an agent that blocks the caller's cannot stop the model it waits for. Clients
 that are given to `open` are used on that loop alone; an engine driver must live there too (`run`,
@@ -117,7 +117,7 @@ class Gateway:
         return self
 
     def close(self) -> None:
-        """Close every door, stop serving, and hand on what was recorded. Twice is fine."""
+        """Close every session, stop serving, and hand on what was recorded. Twice is fine."""
         for door in self._registry.doors():
             door.close()
         thread, self._thread = self._thread, None
@@ -153,7 +153,7 @@ class Gateway:
         """Run a coroutine on the gateway's loop and wait for its result; not from that loop."""
         return self.submit(coroutine).result()
 
-    # ------------------------------------------------------------ doors
+    # ------------------------------------------------------------ sessions
 
     @property
     def url(self) -> str:

@@ -1,8 +1,9 @@
 """One attempt's access to its models: base URL, keys, budget, and what its requests left behind.
 
 Keys are derived from the gateway's secret by HMAC, looked up by their hash and compared in constant
-time. A closed door cancels what still runs and answers 410 from then on; the record of calls stays
-with the client that the door was opened with. `keys.py` has the registry, `server.py` opens doors.
+time. A closed session cancels what still runs and answers 410 from then on; the record of calls
+stays with the client that the session was opened with. `keys.py` has the registry, `server.py`
+opens sessions.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class AttemptSession:
     ) -> PendingCompletion:
         """The answer to a request: a new one, or for a repeat the one that there is.
 
-        `key` stands for what was asked. The answer's id says which API it is of.
+        `key` identifies the request. The answer's id says which API it is of.
         """
         if self.closed:
             raise session_closed()

@@ -116,7 +116,7 @@ class PlannerTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         training = self.request.settings()
         return RunHeader(
             recipe=RECIPE,
@@ -137,7 +137,7 @@ class PlannerTraining(RunKind):
         return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
 
     def result(self, status: str) -> JSON | None:
-        """What each phase came to; a run that was stopped has its checkpoints instead."""
+        """The result of each phase; a run that was stopped has its checkpoints instead."""
         if status != FINISHED:
             return None
         asked = {"recipe": RECIPE, "phase": self.request.phase, "seed": self.request.seed}
@@ -172,7 +172,7 @@ class PlannerTraining(RunKind):
         while not fitting.done:
             stage = fitting.at.stage
             if stage != shown:
-                told = "learning to plan" if stage == "search" else "going on with all"
+                told = "learning to plan" if stage == "search" else "continuing all"
                 steps = fitting.at.epoch + fitting.epochs_left
                 run.progress.phase(f"Phase 1: {told}", steps=steps)
                 shown = stage

@@ -66,7 +66,7 @@ def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
 
 
 def _routed(phase2: Mapping[str, Any]) -> str:
-    """What phase 2 came to; empty where it was not run."""
+    """The result of phase 2; empty where it was not run."""
     found = phase2.get("evaluation")
     if not found:
         return ""

@@ -106,7 +106,7 @@ def _attempt(
     outcome: SimulationResult,
     terms: RewardTerms,
 ) -> JSON:
-    """What a workflow came to, as `stored_rollout` takes it."""
+    """The result of a workflow, as `stored_rollout` takes it."""
     table = board.table
     calls: list[Call] = []
     for d in np.flatnonzero(outcome.row_D == b):

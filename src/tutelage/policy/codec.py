@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CACHE_LIMIT = 20_000
 _MARK = "\u00a7"
 _SAID = ("x", "<think>\nx\n</think>\n\nx")
-"""Stand for what an assistant may have said, with and without a thought."""
+"""Placeholders for what an assistant may have said, with and without a thought."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def cores() -> int:
 
 
 def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
-    """How many threads a run gets, and who says so: its key, the environment, or the machine."""
+    """How many threads a run gets, and which source set it: its key, the environment, or the
+    machine."""
     if config is not None and config.trainer.threads:
         return config.trainer.threads, "trainer.threads"
     # OpenMP takes a list for nested regions, of which the first is the outermost.
@@ -77,7 +78,7 @@ def bfloat16_pays() -> bool:
 
 
 def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
-    """Device, formats and threads for a policy of so many parameters."""
+    """Device, formats and threads for a policy of this number of parameters."""
     wanted = config.trainer.device
     cuda = torch.cuda.is_available() and wanted != "cpu"
     device = torch.device("cuda" if cuda else "cpu")
@@ -174,7 +175,7 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Conditions that changed, in words; who chose a number is none of them."""
+    """Conditions that changed, in words; who set a number does not count."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
         for key in sorted({*before, *now} - {THREADS_FROM})

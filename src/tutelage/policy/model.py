@@ -255,7 +255,7 @@ def load_codec(
     try:
         codec.render_text([Message("user", "?")])
     except ModelError as error:
-        raise ModelError(f"{path!r} cannot be used: {error}; mend its chat template") from error
+        raise ModelError(f"{path!r} cannot be used: {error}; fix its chat template") from error
     if tools:
         codec.render_text([Message("user", "?")], tools)
     return config, codec

@@ -37,7 +37,7 @@ class AttentionSegment:
 
     A row's queries `queries_RT` are the tokens that it adds to the tree, its keys `keys_RL` its
     whole path from the root, of which the first `before_R` belong to earlier rows. Both hold flat
-    numbers, that of the padding where there is none. Query t of a row sees its keys up to
+    numbers, that of the padding if there is none. Query t of a row sees its keys up to
     `before_R` + t.
     """
 

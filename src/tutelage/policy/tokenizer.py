@@ -1,4 +1,4 @@
-"""The embedded policy's tokenizer: a byte-level BPE of about 512 tokens, trained on the spot.
+"""The embedded policy's tokenizer: a byte-level BPE of about 512 tokens, trained on first use.
 
 Digits and operators are tokens of their own, so that copying a number is copying its digits; every
 byte has a token, so any text can be encoded. It is saved as an ordinary Hugging Face tokenizer with

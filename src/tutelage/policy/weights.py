@@ -91,7 +91,7 @@ class Layer:
     down: Tensor
 
     def head_norms(self, s: DecoderShape) -> Tensor | None:
-        """The norm weights of query and key heads [heads + kv_heads, D], where there are some."""
+        """The norm weights of query and key heads [heads + kv_heads, D], if there are any."""
         if self.q_norm is None or self.k_norm is None:
             return None
         return torch.cat([self.q_norm.expand(s.heads, -1), self.k_norm.expand(s.kv_heads, -1)])

@@ -1,7 +1,7 @@
 """An agent with everything it plays with: which model answers it, and how much it may do.
 
 The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
-policy in this process: one that was handed over, the one at `model`, or the embedded
+policy in this process: one that was passed, the one at `model`, or the embedded
 prompt-following one, which is built on first use and kept. `setup.py` makes a search of it,
 `play.py` plays it.
 """
@@ -131,5 +131,5 @@ def _local_policy(folder: str | None, progress: Progress) -> Policy:
 
 
 def _brings_model(subject: AgentSpec, config: PromptConfig) -> bool:
-    """Whether a model was handed over or named, which then plays instead of an endpoint's."""
+    """Whether a model was passed or named, which then plays instead of an endpoint's."""
     return subject.policy is not None or config.model is not None

@@ -92,7 +92,7 @@ def search_setup(
 async def search_agent(
     setup: SearchSetup, output: Path | None, callbacks: Sequence[Callback], progress: Progress
 ) -> PromptResult:
-    """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
+    """Run the search and return its result; in a folder that holds it unfinished, it goes on.
 
     Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
     """
@@ -146,7 +146,7 @@ class _Reported(Observer):
 
 
 def _optimiser(llm: LLM | None) -> dict[str, Endpoint]:
-    """The endpoint of the optimiser that was handed over, by role; none where none was."""
+    """The endpoint of the optimiser that was passed, by role; none where none was."""
     if llm is None:
         return {}
     if llm.endpoint is None:

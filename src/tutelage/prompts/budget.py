@@ -121,12 +121,12 @@ class SearchBudget:
         self._reserved = self._reserved + worst
 
     def settle(self, worst: Spend, actual: Spend) -> None:
-        """What was reserved came to this much."""
+        """Replace a reservation by the actual amount."""
         self._reserved = self._reserved - worst
         self.spent = self.spent + actual
 
     def fits(self, rollouts: int) -> bool:
-        """Whether so many rollouts could be reserved now."""
+        """Whether this number of rollouts could be reserved now."""
         try:
             self.reserve(need := self.worst.of_rollout() * rollouts)
         except BudgetExceeded:

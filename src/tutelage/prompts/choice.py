@@ -11,7 +11,7 @@ from tutelage.prompts.screen import Screen
 Algorithm = APO | GEPA | Screen | GRIPS
 
 SMALL = 300
-"""Up to so many rollouts, GEPA."""
+"""GEPA, within `max_rollouts`."""
 _BY_NAME: dict[str, type[Algorithm]] = {"apo": APO, "gepa": GEPA, "screen": Screen, "grips": GRIPS}
 
 

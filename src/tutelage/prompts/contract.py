@@ -45,7 +45,7 @@ class Episode:
 
     @property
     def value(self) -> float:
-        """The reward as it counts: 0 where there is none."""
+        """The reward as it counts: 0 if there is none."""
         return 0.0 if self.reward is None else self.reward
 
     @staticmethod
@@ -100,7 +100,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a search runs. `fingerprint` stands for agent, grader, model and sampling."""
+    """How a search runs. `fingerprint` identifies agent, grader, model and sampling."""
 
     fingerprint: str
     limits: Limits = field(default_factory=Limits)
@@ -116,7 +116,7 @@ class Settings:
     demonstrations: int = 0
     """Shots at most of the component `demonstrations`, for agents that take some."""
     asked_at_once: int = 8
-    """Requests to the optimiser LLM under way at once."""
+    """Concurrent requests to the optimiser LLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,8 @@ class OptimiserReply:
 
 
 Play = Callable[[Components, Task, RolloutSlot], Awaitable[Episode]]
-"""Runs the agent with these components on one task; the slot says for whom, and which repeat."""
+"""Runs the agent with these components on one task; the slot says for which candidate, and which
+repeat."""
 
 Ask = Callable[[str, Sequence[Message], str], Awaitable[OptimiserReply]]
 """Asks the optimiser LLM: the role, `gradient` or `edit`, its messages, and the request's name."""

@@ -1,7 +1,7 @@
 """What a search may come to, worked out before it begins: rollouts, calls, tokens, dollars.
 
 The worst case is a bound, not a guess: cached scores, early ends and prefixes make a search cheaper
-and nothing makes it dearer. It is printed first, so that nobody finds out on the bill.
+and nothing makes it more expensive. It is printed first, so that nobody finds out on the bill.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tutelage.types import EXPECTED_FIELDS, Task
 LENGTH_CAP = 800
 """Tokens that a component may always have; a longer seed may double."""
 OVERLAP = 8
-"""So many tokens in a row, shared with a question, are a leak."""
+"""Tokens in a row, shared with a question, that count as a leak."""
 SHORTEST_ANSWER = 3
 """Answers of fewer characters (7, no) stand in any text and are not looked for."""
 OPEN, CLOSE = "[[optimize]]", "[[/optimize]]"

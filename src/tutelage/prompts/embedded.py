@@ -35,7 +35,7 @@ class EmbeddedDefaults:
     most_tasks: int
     """Different tasks of a split at most."""
     tasks: Callable[[Split, int, int], Sequence[Task]]
-    """So many tasks of a split, from a seed."""
+    """Tasks of a split, from a seed."""
     policy: Callable[[Progress], Policy]
     """The policy, from the user's cache or built there."""
 

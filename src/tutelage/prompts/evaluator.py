@@ -269,7 +269,7 @@ class Evaluator:
             self.journal.forget(self._lost)
             raise EngineError(
                 f"the last {len(self._lost)} rollouts were all lost to infrastructure, the latest "
-                f"with {episode.feedback!r}; mend that, then resume"
+                f"with {episode.feedback!r}; fix that, then resume"
             )
 
     async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:

@@ -1,8 +1,8 @@
-"""Which of several components an edit should mend: those in force where rollouts went wrong.
+"""Which of several components an edit should fix: those in force where rollouts went wrong.
 
 An agent that knows nothing of its components' part in a failure blames none, and then they take
-turns. Where failures blame some, turns go round among those, the most blamed first, and the
-evidence shown is of failures that blame the one in question. Pure functions of scores.
+turns. Where failures blame some, turns go round among those, the one with most failures first, and
+the evidence shown is of failures that blame the one in question. Pure functions of scores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
 def suspected_component(names: Sequence[str], scores: Sequence[CandidateScore], turn: int) -> str:
     """The component whose turn it is. `names` are all that may be edited, in order.
 
-    A part of a component (`prompt#2`) is blamed with the whole.
+    A part of a component (`prompt#2`) counts for the whole.
     """
     counts: defaultdict[str, float] = defaultdict(float)
     for score in scores:

@@ -1,4 +1,4 @@
-"""What a prompt search tells of itself: as `runs/figures.py` has it, and its sealed test in words.
+"""The figures of a prompt search: as `runs/figures.py` has it, and its sealed test in words.
 
 The terminal and the pages show the same rows and sentences, which are made here.
 """

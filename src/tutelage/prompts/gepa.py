@@ -59,7 +59,7 @@ class GEPA:
         """Reflections, and a merge after each that did better, until the budget or `rounds` end.
 
         A reflection is small and often played before; the last of a pass over the training tasks
-        is followed by demonstrations, where all of the pass is told of.
+        is followed by demonstrations, where all of the pass is reported.
         """
         reflection = (_PooledReflection if self.trials else _Reflection)(shop, self)
         merge, demonstrate = _Merge(shop), Demonstrate(shop)
@@ -100,7 +100,7 @@ class _Reflection(SearchRound):
         return [self.shop.validated[drawn][0]]
 
     async def play(self, parents: Candidates) -> Scores:
-        """The parent on the next tasks of an endless reading of them, shuffled anew each epoch."""
+        """The parent on the next tasks of an endless reading of them, shuffled again each epoch."""
         shop, (epoch, place) = self.shop, divmod(self.number, self.a_pass)
         order = list(shop.train)
         shop.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
@@ -143,7 +143,7 @@ class _Reflection(SearchRound):
         return []
 
     def record(self) -> None:
-        """Nothing yet: it is told of with its pass."""
+        """Nothing yet: it is reported with its pass."""
 
 
 class _PooledReflection(_Reflection):
@@ -214,7 +214,7 @@ class _Merge(SearchRound):
             child.decide("accepted", "two members of the front merged")
 
     def record(self) -> None:
-        """Nothing yet: it is told of with its pass."""
+        """Nothing yet: it is reported with its pass."""
 
 
 def _outcomes(shop: SearchState) -> dict[str, tuple[float | None, ...]]:

@@ -82,7 +82,7 @@ async def run_holdout_test(
             raise EngineError(
                 f"{len(score.judged)} of {len(items)} test rollouts of the {name} prompt were "
                 "judged, which is too few for a verdict: the others were lost to infrastructure, "
-                f"the first with {score.first_loss!r}; mend that, then resume"
+                f"the first with {score.first_loss!r}; fix that, then resume"
             )
     return judge(before, after, samples, seeds, _look(evaluator.journal, before, after))
 

@@ -1,8 +1,8 @@
-"""A prompt search as a kind of run: begin one, go on with one, look again with fresh tasks.
+"""A prompt search as a kind of run: begin one, continue one, look again with fresh tasks.
 
 The journal makes a resume a replay: what was answered is not asked again, so a search killed at any
 moment ends in the same lineage byte for byte. The command line and `Trainer` are thin callers;
-`runs/lifecycle.py` has what every run does.
+`runs/lifecycle.py` has the steps of every run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PromptSearch(RunKind):
     setup: SearchSetup
     observer: Observer = field(default_factory=Observer)
     heard: Callable[[Rollout], None] | None = None
-    """Is told of every rollout."""
+    """Receives every rollout."""
     _found: JSON = field(default_factory=dict[str, Any])
 
     @classmethod
@@ -108,7 +108,7 @@ class PromptSearch(RunKind):
         free = {"output", "runners", "timeout", "allow_changes"}
         before = stored_settings(folder, PromptConfig).model_dump(exclude=free)
         same = before == self.setup.config.model_dump(exclude=free)
-        return None if same else "was configured otherwise (--allow-changes goes on all the same)"
+        return None if same else "was configured otherwise (--allow-changes continues anyway)"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those of its setup."""
@@ -124,7 +124,7 @@ class PromptSearch(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         config, env = self.setup.config, environment()
         return RunHeader(
             recipe=config.recipe,
@@ -140,7 +140,7 @@ class PromptSearch(RunKind):
         record.write_tasks(folder, self.setup.splits)
 
     def open(self, run: Run) -> None:
-        """A replay tells of every round again."""
+        """A replay reports every round again."""
         run.folder.metrics.unlink(missing_ok=True)
 
     def phases(self) -> Sequence[Phase]:
@@ -183,7 +183,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
     if told.get("python"):
         raise RunError(
             f"the run in {str(folder.path)!r} searches for the Python agent {told['python']!r}, "
-            "which only its program has: go on with it from there, "
+            "which only its program has: continue it from there, "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
     config = stored_settings(folder, PromptConfig)
@@ -198,7 +198,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     finished = folder.read_result()
     if finished is None or "components" not in finished:
         raise RunError(
-            f"the search in {str(folder.path)!r} has no result yet; go on with it: "
+            f"the search in {str(folder.path)!r} has no result yet; continue it: "
             f"{resume_command(folder.path)}"
         )
     setup = read_setup(folder, progress)

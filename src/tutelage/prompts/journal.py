@@ -3,7 +3,7 @@
 A search is a pure function of its seed and of these answers. So resume is replay: the algorithm
 starts over, what the journal holds is not asked again, and the same decisions follow, byte for
 byte. Each answer is one transaction, on the disk when `put` returns, whatever kills the process
-next; a rollout that was under way is played again. Payloads are JSON. `evaluator.py` and
+next; a rollout that was running is played again. Payloads are JSON. `evaluator.py` and
 `optimiser.py` write here.
 """
 

@@ -20,7 +20,7 @@ from tutelage.types import JSON
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """One line of the lineage; `decision` is the last word on it so far."""
+    """One line of the lineage; `decision` is the latest decision."""
 
     id: str
     components: Components
@@ -34,7 +34,7 @@ class Candidate:
     reason: str = ""
 
     def decide(self, decision: str, reason: str) -> None:
-        """The last word on it so far."""
+        """The latest decision."""
         self.decision, self.reason = decision, reason
 
     def note(self, split: str, score: CandidateScore) -> None:

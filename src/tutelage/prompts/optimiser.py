@@ -65,7 +65,7 @@ class _Outcome:
 
 
 class Optimiser:
-    """Asks through budget and journal; `concurrency` caps the requests under way."""
+    """Asks through budget and journal; `concurrency` limits concurrent requests."""
 
     def __init__(
         self, ask: Ask, budget: SearchBudget, journal: SearchJournal, concurrency: int = 8
@@ -115,7 +115,7 @@ class Optimiser:
             role = requests[0].role
             raise EngineError(
                 f"the optimiser LLM ({role}) answers nothing, and without it there are no new "
-                f"prompts: {replies[0].problem}; mend that, then resume"
+                f"prompts: {replies[0].problem}; fix that, then resume"
             )
 
     async def _ask_all(self, requests: Sequence[OptimiserRequest]) -> list[_Outcome]:

@@ -80,6 +80,6 @@ class OptimiserClient:
 
 
 def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
-    """The most that one request to an optimiser can cost, at the dearest of these prices."""
+    """The most that one request to an optimiser can cost, at the highest of these prices."""
     dearest = max((p.of(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
     return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -1,4 +1,4 @@
-"""The pages of a prompt search: `lineage.html`, the tree, and `report.html`, what came of it.
+"""The pages of a prompt search: `lineage.html`, the tree, and `report.html`, its result.
 
 Both are pure functions of the run folder and stand alone: no script, no network, no other file.
 They are made of the parts of other runs' reports (`runs/report`). A part whose facts are missing is
@@ -86,7 +86,7 @@ def _lineage_page(name: str, entries: Sequence[JSON]) -> str:
 
 
 def _report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str, Any]) -> str:
-    """What came of a search as a page."""
+    """The result of a search as a page."""
     test = result.get("test")
     looks = [test, *result.get("confirmations", [])] if test else []
     before, after = result.get("seed_components", {}), result.get("components", {})
@@ -114,7 +114,7 @@ def _report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str
 
 
 def _headline(result: Mapping[str, Any], test: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    """What came of it in a line, what that rests on, and its tone."""
+    """The result in a line, what that rests on, and its tone."""
     if test is None:
         return "The search has not ended", "", ""
     tone, words, rests_on = read_verdict(test)

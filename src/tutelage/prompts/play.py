@@ -54,7 +54,7 @@ class AgentSpec:
     """Grades what returns no reward of its own."""
     isolation: Isolation = "none"
     policy: Policy | None = None
-    """A policy that was handed over."""
+    """A policy that was passed."""
     urls: Mapping[str, str] = field(default_factory=dict[str, str])
     """Base URLs of LLMs by resource or model name."""
 
@@ -90,7 +90,7 @@ class CandidateRunner(RolloutManager):
         begins: Callable[[str], None] = lambda rollout_id: None,
     ) -> None:
         """`limits` are those of one rollout, in a run. Rollouts and spans are told from the event
-        loop, and traces from the gateway's; `begins` is told of a rollout's identifier before it
+        loop, and traces from the gateway's; `begins` receives a rollout's identifier before it
         is played."""
         self._servers = RemoteServers(company.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(

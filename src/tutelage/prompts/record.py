@@ -42,12 +42,12 @@ def write_best(folder: RunFolder, components: Components) -> None:
 
 
 def first_of(components: Components) -> str:
-    """The component that stands for the prompt: the first one that is no demonstrations."""
+    """The component shown as the prompt: the first one that is no demonstrations."""
     return min(components, key=lambda name: (name == DEMONSTRATIONS, name))
 
 
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
-    """The splits, so that a resume has them whatever became of their files.
+    """The splits, so that a resume has them even if their files are gone.
 
     Fields keep their order: the store knows a task by its text.
     """
@@ -82,7 +82,7 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
     path = folder.path / LINEAGE_FILE
     if not path.is_file():
         raise RunError(
-            f"{str(folder.path)!r} has no lineage yet: the search has not ended; go on with it: "
+            f"{str(folder.path)!r} has no lineage yet: the search has not ended; continue it: "
             f"{resume_command(folder.path)}"
         )
     return _lines(path)

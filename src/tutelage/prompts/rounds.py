@@ -46,7 +46,7 @@ class SearchRound:
         return await self.shop.validate(candidates)
 
     def keep(self, ranked: Candidates) -> None:
-        """Decide which candidates the search goes on with."""
+        """Decide which candidates the search continues with."""
 
     def record(self) -> None:
         """Tell of the round. Raises `BudgetExceeded` after too many that played nothing new."""

@@ -33,7 +33,7 @@ LEAST_PROPOSALS = 3
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What came of a search; `components` are the winner's, whole."""
+    """The result of a search; `components` are the winner's, whole."""
 
     components: Components
     best: Candidate
@@ -62,7 +62,7 @@ async def optimise(
     """Search, then open the test once.
 
     Raises `ConfigError` for a plan that cannot work, `RunError` for a journal of another search,
-    `EngineError` when seed or test cannot be scored; then mend the cause and call again.
+    `EngineError` when seed or test cannot be scored; then fix the cause and call again.
     """
     search_limits, test_spend = plan(algorithm, splits, settings)
     journal = SearchJournal() if journal is None else journal
@@ -149,7 +149,7 @@ async def _search(algorithm: Algorithm, shop: SearchState) -> str:
             shop.evaluator.forget_infrastructure(EvaluationJob(shop.seed.id, whole, items))
             raise EngineError(
                 "the seed prompt cannot be scored, too many of its rollouts were lost to "
-                f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
+                f"infrastructure, the first with {score.first_loss!r}; fix that, then resume"
             )
         shop.seed.decide("accepted", "the seed")
         await search(algorithm, shop)
@@ -157,7 +157,7 @@ async def _search(algorithm: Algorithm, shop: SearchState) -> str:
         return str(spent)
     finally:
         shop.close_round()
-    return "the search came to its own end"
+    return "the search ended by itself"
 
 
 def _affordable(limits: Limits, worst: WorstCase) -> int | None:

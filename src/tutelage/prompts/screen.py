@@ -48,7 +48,7 @@ class Screen:
 
     bank: tuple[str, ...] = GENERIC
     subset: int = 6
-    """Phrases of a subset; of a later wave's at most so many."""
+    """Phrases of a subset; of a later wave, at most `limit`."""
     ridge: float = 1.0
     component: str | None = None
     share: float = 0.6
@@ -108,7 +108,7 @@ _Trial = tuple[tuple[int, ...], int, float]
 
 @dataclass(slots=True)
 class _Phrases:
-    """The phrases of one search: what was played of them, and the candidates that came of it."""
+    """The phrases of one search: what was played of them, and the candidates that it produced."""
 
     settings: Screen
     shop: SearchState
@@ -155,7 +155,7 @@ class _Phrases:
         return self.shop.propose([self.shop.seed], {self.component: self.text(picked)}, operation)
 
     async def play(self, trials: int) -> None:
-        """Play so many subsets, each on one training task, and keep what they earned."""
+        """Play `count` subsets, each on one training task, and keep what they earned."""
         rng = self.shop.seeds.child("screen", "wave", self.waves).numpy()
         subsets = self._drawn(trials, rng)
         rewards = await self.shop.experiment(self.component, [self.text(s) for s in subsets])
@@ -270,7 +270,7 @@ class _Experiment(SearchRound):
         return await successive_halving(self.shop, candidates, 1) if candidates else []
 
     def keep(self, ranked: Candidates) -> None:
-        """Keep it where it does better than the best so far; polish begins anew."""
+        """Keep it where it does better than the best so far; polish begins again."""
         self.phrases.skipped, self.phrases.unpolished = 0, True
         self.better(ranked)
 
@@ -283,7 +283,7 @@ class _Experiment(SearchRound):
         return self.phrases.best != before
 
     def record(self) -> None:
-        """Tell of it where polish goes on; else what follows is told of with it."""
+        """Report it where polish goes on; else what follows is reported with it."""
         if self.phrases.polishing:
             self.shop.close_round()
 
@@ -310,7 +310,7 @@ class _Polish(_Experiment):
         return self.phrases.candidates([("polish", n) for n in neighbours if n], mean)
 
     def keep(self, ranked: Candidates) -> None:
-        """Keep what does better; without, go on with the phrases that promise less."""
+        """Keep what does better; without, continue with the phrases that promise less."""
         phrases = self.phrases
         phrases.skipped = 0 if self.better(ranked) else phrases.skipped + ADDED
         phrases.unpolished = phrases.skipped < len(self.outside)

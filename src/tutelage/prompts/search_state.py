@@ -85,7 +85,7 @@ class SearchState:
         """Exact training rollouts by task, the latest."""
         self._rounds = 0
         self._told = 1
-        """Entries of the lineage that earlier rounds have told of, and the seed."""
+        """Entries of the lineage that earlier rounds have reported, and the seed."""
         self._base = self.seed
         """The prompt that the round began with."""
 

@@ -2,7 +2,7 @@
 
 Everything that can be wrong is found here, before a rollout or a request is paid for.
 `agent_bundle` decides which model an agent plays with: the task endpoint, its own LLMs, or the
-embedded policy where there is none. `job.py` runs a `SearchSetup`; `trainer/` makes one from Python
+embedded policy if there is none. `job.py` runs a `SearchSetup`; `trainer/` makes one from Python
 objects.
 """
 

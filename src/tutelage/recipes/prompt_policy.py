@@ -1,10 +1,10 @@
 """The embedded default of prompt search: a small policy that obeys its prompt, built once.
 
-The policy is trained from nothing on lessons of `prompted.py`: random prompts, of useful and
+The policy is trained from nothing on examples of `prompted.py`: random prompts, of useful and
 useless phrases, and what an agent does that obeys just those. That its prompt matters was trained
 in. It is a real network with real decoding and tools, on which a search can be run without a key,
 and no benchmark of language models. The first use builds it in about a minute and keeps it in the
-user's cache directory, under a hash of the recipe, the lessons and the training code; a change of
+user's cache directory, under a hash of the recipe, the examples and the training code; a change of
 any of them builds another, and the three that were used last are kept. `prompts/bank.py`
 has the phrases that a search tries.
 """
@@ -127,9 +127,9 @@ def cache_folder() -> Path:
 
 
 def fingerprint(recipe: PolicyRecipe | None = None) -> str:
-    """A hash of what decides the weights: recipe, seed, lessons, template, and the training code.
+    """A hash of what decides the weights: recipe, seed, examples, template, and the training code.
 
-    Of the lessons the phrases and a sample count, so that a comment elsewhere builds nothing anew.
+    Of the examples the phrases and a sample count, so that a comment elsewhere rebuilds nothing.
     """
     recipe = recipe or PolicyRecipe()
     rng = SeedTree(recipe.seed).child("fingerprint").python()
@@ -184,7 +184,7 @@ def training_rows(
 ) -> list[Row]:
     """One batch: each drawn prompt with several tasks, whose rows share its computation.
 
-    One of them is a sum worded as an addition, the only ones that need the rule `single`.
+    One of them is a sum phrased as an addition, the only ones that need the rule `single`.
     """
     rng = seeds.python()
     rare = [task for task in tasks if str(task.fields["question"]).startswith("Add up")]
@@ -209,7 +209,7 @@ def _dtype() -> torch.dtype:
 
 
 def _corpus(seeds: SeedTree) -> Iterator[str]:
-    """What the tokenizer is trained on: lessons, and what the template says around them."""
+    """What the tokenizer is trained on: examples, and what the template says around them."""
     rng = seeds.python()
     tasks = prompted_tasks("train", 500, seeds.seed)
     for _ in range(1500):
@@ -226,7 +226,7 @@ def _corpus(seeds: SeedTree) -> Iterator[str]:
 
 
 def _kept(folder: Path, progress: Progress) -> _Built | None:
-    """The policy of a folder of the cache; None where there is none, or it is broken."""
+    """The policy of a folder of the cache; None if there is none, or it is broken."""
     if not folder.is_dir():
         return None
     try:
@@ -281,7 +281,7 @@ def _prune(newest: Path) -> None:
 def _lock(path: Path, progress: Progress) -> Generator[bool]:
     """Held by one process at a time, gone with it. Gives False where nothing can be locked.
 
-    Its empty file stays: were it removed, one process could wait for a file that others lock anew.
+    Its empty file stays: were it removed, one process could wait for a file that others lock again.
     """
     try:
         import fcntl

@@ -41,7 +41,7 @@ SUM_SHARE = 0.4
 """Share of tasks that ask for a sum of 1..n; the others have two operands and + - or *."""
 
 MOST_TASKS = 1000
-"""So many different problems there are in every split, with room to draw them."""
+"""Number of different problems in every split, with room to draw them."""
 
 LONG = 4
 """Digits from which on a number is rounded unless the prompt forbids it."""

@@ -7,7 +7,7 @@ is None, which earns nothing; that is safer than a guess that a policy can learn
 Which words around a number leave it the number it is, and which change it or take it back, is the
 second half: `5 apples` is 5; `5 million`, `5!`, `5 alternatively six` and `not 5` are not. The
 words are those of English, a closed list for each kind: what changes a value only where it stands
-right after the number (`5 squared`, but `5 litres to drink`), what never stands beside a committed
+right after the number (`5 squared`, but `5 litres to drink`), what never occurs with a committed
 answer (negations, alternatives, doubts, further numbers in words).
 """
 

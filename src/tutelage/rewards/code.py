@@ -167,7 +167,7 @@ class _Grader:
 
 
 async def _again(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """What came of it, tried once more where the interpreter ended: the system may have killed it
+    """The result, tried once more where the interpreter ended: the system may have killed it
     for memory that others took, and a test that it was killed in says nothing of the code."""
     found = await work()
     return await work() if found.error == "died" else found

@@ -1,4 +1,4 @@
-"""`@reward`: a function that says what an attempt earned, and the door its result passes.
+"""`@reward`: a function that says what an attempt earned, and the check of its result.
 
 Parameters are filled by name: from the task's fields, and `prediction` (the final text),
 `trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before

@@ -60,7 +60,7 @@ _EQUAL = RewardLocation("tutelage.rewards.symbolic", "equal")
 
 
 def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -> bool | None:
-    """Whether two expressions are equal, asked of sympy; None when time or memory ran out.
+    """Whether two expressions are equal, decided by sympy; None when time or memory ran out.
 
     Raises `GraderError` when the helper cannot be started.
     """

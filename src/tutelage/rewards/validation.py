@@ -3,7 +3,7 @@
 A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
 texts from the tasks (the gold answer; nothing; one answer for all; several answers at once; the
 question; a program instead of an answer) and says whether they must earn the full reward of 1 or
-must not. The reward runs through the same door as in training. `negative_probes.py` has the texts
+must not. The reward runs through the same check as in training. `negative_probes.py` has the texts
 that must not; `cli/validate.py` shows the result.
 """
 
@@ -161,7 +161,7 @@ async def validate_reward(
     *,
     on_trial: Callable[[Task, str], None] | None = None,
 ) -> list[Probe]:
-    """All probes of a reward on tasks; `on_trial` hears of each text before it is graded.
+    """All probes of a reward on tasks; `on_trial` receives each text before it is graded.
 
     Raises `RewardError` for a parameter that the tasks cannot fill, `DataError` when a task has no
     gold answer.

@@ -43,7 +43,7 @@ MOST = 8
 """Workers at once."""
 PATIENCE = 0.25
 """Seconds that an attempt waits for a worker before another one is started. While one loads a
-reward none is, and then the wait begins anew: one that imports much takes seconds and 200 MB."""
+reward none is, and then the wait begins again: one that imports much takes seconds and 200 MB."""
 START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
 _ORPHAN_SECONDS = 2.0
@@ -155,7 +155,7 @@ class _RewardProcess:
         """Rewards that it has loaded before."""
 
     def load(self, job: _Job) -> None:
-        """Hand over what to grade, and wait until the reward is loaded. Raises `ImportError`,
+        """Send what to grade, and wait until the reward is loaded. Raises `ImportError`,
         and OSError or EOFError where the worker ended."""
         now = (os.getcwd(), dict(os.environ), list(sys.path))
         self._pipe.send((job.said, None if now == self._told else now))
@@ -233,7 +233,7 @@ class RewardProcesses:
         task_id: str,
         timeout: float | None,
     ) -> _Graded:
-        """The same for who waits in a thread. Raises `RewardTimeoutError`, `GraderError` when the
+        """The same for a caller in a thread. Raises `RewardTimeoutError`, `GraderError` when the
         worker died twice, and `ImportError` where it
         cannot load the reward."""
         return self._run(_Job(place, arguments, name, task_id), timeout)

@@ -33,10 +33,10 @@ class Grader:
     timeout: float | None
     """Of `reward`, in seconds."""
     _under_way: dict[str, float] = field(default_factory=dict[str, float], init=False)
-    """When the rewards under way were asked for, by attempt."""
+    """When the running rewards were requested, by attempt."""
 
     def busy_for(self) -> float:
-        """Seconds that the longest reward under way has taken so far."""
+        """Seconds that the longest running reward has taken so far."""
         return perf_counter() - min(self._under_way.values(), default=perf_counter())
 
     async def grade(

@@ -105,7 +105,7 @@ class RolloutManager:
     ) -> Runner:
         """A runner of rollouts that play here, `n_runners` at once, in the stage's event loop.
 
-        `sources` are engines by resource name. `resources` and `remote` stand for the stage's own
+        `sources` are engines by resource name. `resources` and `remote` replace the manager's own
         where they are given. `on_traces` takes the spans that agents send to the gateway by
         themselves.
         """
@@ -164,7 +164,7 @@ class RolloutManager:
 
 
 def _tokenizers(sources: Mapping[str, PolicySource], resources: NamedResources) -> dict[str, Any]:
-    """The policy's tokenizer, under every name that stands for it."""
+    """The policy's tokenizer, under every name that means it."""
     main = next(iter(sources.values()), None)
     if main is None:
         return {}

@@ -1,8 +1,8 @@
 """Where the models of an attempt come from, and the record of what it asked them.
 
 `EngineModelProvider` samples from an engine of this event loop, for the built-in agents.
-`GatewayModelProvider` binds all the LLMs of a run behind one door an attempt, for agents that ask
-over HTTP or by themselves: the policy is sampled by an engine that lives in the gateway's event
+`GatewayModelProvider` binds all the LLMs of a run behind one session an attempt, for agents that
+ask over HTTP or by themselves: the policy is sampled by an engine that lives in the gateway's event
 loop; a frozen LLM by a second one over the weights from before training; every other one is a
 client of its server. `runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
 """
@@ -41,7 +41,7 @@ class _AttemptModels:
     failure: EngineError | None = None
     """The latest failure of an engine in this attempt, which an agent may have swallowed."""
     lost: EngineError | None = None
-    """The same while no answer has followed it. A prompt that is too long is none of these: the
+    """The same while no answer has followed it. A prompt that is too long does not count: the
     engine is there."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class GatewayModelProvider(ModelProvider):
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """Open a door for an attempt."""
+        """Open a session for an attempt."""
         attempt = _GatewayAttempt(self)
         for place, (name, source) in enumerate(self.sources.items()):
             # The first one draws as the only one would; the others from streams of their own.
@@ -172,7 +172,7 @@ class GatewayModelProvider(ModelProvider):
 
 
 class _GatewayAttempt(_AttemptModels):
-    """An attempt's door, and what its requests came to over all its models."""
+    """An attempt's session, and the usage of its requests over all its models."""
 
     def __init__(self, models: GatewayModelProvider) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class _GatewayAttempt(_AttemptModels):
         """Numbers the calls in the order of their start."""
 
     def bind(self, rollout_id: str, attempt_id: str) -> None:
-        """Open the door, and bind the LLMs to it."""
+        """Open the session, and bind the LLMs to it."""
         models = self._models
         main = models.roles.main or next(iter(self.clients))
         others: dict[str, ChatClient] = {}
@@ -208,7 +208,7 @@ class _GatewayAttempt(_AttemptModels):
         self.resources = {**models.tokenizers, **bound}
 
     async def close(self) -> list[Call]:
-        """Shut the door, and collect what came through it, in the order of time."""
+        """Close the session, and collect what came through it, in the order of time."""
         work = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         return await asyncio.wrap_future(work)
 

@@ -98,7 +98,7 @@ class RunnerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What came of playing an attempt."""
+    """The result of one attempt."""
 
     value: Any = None
     failure: Failure | None = None

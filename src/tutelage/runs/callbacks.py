@@ -26,7 +26,7 @@ class Callback:
         """A phase begins, such as `reinforcement learning`."""
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
-        """So many steps of the phase are done; `metrics` are the last one's."""
+        """A step of the phase is done; `metrics` are the last one's."""
 
     def on_round_end(self, found: Round) -> None:
         """A round of a prompt search has ended: its prompt, rewards and candidates."""
@@ -39,7 +39,7 @@ class Callback:
 
 
 def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
-    """What tells callbacks of each rollout; None where there are none."""
+    """What notifies callbacks of each rollout; None if there are none."""
 
     def told(rollout: Rollout) -> None:
         for callback in callbacks:

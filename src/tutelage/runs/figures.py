@@ -1,4 +1,4 @@
-"""What every run tells of itself in the same words, whatever it trains: figures and tables.
+"""The figures of every run in the same words, whatever it trains: figures and tables.
 
 A kind makes `Figures` of the small files of a run (`RunFiles`); `evaluate/compared.py` adds the
 scores that the store has, and compares. Nothing is played and nothing raises for what is missing:
@@ -131,7 +131,7 @@ class RunFiles:
 
 
 def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
-    """The JSON object of a file; empty where there is none, with a remark on what is damaged."""
+    """The JSON object of a file; empty if there is none, with a remark on what is damaged."""
     if not path.is_file():
         return {}
     said: list[str] = [] if remarks is None else remarks

@@ -1,8 +1,8 @@
 """What a run was begun with, by content: its configuration, and the files and code that it means.
 
 `fingerprint.json` in a run folder keeps the content of `config.json` and a mark of each source: an
-agent, a reward, tools, files of tasks, a model. Who starts a run in the same folder, or goes on
-with one, learns what has changed since. `lifecycle.py` compares.
+agent, a reward, tools, files of tasks, a model. Who starts a run in the same folder, or continues
+one, learns what has changed since. `lifecycle.py` compares.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _kept(folder: RunFolder) -> JSON:
         remarks[0] if remarks else "it has no fingerprint.json, which says what it was begun with"
     )
     raise RunError(
-        f"the run in {str(folder.path)!r} cannot be gone on with: {told}. Runs of earlier versions "
-        "are begun anew: choose another --output"
+        f"the run in {str(folder.path)!r} cannot be continued: {told}. Runs of earlier versions "
+        "are begun again: choose another --output"
     )
 
 

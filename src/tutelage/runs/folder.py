@@ -129,7 +129,7 @@ def check_vacant(path: Path) -> None:
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
         if held := files.folder_content(path):
             there = (path / "config.json").is_file()
-            way = f", or go on with what is there: {resume_command(path)}" if there else ""
+            way = f", or continue what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"
             raise RunError(
                 f"the output folder {str(path)!r} is not empty{what}; choose another --output{way}"
@@ -175,7 +175,7 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
 def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
     """A path for a new run: recipe, date, and a number where that is taken.
 
-    With `claim` the folder is made, so that nobody who asks in the same second gets it too.
+    With `claim` the folder is made, so that no other process gets it too.
     """
     base = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base if i == 0 else f"{base}-{i}" for i in range(1000))
@@ -243,9 +243,9 @@ def disk_error(path: Path, error: OSError) -> RunError:
     """What to say when a file of a run cannot be written."""
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "What was acknowledged is safe. "
-    way = "start again" if run is None else f"go on with: {resume_command(run)}"
+    way = "start again" if run is None else f"continue with: {resume_command(run)}"
     barred = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS)
-    mend = "Mend that" if barred else "Free some space"
+    mend = "Fix that" if barred else "Free some space"
     return RunError(
         f"cannot write {str(path)!r}: {error.strerror or error}. {kept}{mend} and {way}"
     )

@@ -2,7 +2,7 @@
 
 A configuration is text and can be stored; these are objects and cannot. `trainer/trainer.py`
 collects them, `weights/inputs.py` and `weights/context.py` use them; what of them can be written
-down lies in the run folder (`agent.json`, `tasks/`), so that a run that is gone on with is the same
+down lies in the run folder (`agent.json`, `tasks/`), so that a run that is continued is the same
 run.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tutelage.rollouts.manager import RolloutManager
 
 AGENT_REWARD = "agent"
-"""Stands for the reward in the configuration where the agent returns it."""
+"""Marks the reward in the configuration where the agent returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JobInputs:
     reward: RewardFunction | None
     """Grades what returns no reward of its own."""
     policies: Mapping[str, Policy]
-    """Policies handed over as objects, by name."""
+    """Policies passed as objects, by name."""
     on_rollout: Callable[[Rollout], None] | None = None
 
     @property
@@ -101,11 +101,11 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
 
 
 def check_python(folder: RunFolder) -> None:
-    """Refuse to go on with a Python agent's run without the agent. Raises `RunError`."""
+    """Refuse to continue a Python agent's run without the agent. Raises `RunError`."""
     path = folder.agent
     if path.is_file():
         name = json.loads(path.read_text()).get("agent")
         raise RunError(
             f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
-            f"program has: go on with it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
+            f"program has: continue it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
         )

@@ -32,7 +32,7 @@ FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What the store, the loggers and the collector are told of a run."""
+    """What the store, the loggers and the collector know of a run."""
 
     recipe: str
     algorithm: str
@@ -92,12 +92,12 @@ class RunKind(Protocol):
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """What `tutelage compare` tells of a run, as far as its files do."""
+        """What `tutelage compare` shows of a run, as far as its files do."""
         return Figures(trained=cls.name, algorithm=cls.name)
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...] | None:
-        """The tools that a run's agent is told of; None where only the record of its calls says
+        """The tools that a run's agent is given; None where only the record of its calls says
         that. Runs no code that the configuration names."""
         return None
 
@@ -115,7 +115,7 @@ class RunKind(Protocol):
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the run works with beside its keys: files that they name, code, tasks. Its
-        names are for people. A run is gone on with where they are as they were."""
+        names are for people. A run is continued where they are as they were."""
         return settings_sources(_told(self.head.settings), folder)
 
     def extends(self, folder: RunFolder) -> bool:
@@ -142,7 +142,7 @@ class RunKind(Protocol):
     @property
     @abstractmethod
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         ...
 
     def begin(self, folder: RunFolder) -> None:
@@ -241,6 +241,6 @@ def name_of(folder: RunFolder) -> str:
     if not isinstance(name, str):
         raise RunError(
             f"the run in {str(folder.path)!r} is of an earlier format, which names no kind of run "
-            "in config.json and is not read any more; begin it anew"
+            "in config.json and is not read any more; begin it again"
         )
     return name

@@ -1,10 +1,10 @@
-"""The life of a run, whatever its kind: begun, stopped, gone on with, ended.
+"""The life of a run, whatever its kind: begun, stopped, continued, ended.
 
     start ─▶ lock ─▶ prepare ─▶ config.json ─▶ open store, loggers, collector ─▶ phases
                                                                                     │
     result.json, status, report ◀──────────── result("finished" | "stopped" | "failed")
 
-`start` begins a run in an empty folder, or goes on with the same one; `resume` goes on with what a
+`start` begins a run in an empty folder, or continues the same one; `resume` continues what a
 folder has. A run that has finished gives its result again. What is done in between is the kind's
 (`kinds.py`); `Run` is what its phases are given.
 """
@@ -63,7 +63,7 @@ class Run:
     sent: Listener | None = None
     """Takes what a collector is to get as well; `writer` hands on to it by itself."""
     failed: bool = False
-    """Whether the work came to its end and what it was for did not succeed."""
+    """Whether the work finished and what it was for did not succeed."""
     result: JSON = field(default_factory=dict[str, Any])
     """What stands in `result.json`, once the work has ended."""
 
@@ -103,8 +103,8 @@ def resume(
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Go on with the run of a folder from where its last process left off. `asked` has what no file
-    has.
+    """Continue the run of a folder from where its last process left off. `asked` has the settings
+    that no file has.
 
     Raises `RunError` where what the run works with has changed, unless `allow_changes`.
     """
@@ -114,7 +114,7 @@ def resume(
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run what is asked for; coroutines among its phases play in this event loop.
 
-    The folder is new, empty, or holds the same run, which is gone on with. Raises `RunError` for
+    The folder is new, empty, or holds the same run, which is continued. Raises `RunError` for
     one that holds another run, and what the kind raises for what it cannot do.
     """
     if folder.config.is_file():
@@ -172,7 +172,7 @@ async def _go_on(
     allow_changes: bool,
     same_result: bool = False,
 ) -> JSON:
-    """Go on with a run. With `same_result` one that has finished has to be of the same sources."""
+    """Continue a run. With `same_result` one that has finished has to be of the same sources."""
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
     with locked(folder):
@@ -223,7 +223,7 @@ def _check_sources(
     if not allow_changes:
         raise RunError(
             f"the run in {place!r} was begun with other sources: {told}; put that back, choose "
-            f"another --output, or go on with the change: {resume_command(folder.path)} "
+            f"another --output, or continue the change: {resume_command(folder.path)} "
             "--allow-changes (in Python: the key allow_changes)"
         )
     progress.note(f"Warning: the run goes on although {told}")
@@ -275,7 +275,7 @@ def opened(
 
 @contextmanager
 def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
-    """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
+    """Sends rollouts to a collector when it is requested; see `tracing/export.py`."""
     if head.collector is None:
         yield None
         return
@@ -323,7 +323,7 @@ async def _work(asked: RunKind, folder: RunFolder, progress: Progress, *, new: b
 
 @contextmanager
 def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
-    """Writes down how work ended, in the folder and in the store: `result` tells of each way."""
+    """Writes down how work ended, in the folder and in the store: `result` describes each way."""
     try:
         yield
     except KeyboardInterrupt:

@@ -204,7 +204,7 @@ class _MLflowLogger:
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
-                f"MLflow at {uri!r} cannot be used: {error}; mend MLFLOW_TRACKING_URI, or leave "
+                f"MLflow at {uri!r} cannot be used: {error}; fix MLFLOW_TRACKING_URI, or leave "
                 "'mlflow' out of trainer.logger"
             ) from error
         self._next = 1 + max((int(m.step) for m in seen), default=-1)
@@ -239,7 +239,7 @@ class _MLflowLogger:
         )
 
     def close(self) -> None:
-        """Mark the run as ended; a resume goes on with it."""
+        """Mark the run as ended; a resume continues it."""
         self._client.set_terminated(self._run)
 
 

@@ -1,7 +1,7 @@
-"""What a training of a Python agent came to: `TrainingResult`, and `DevReport` of a preflight.
+"""The result of training a Python agent: `TrainingResult`, and `DevReport` of a preflight.
 
-Both are read from what the run recorded, never from memory alone, so that a run that was gone on
-with reports the same as one that was not. `trainer/trainer.py` makes them.
+Both are read from what the run recorded, never from memory alone, so that a run that was continued
+reports the same as one that was not. `trainer/trainer.py` makes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command that goes on with a run, worded once, so that it works where it is typed.
+"""The command that resumes a run, in one place, so that it works where it is typed.
 
 Every message that names it takes it from here: of an error, of a stop, of a page on the console.
 """
@@ -17,7 +17,7 @@ _NAME = "tutelage"
 
 def command_name() -> str:
     """How this command is typed: its name where that is what the shell finds, else the path by
-    which it was called, or `python -m tutelage`. Another program is told of the name."""
+    which it was called, or `python -m tutelage`. Another program is named as such."""
     called = sys.argv[0] if sys.argv else ""
     if Path(called).parts[-2:] == (_NAME, "__main__.py"):
         return f"{shlex.quote(sys.orig_argv[0])} -m {_NAME}"
@@ -34,10 +34,10 @@ def command_name() -> str:
 
 
 def resume_command(run: Path) -> str:
-    """What goes on with the run in this folder."""
+    """What continues the run in this folder."""
     return f"{command_name()} resume {shlex.quote(str(run))}"
 
 
 def resume_hint(run: Path) -> str:
     """The sentence that names it, after a stop or an error."""
-    return f"Go on with: {resume_command(run)}"
+    return f"Continue with: {resume_command(run)}"

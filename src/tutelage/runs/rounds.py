@@ -56,7 +56,7 @@ class Round:
 
     @property
     def average(self) -> float | None:
-        """The mean reward; None where there is none to tell."""
+        """The mean reward; None if there is none."""
         if too_many_lost(len(self.rewards), self.rollouts):
             return None
         return sum(self.rewards) / len(self.rewards)
@@ -70,7 +70,8 @@ class Round:
 
 
 class Observer:
-    """Hears of a search, and drops it: override what you need. Every method returns at once."""
+    """Receives the events of a search, and drops them: override what you need. Every method returns
+    at once."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """`done` of `total` rollouts of a batch have ended; `spent` is what came before it."""

@@ -25,7 +25,7 @@ Handler = Callable[[int, FrameType | None], Any]
 HANGUP: int | None = getattr(signal, "SIGHUP", None)
 """When a terminal goes away; None on a system that has no such signal."""
 ENDING: tuple[int, ...] = (signal.SIGTERM,) if HANGUP is None else (signal.SIGTERM, HANGUP)
-"""The signals that ask to end beside Ctrl-C, which Python hears by itself."""
+"""The signals that ask to end beside Ctrl-C, which Python handles by itself."""
 
 
 class StopRequested(KeyboardInterrupt):
@@ -73,7 +73,7 @@ def handle_signals() -> None:
 def graceful_exit() -> Generator[None]:
     """Let what runs inside save before SIGTERM or SIGHUP end this process as they would have.
 
-    For code that others call: a signal that the program hears itself stays the program's.
+    For code that others call: a signal that the program handles itself stays the program's.
     """
     before = {n: _hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
     asked: StopRequested | None = None
@@ -92,7 +92,7 @@ def graceful_exit() -> Generator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Generator[None]:
-    """Let what runs inside end before a signal that asks to end is heard.
+    """Let what runs inside end before a signal that asks to end is handled.
 
     For short work that must not be cut in its middle, such as the opening and closing of a
     database. Where it raises, that ends the process anyhow.

@@ -23,7 +23,7 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     if address is None:
         raise RunError(
             f"the run {folder.name!r} has no store, so it ended before its first rollout. "
-            f"Go on with it: {resume_command(folder.path)}"
+            f"Continue it: {resume_command(folder.path)}"
         )
     with open_store(address, create=False) as store:
         ids = [run.id for run in store.runs()]

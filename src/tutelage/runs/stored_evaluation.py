@@ -1,7 +1,7 @@
 """Evaluations as result files hold them: written, read back, and put into words, in one place.
 
 Under a name such as `after_sampled` a result has `success_after_sampled` and `reward_after_sampled`
-(null where there is none to tell), each with its `..._interval`, and `judged_after_sampled`, which
+(null if there is none), each with its `..._interval`, and `judged_after_sampled`, which
 says how many of how many rollouts were judged, what was lost and what failed.
 `statistics/outcome.py` decides what there is to tell; everything that shows a run reads it here.
 """
@@ -85,7 +85,7 @@ class StoredEvaluation(BaseModel):
 
     @property
     def withheld(self) -> bool:
-        """Whether so many rollouts were lost that no rate and no mean is told."""
+        """Whether too many rollouts were lost to report a rate or a mean."""
         if self.rollouts is None or self.judged is None:
             return False
         return too_many_lost(self.judged, self.rollouts)
@@ -112,7 +112,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 
 
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
-    """The evaluation of that name; None where the result has none. Raises nothing for its sake."""
+    """The evaluation of that name; None where the result has none. Missing parts raise nothing."""
     counts = result.get(f"judged_{name}")
     found = evaluation_of_record(
         {
@@ -127,7 +127,7 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
 
 
 def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
-    """What `Evaluation.record()` tells. Raises nothing for its sake."""
+    """What `Evaluation.record()` tells. Missing parts raise nothing."""
     return StoredEvaluation.model_validate(dict(record))
 
 
@@ -196,7 +196,7 @@ class Quantity:
     interval: Callable[[StoredEvaluation], Interval | None]
 
     def of(self, found: StoredEvaluation | None) -> float | None:
-        """The value, None where there is none to tell."""
+        """The value, None if there is none."""
         return None if found is None or found.withheld else self.value(found)
 
     def has(self, found: StoredEvaluation | None) -> bool:

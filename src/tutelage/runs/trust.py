@@ -1,11 +1,11 @@
 """Whose code a run folder names, and whether it may be run.
 
 The configuration of a run can name code: tools, a reward or an agent in a file, a command that
-serves tools. A run folder may come from anybody, so verbs that go on with a run, ask it or evaluate
+serves tools. A run folder may come from any user, so verbs that continue a run, ask it or evaluate
 it run such code only for a run that was begun on this machine by this user (`remember`), or with
 `--trust`. What is remembered is a fingerprint outside of the run folder, of the configuration and
 of the places of the files that it names: another configuration, or the same one elsewhere, is
-another run. The code itself may change, as one's own does.
+another run. The code itself may change, as your own does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tutelage.tools.registry import MCP_PREFIXES
 
 
 def _is_code(reference: str) -> bool:
-    """Whether a name stands for code that is not part of this package."""
+    """Whether a name means code that is not part of this package."""
     return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
 
 
@@ -49,7 +49,7 @@ def remember(folder: RunFolder) -> None:
 
 
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
-    """Raise `ConfigError` when `code`, named by a run of somebody else, would be run."""
+    """Raise `ConfigError` when `code`, named by a run of another user, would be run."""
     named = [reference for reference in code if _is_code(reference)]
     if trust or not named or _mark(folder).is_file():
         return

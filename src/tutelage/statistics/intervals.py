@@ -17,7 +17,7 @@ import numpy as np
 
 Z95 = 1.959963984540054
 FEW = 50
-"""Below so many tasks the sign test decides, where a bootstrap is too sure."""
+"""Below this number of tasks the sign test decides, where a bootstrap is too sure."""
 LEVEL = 0.05
 
 
@@ -131,7 +131,7 @@ def paired_bootstrap(
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p-value of wins against losses at odds of 1:1; ties stand aside.
+    """Two-sided exact p-value of wins against losses at odds of 1:1; ties are left out.
 
     Sound for the fewest tasks, where a bootstrap is too sure. 1 when there are only ties.
     """

@@ -2,7 +2,7 @@
 
 It owns the tables and the road from `types.py` records to rows and back; nothing else in the
 package writes SQL. The way in is `open_store`; a training loop puts its rollouts through a
-`StoreWriter`. Read `schema.py` for the tables, `store.py` for what can be asked of them.
+`StoreWriter`. Read `schema.py` for the tables, `store.py` for what can be queried.
 """
 
 from __future__ import annotations

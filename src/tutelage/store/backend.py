@@ -31,7 +31,7 @@ class Backend:
     lock: Callable[[Connection, Sequence[str]], None]
     """Wait, at the start of a transaction, until nobody else writes to these runs."""
     explained: Callable[[str], AbstractContextManager[None]]
-    """Turns failures that a person can mend into `StoreError`; takes what was being done."""
+    """Turns failures that a person can fix into `StoreError`; takes what was being done."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -68,7 +68,7 @@ def has_tables(conn: Connection, where: str) -> bool:
 
 
 def prepare(conn: Connection, where: str) -> None:
-    """Make the tables where there are none, inside the write transaction that `conn` is in."""
+    """Make the tables if there are none, inside the write transaction that `conn` is in."""
     if not has_tables(conn, where):
         metadata.create_all(conn)
         conn.execute(insert(schema_version).values(version=FORMAT))

@@ -161,7 +161,7 @@ def _continues(before: Sequence[Message], now: Sequence[Message]) -> bool:
 
 
 def _same(sampled: Message, repeated: Message) -> bool:
-    """Equal, or the same tool calls by id: some clients write the arguments anew."""
+    """Equal, or the same tool calls by id: some clients write the arguments again."""
     if sampled == repeated:
         return True
     ids = [call.id for call in sampled.tool_calls]

@@ -50,7 +50,7 @@ class _AttemptRows:
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """One rollout: its head, what it came to so far, its task and its attempts."""
+    """One rollout: its head, its result so far, its task and its attempts."""
 
     head: Row
     summary: Row

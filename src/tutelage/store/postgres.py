@@ -94,7 +94,7 @@ def lock(conn: Connection, run_ids: Sequence[str]) -> None:
 
 @contextmanager
 def explained(where: str, doing: str) -> Generator[None]:
-    """Turn the failures of PostgreSQL that a person can mend into `StoreError`."""
+    """Turn the failures of PostgreSQL that a person can fix into `StoreError`."""
     try:
         yield
     except DBAPIError as error:

@@ -1,8 +1,8 @@
-"""What can be asked of a store: runs, rollouts and what training made of them, read from snapshots.
+"""The queries of a store: runs, rollouts and what training made of them, read from snapshots.
 
 Whole records hold every token; sums, grades and failures are answered from the small columns, so
 that a run of a hundred thousand rollouts is summed, sorted or counted in moments. `fetch.py` reads
-whole records, `records.py` has what else is given back, `store.py` is what can be put.
+whole records, `records.py` has the other results, `store.py` is what can be put.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ResourceRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """What a rollout came to, by the attempt that counts."""
+    """The result of a rollout, by the attempt that counts."""
 
     status: RolloutStatus
     reward: float | None
@@ -92,7 +92,7 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """A rollout without its conversation: where it stands, and what came of it."""
+    """A rollout without its conversation: its place in the run, and its result."""
 
     id: str
     task: str
@@ -149,7 +149,7 @@ class TrainingRow:
     where the row was not scored or no correction is on: 1 for each."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """One number for each trained token; None where there are none."""
+        """One number for each trained token; None if there are none."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -159,7 +159,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a run's rollouts came to; `tests` of them were on test tasks. Tokens are those of
+    """Totals of a run's rollouts; `tests` of them were on test tasks. Tokens are those of
     policies sampled here: what a remote server counted stands in the run's result."""
 
     rollouts: int

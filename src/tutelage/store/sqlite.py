@@ -72,7 +72,7 @@ def database_path(url: URL) -> Path:
 
 @contextmanager
 def explained(path: Path, doing: str) -> Generator[None]:
-    """Turn the failures of SQLite that a person can mend into `StoreError`."""
+    """Turn the failures of SQLite that a person can fix into `StoreError`."""
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:

@@ -75,8 +75,8 @@ class ExactText(TypeDecorator[str]):
 def dump_json(value: Any, where: str) -> str:
     """JSON text of `value`; `where` names it in errors. Key order is kept.
 
-    Integers may have any size and floats come back bit for bit. Tuples become arrays, records of
-    ours objects without the fields that are None or empty by default and are so here. Raises
+    Integers may have any size and floats come back bit for bit. Tuples become arrays, our own
+    records objects without the fields that are None or empty by default and are so here. Raises
     `StoreError` for NaN, infinity, keys that are no strings, and types that JSON has no word for.
     """
     try:
@@ -100,7 +100,7 @@ def _plain(value: Any, path: _Path) -> Any:
             return value
         raise StoreError(
             f"{_shown(path)} is {value!r}, and JSON holds finite numbers only: leave the key out, "
-            "or mend what computes it"
+            "or fix what computes it"
         )
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
@@ -145,7 +145,7 @@ def finite(value: float, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise StoreError(f"{where} is {value!r}, not a finite number: mend what computes it")
+        raise StoreError(f"{where} is {value!r}, not a finite number: fix what computes it")
     return number + 0.0  # SQLite keeps no sign on zero: drop it before records are compared
 
 

@@ -21,7 +21,7 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import Rollout
 
 Listener = Callable[[Sequence[Rollout] | Sequence[SpanRecord]], None]
-"""Hears of everything that is submitted, and must return at once."""
+"""Receives everything that is submitted, and must return at once."""
 
 
 _Lot = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
@@ -68,7 +68,7 @@ class StoreWriter:
         self.close()
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Hand over rollouts, in order; waits while the queue is full.
+        """Submit rollouts, in order; waits while the queue is full.
 
         Raises `StoreError` when an earlier batch could not be stored, or after `close`.
         """
@@ -77,14 +77,14 @@ class StoreWriter:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Hand over spans of a run's rollouts, as `submit` does; their rollouts may come later."""
+        """Submit spans of a run's rollouts, as `submit` does; their rollouts may come later."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Hand over what a training step made of rollouts, as `submit` does."""
+        """Submit what a training step made of rollouts, as `submit` does."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 

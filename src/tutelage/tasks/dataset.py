@@ -93,8 +93,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
-        """Read tasks that a run wrote down, which need no question: an agent of one's own may do
-        without. Raises `DataError`."""
+        """Read tasks that a run wrote down, which need no question: a custom agent needs
+        none. Raises `DataError`."""
         rows = [(row.place, make_task(row, input_required=False)) for row in read_rows(path)]
         return cls._of(_unique(rows), str(path))
 

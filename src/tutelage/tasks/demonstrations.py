@@ -39,7 +39,7 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A conversation that ends with the assistant, and the tools that it was told of."""
+    """A conversation that ends with the assistant, and the tools that it was given."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -148,7 +148,7 @@ class _Said(BaseModel):
         return self
 
     def read(self) -> Message:
-        """The same as one of ours."""
+        """The same as a built-in one."""
         calls = [
             ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
             for i, call in enumerate(self.tool_calls or ())

@@ -2,7 +2,7 @@
 
 Success on tasks that were trained on is not success on held-out tasks. Two tasks are the same when
 their input and the fields that the reward reads are, whatever their ids; where anything may be
-read (an agent of one's own, an environment, a reward that takes the task) when all their fields
+read (a custom agent, an environment, a reward that takes the task) when all their fields
 are. Compared is canonical JSON: keys in order, text in Unicode's composed form with single spaces,
 numbers as their text, since a CSV file has no others. Every kind of run counts here (weights,
 supervised, prompts, planner, `eval`), and every title that would say "held-out" asks

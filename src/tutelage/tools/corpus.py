@@ -86,7 +86,7 @@ def check(path: str | Path) -> None:
     except sqlite3.Error as error:
         raise ConfigError(f"the search index {str(path)!r} cannot be read: {error}") from error
     if found != _APPLICATION_ID:
-        raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files anew")
+        raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files again")
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:

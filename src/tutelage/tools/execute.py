@@ -115,7 +115,7 @@ async def _held_back(
 
 async def _ended_within(task: asyncio.Future[Any], seconds: float | None) -> bool:
     """Wait for a task; whether it ended in time. One that did not is cancelled, and so is every
-    one when who waits is."""
+    one when the caller is."""
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:

@@ -1,9 +1,9 @@
 """Registries of what a user may add to: advantage estimators, policy losses, agent types.
 
 A configuration names one of them by its registered name, or as `FILE.py:name` in a file of the
-user's. A registry says where each of ours is and imports it when it is asked for, so that a name
-costs nothing. A file is read when a configuration is resolved and again when its run begins, both
-before any model loads; what it held then is used to the end. The registries are in
+user's. A registry says where each built-in one is and imports it when it is asked for, so that a
+name costs nothing. A file is read when a configuration is resolved and again when its run begins,
+both before any model loads; what it held then is used to the end. The registries are in
 `algorithms/extensions.py` and `agents/builtin.py`, what a configuration reads of an entry in
 `weights/config/extensions.py`.
 """
@@ -27,7 +27,8 @@ Entry = TypeVar("Entry")
 
 
 class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
-    """The entries of one configuration key: a mapping of ours by name, and those of files."""
+    """The entries of one configuration key: a mapping of built-in ones by name, and those of
+    files."""
 
     def __init__(
         self,
@@ -37,7 +38,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         planned: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`places` has `module:attribute` by name, `planned` why nothing is behind a name yet.
-        `accept` makes an entry of what a file holds, and raises `ConfigError` for what is none."""
+        `accept` makes an entry of what a file holds, and raises `ConfigError` if it is not
+        valid."""
         self.key, self.planned = key, planned
         self._places, self._accept = places, accept
         self._loaded: dict[str, Entry] = {}
@@ -98,15 +100,15 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             raise ConfigError(f"{self.key} {name!r} failed{raised_by(function, error)}") from error
 
     def known(self, name: str) -> Entry | None:
-        """What `load` gives, None for a name that stands for nothing."""
+        """What `load` gives, None for an unknown name."""
         return None if self.problem(name) else self.load(name)
 
     def problem(self, name: str) -> tuple[str, str] | None:
-        """What is wrong with a name that stands for nothing, and the way out; None for others."""
+        """What is wrong with an unknown name, and the way out; None for others."""
         if name in self._places or is_file_reference(name):
             return None
         listed = ", ".join(self)
         if name in self.planned:
             return self.planned[name], f"Built: {listed}. Use {self.key}={next(iter(self))}."
         near = hint(name, self, "Did you mean {!r}? ")
-        return "there is none of this name", f"{near}Use one of {listed}, or FILE.py:name."
+        return "no extension has this name", f"{near}Use one of {listed}, or FILE.py:name."

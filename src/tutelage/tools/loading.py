@@ -45,7 +45,7 @@ def is_file_reference(reference: str) -> bool:
 
 
 def shown_name(reference: str) -> str:
-    """The name in `FILE.py:name`, for people; any other name as it is."""
+    """The name in `FILE.py:name`, to show; any other name as it is."""
     return reference.rpartition(":")[2] if is_file_reference(reference) else reference
 
 

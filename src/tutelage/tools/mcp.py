@@ -261,7 +261,7 @@ def _plain(error: BaseException) -> BaseException:
 
 
 def _signature(schema: JSON) -> Signature:
-    """Arguments by a JSON schema that somebody else wrote."""
+    """Arguments by a JSON schema that another program wrote."""
     # An empty registry: a schema must not make this program fetch what it refers to.
     checker: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
 

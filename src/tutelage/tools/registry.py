@@ -1,6 +1,6 @@
 """Names to tools: what `--tools calculator,my_tools.py:search` means.
 
-Built-in tools have plain names; `mcp:COMMAND` stands for all tools of an MCP server (`mcp.py`);
+Built-in tools have plain names; `mcp:COMMAND` means all tools of an MCP server (`mcp.py`);
 anything else is `FILE.py:name` (see `loading.py`). A plain function found there becomes a tool as
 if it were decorated; a class is an environment and brings all its tools. Some built-in tools are
 made from options (`options.py`), which is when they find out whether they can work here.

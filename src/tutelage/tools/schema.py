@@ -2,7 +2,7 @@
 
 Pydantic makes the schema and checks the arguments, in strict mode: what the model writes either
 fits the schema it was shown or is answered with an error, and is never converted in silence.
-Descriptions come from a Google-style docstring. `tool.py` next door wraps the result in a `Tool`.
+Descriptions come from a Google-style docstring. `tool.py` wraps the result in a `Tool`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tracing: what happened in a rollout as OpenTelemetry spans, for people and for joins.
+"""Tracing: what happened in a rollout as OpenTelemetry spans, to read and to join.
 
 The spans of a rollout are computed from its record (`rollout.py`); user code and frameworks add
 live ones (`live.py`), other programs send theirs (`ingest.py`); together they are one tree

@@ -137,7 +137,7 @@ class OtlpExporter:
             return self._idle() and not self._down
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is queued within so many seconds, then end. May be called twice."""
+        """Send what is queued within `seconds`, then end. May be called twice."""
         with self._changed:
             self._closing = True
             self._deadline = min(self._deadline, time.monotonic() + seconds)

@@ -96,7 +96,7 @@ class _AttemptProcessor(SpanProcessor):
         span.set_attributes(
             {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
         )
-        # It may end in another context or thread, and what is handed over then is a copy.
+        # It may end in another context or thread, and what is passed then is a copy.
         self._owners[_span_key(span)] = found
         found.began(span)
 
@@ -151,7 +151,7 @@ def emit_evaluation(
 ) -> None:
     """Note a score on the current span, as the event `gen_ai.evaluation.result`.
 
-    `response_id` names the one call that it judges. This is for people: what trains is the reward
+    `response_id` names the one call that it judges. It is for reading: what trains is the reward
     that the rollout returns. Outside of any span of a rollout it becomes a span of its own.
     """
     attributes: dict[str, Any] = {names.EVALUATION_NAME: name, names.SCORE: float(value)}

@@ -1,6 +1,6 @@
 """A span as a plain record: what the store keeps, the exporter sends and the tree is made of.
 
-It has what OTLP has of a span but links. Nothing here needs the OpenTelemetry packages, so the
+It has all of an OTLP span but links. Nothing here needs the OpenTelemetry packages, so the
 store and the command line stay light. `rollout.py` makes records from a rollout, `live.py` from
 spans that user code opened, `otlp.py` from what other programs send.
 """

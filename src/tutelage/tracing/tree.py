@@ -2,11 +2,11 @@
 
 The record's own spans (`rollout.py`) and those that came from user code or other programs meet
 here. A span whose parent is in the set stands under it; any other span of an attempt stands under
-the attempt's root, so nothing is an orphan. A client that traced a call of ours has the same
-`gen_ai.response.id`, or none and a span around the time of the call: there our span takes the place
-of its span, and the call shows once. So does a run of an agent: of a framework's `invoke_agent` and
-ours one stays. A span with an event that names a call by that id stands around the call, which then
-has what the event says.
+the attempt's root, so nothing is an orphan. A client that traced a call of this package has the
+same `gen_ai.response.id`, or none and a span around the time of the call: there our span takes the
+place of its span, and the call shows once. So does a run of an agent: of a framework's
+`invoke_agent` and ours one stays. A span with an event that names a call by that id stands around
+the call, which then has the values of the event.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
 
 
 def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:
-    """Add `extra` to `spans`; returns who stands in for whom, by identifier.
+    """Add `extra` to `spans`; returns replacements by identifier.
 
-    Of two spans of one call, ours stays: under the other's parent, with what the other knew more.
+    Of two spans of one call, that of this package is kept: under the other's parent, with what the
+    other knew more.
     """
     calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
     timed = [spans[span_id] for span_id in calls.values()]
@@ -147,7 +148,7 @@ def _one_span_an_agent_run(
     extra: Sequence[SpanRecord],
     placed: bool,
 ) -> None:
-    """Leave out spans of ours for agents whose runs others have traced, or whose calls are `placed`
+    """Leave out our own spans for agents whose runs others have traced, or whose calls are `placed`
     elsewhere.
 
     One agent below ours that has no other is our root; of several our root is the workflow.

@@ -73,7 +73,7 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
 
 
 def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None where there are none. `warm` is the
+    """Clients of the LLMs that other servers serve; None if there are none. `warm` is the
     temperature of the run.
 
     Raises `ConfigError` where one is trained of whose samples nobody would know the probability.

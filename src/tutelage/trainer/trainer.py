@@ -137,10 +137,10 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Train `agent` and return what came of it; its rollouts play in this event loop.
+        """Train `agent` and return its result; its rollouts play in this event loop.
 
         In a folder that holds the same run, unfinished, it goes on from the latest checkpoint.
-        Cancelling ends the run, which can be gone on with. Raises `ConfigError` and other
+        Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
         if not isinstance(self.algorithm, RL):
@@ -175,7 +175,7 @@ class Trainer:
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
         """`train` for code without an event loop. Ctrl-C, SIGTERM and SIGHUP end it, and it can be
-        gone on with; after the latter two the process ends."""
+        continued; after the latter two the process ends."""
         return _blocking(lambda: self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
@@ -203,7 +203,7 @@ class Trainer:
     # ------------------------------------------------------------ what they share
 
     def _tasks(self, train: Tasks | None, val: Tasks | None) -> _Splits:
-        """Training, validation and test tasks; `train` and `val` stand for the trainer's own."""
+        """Training, validation and test tasks; `train` and `val` replace the trainer's own."""
         train = self.train_dataset if train is None else train
         val = self.val_dataset if val is None else val
         return tasks_of(train, "train"), tasks_of(val, "val"), tasks_of(self.test_dataset, "test")
@@ -325,7 +325,7 @@ class Trainer:
         if train is not None:
             flags |= {f"data.{s}_files": [str(run.tasks(s))] for s in ("train", "val", "test")}
             flags["agent.reward_name"] = graded
-        if shown and self._policies:  # a policy that is handed over has its skills already
+        if shown and self._policies:  # a policy that is passed has its skills already
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
         if "trainer.control" not in _canonical_names(algorithm.keys):
@@ -361,7 +361,7 @@ def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Rewar
 
 
 def _canonical_names(keys: Mapping[str, Any]) -> set[str]:
-    """The canonical names of keys; what is none is refused later, with all other findings."""
+    """The canonical names of keys; unknown names are refused later, with all other findings."""
     known: set[str] = set()
     for key, value in keys.items():
         with suppress(ConfigIssue):

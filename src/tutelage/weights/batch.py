@@ -166,7 +166,7 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
     """Rows and rewards of a step's rollouts, of the calls that train `policy`.
 
     A rollout in which only another trained policy spoke is no sample of this one and does not
-    count; one in which no policy came to speak counts for each. Raises `FailureBudgetError` when
+    count; one in which no policy was called counts for each. Raises `FailureBudgetError` when
     infrastructure lost too many, or nothing was sampled.
     """
     judged = [r for r in rollouts if r.reward is not None]
@@ -232,7 +232,7 @@ def _overlong(rollout: Rollout, config: RunConfig) -> float:
 
 
 def _takes_part(rollout: Rollout, policy: str) -> bool:
-    """Whether a rollout without a row is one of this policy's all the same."""
+    """Whether a rollout without a row is one of this policy's anyway."""
     spoke = {c.policy for c in rollout.last.calls if c.policy is not None}
     return not spoke or policy in spoke
 

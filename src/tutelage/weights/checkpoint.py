@@ -154,7 +154,7 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
 def load_newest(
     folder: RunFolder, note: Callable[[str], None]
 ) -> tuple[TrainingState, dict[str, Any]] | None:
-    """Read the newest checkpoint of a run that is as it was written, None where there is none yet.
+    """Read the newest checkpoint of a run that is as it was written, None if there is none yet.
 
     Newer ones that are damaged are said to `note` and set aside. Raises `RunError` where no
     checkpoint is left.
@@ -178,7 +178,7 @@ def load_newest(
         (path, error), *others = damaged.items()
         whole = "" if not others else f", nor can the {len(others)} before it"
         raise RunError(
-            f"{error}{whole}; put a copy of {str(path)!r} back, or begin anew with another --output"
+            f"{error}{whole}; put a copy of {str(path)!r} back, or start with another --output"
         )
     return None
 

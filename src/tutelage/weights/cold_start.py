@@ -5,7 +5,7 @@ Two parts. Clean demonstrations, until measured greedy success shows that the sk
 sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
 answer instead of calling its tools, so the policy that reinforcement learning receives mostly
 guesses, and has to find out what pays. Each step is a function of seed and step number. `phases.py`
-has what all phases share; `sft.py` takes the step from here.
+has the shared parts of all phases; `sft.py` takes the step from here.
 """
 
 from __future__ import annotations

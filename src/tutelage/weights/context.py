@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 EVALUATION_SLOTS = 64
 FROZEN = "frozen "
-"""Stands for the policy as it was before training, among the names of policies."""
+"""Means the policy as it was before training, among the names of policies."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether a stop was asked for."""
 STOP_SECONDS = 5.0
@@ -173,7 +173,7 @@ class TrainingContext:
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
         given = None if self.state.phase == "cold_start" else self.setting.given
-        # A reward that failed has been mended since, where it is a function of ours.
+        # A reward that failed has been fixed since, where it is a function of ours.
         good = given is not None or not any(_ungraded(r) for r in known.values())
         if len(known) == len(ids) and all(i in known for i in ids) and good:
             return self._counted([known[i] for i in ids])
@@ -308,8 +308,8 @@ class TrainingContext:
         self.run.writer.flush()
         raise RewardError(
             f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
-            f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
-            f"go on with: {resume_command(self.run.folder.path)} --allow-changes"
+            f"rollouts, the first of them {broken[0].id}, and all are kept. Fix the reward, and "
+            f"continue with: {resume_command(self.run.folder.path)} --allow-changes"
         )
 
     async def _unless_stuck(

@@ -95,7 +95,7 @@ class TrainingInputs:
         return [t.spec for t in self.tools.values()]
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
-        """The agent at a temperature; without tools it is told of none and gets no results."""
+        """The agent at a temperature; without tools it is given none and gets no results."""
         config = self.config
         return AGENTS.find(config.agent.agent_type)(
             self.tools if with_tools else {},
@@ -179,8 +179,8 @@ def prepare_rl(
     told = template_tools(config.agent.agent_type, tools) if named else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
-            "model.lora makes adapters for a model that the run loads, and this one was handed "
-            "over as an object; name its folder instead, or give an object made by with_lora"
+            "model.lora makes adapters for a model that the run loads, and this one was passed "
+            "as an object; name its folder instead, or give an object made by with_lora"
         )
     policy = _handed(given, policy_folder)
     if policy is None:
@@ -237,7 +237,7 @@ def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:
 def _placed(
     config: RunConfig, tools: Mapping[str, Tool], policy: Policy
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
-    """The tools that the policy is told of, and the policy where it is trained."""
+    """The tools that the policy is given, and the policy where it is trained."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose_compute(config, policy.count())
     if choice.device != policy.device:
@@ -258,7 +258,7 @@ def _overlap(
 
 
 def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
-    """The further policies: as handed over, from the folder that their LLM names, or copies."""
+    """The further policies: as passed, from the folder that their LLM names, or copies."""
     out: dict[str, Policy] = {}
     for resource, name in given.roles.policies.items():
         if name == POLICY or name in out:

@@ -1,4 +1,4 @@
-"""Trainings of weights as functions: start one, go on with one, or try one out.
+"""Trainings of weights as functions: start one, continue one, or try one out.
 
 The command line and `Trainer` are thin callers of `train`, `resume` and `dry_run`. What kinds of
 run they are stands in `kinds.py`, what such a run does in `training.py`.
@@ -49,7 +49,7 @@ def resume(
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Go on with a run from its last complete checkpoint, with `allow_changes` although its agent,
+    """Continue a run from its last complete checkpoint, with `allow_changes` although its agent,
     reward, tools, model or tasks have changed."""
     name_of(folder)  # which says so where there is no run
     asked = training(Resolved.from_json(folder.config.read_text()), given)

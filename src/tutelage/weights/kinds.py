@@ -108,7 +108,7 @@ class WeightTraining(RunKind):
         return json.loads(self.resolved.to_json())
 
     def difference(self, folder: RunFolder) -> str | None:
-        """The keys that differ; a run is gone on with where `trainer.resume_mode` allows, and
+        """The keys that differ; a run is continued where `trainer.resume_mode` allows, and
         longer where its end is raised."""
         from tutelage.weights.paths import asks_for_more, changed_keys
 
@@ -154,7 +154,7 @@ class WeightTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         config = self.resolved.config
         trainer = config.trainer
         return RunHeader(
@@ -245,7 +245,7 @@ class WeightTraining(RunKind):
 @register
 @dataclass
 class SupervisedTraining(WeightTraining):
-    """Learning from demonstrations of the user's own, tested on tasks where there are some."""
+    """Learning from demonstrations of the user's own, tested on tasks if there are any."""
 
     name: ClassVar[str] = SUPERVISED
 
@@ -292,7 +292,7 @@ def _base(files: RunFiles) -> str:
     if model.get("path"):
         return str(model["path"])
     handed = files.agent and not files.section("sft").get("max_steps")
-    return "handed over in Python" if handed else f"embedded {model.get('size', '')}".strip()
+    return "passed in Python" if handed else f"embedded {model.get('size', '')}".strip()
 
 
 def _base_mark(files: RunFiles) -> str | None:

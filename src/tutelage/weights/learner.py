@@ -126,7 +126,7 @@ class Learner:
                 continue
             if name not in state_dict:
                 raise RunError(
-                    f"the checkpoint has no {name}, which this configuration trains with; go on "
+                    f"the checkpoint has no {name}, which this configuration trains with; continue "
                     "with the configuration that wrote it, or start a new run"
                 )
             part.load_state_dict(state_dict[name])

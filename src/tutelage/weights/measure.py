@@ -2,7 +2,7 @@
 
 A phase of measurement plays the test tasks, sampled and greedy, with samples that do not depend on
 the other tasks; a glance within a phase plays validation tasks, faster. `statistics/outcome.py`
-sums up; `phases.py` has what all phases share.
+sums up; `phases.py` has the shared parts of all phases.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _check_model(key: str, path: str) -> None:
 def find_checkpoint(path: Path) -> Path:
     """The checkpoint that a path means: itself, or the last one of training in a run's folder.
 
-    Raises `RunError` where there is none.
+    Raises `RunError` if there is none.
     """
     if (path / checkpoint.SUMS).is_file():
         return path
@@ -99,7 +99,7 @@ def interrupted(resolved: Resolved) -> Path | None:
 def check_name_is_new(resolved: Resolved) -> None:
     """Raise `RunError` where a run below `runs/` has the name of this one.
 
-    With `trainer.resume_mode=disable` it begins anew, in a folder of its own.
+    With `trainer.resume_mode=disable` it starts a new run, in a folder of its own.
     """
     trainer = resolved.config.trainer
     name = trainer.experiment_name
@@ -117,11 +117,11 @@ def check_name_is_new(resolved: Resolved) -> None:
         further = (
             f"train its policy further: model.path={folder.policy}"
             if finished
-            else f"go on with it as it is: {resume_command(folder.path)}"
+            else f"continue it as it is: {resume_command(folder.path)}"
         )
         raise RunError(
             f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "
-            f"{str(folder.path)!r}; give another name, {further}, or begin anew beside it: "
+            f"{str(folder.path)!r}; give another name, {further}, or start a new run beside it: "
             "trainer.resume_mode=disable"
         )
 

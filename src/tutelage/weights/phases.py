@@ -80,7 +80,7 @@ def _solved(setting: TrainingInputs, state: TrainingState) -> bool:
 
 
 def restore(ctx: TrainingContext, trained: T) -> T:
-    """Give what a phase trains the state of the checkpoint, when this phase was under way."""
+    """Give what a phase trains the state of the checkpoint, when this phase was running."""
     saved = ctx.kept.pop("optimizer", None)
     if saved is not None and ctx.state.phase_step > 0:
         trained.load_state_dict(saved)

@@ -1,7 +1,7 @@
 """The phase of reinforcement learning: sample, reward, learn, until something ends it.
 
 The step is `loop.py`'s; this is what happens around it: the clock, the metrics, the checkpoints,
-the held-out tasks. `phases.py` has what all phases share.
+the held-out tasks. `phases.py` has the shared parts of all phases.
 
 The control is the same training again with another estimator, to compare with. Reinforcement
 learning is worth what it earns above a simple use of the same rollouts. So the loop runs a second
@@ -109,7 +109,7 @@ def _tell_health(ctx: TrainingContext, steps: Sequence[Mapping[str, float]]) -> 
 
 
 def _learners(ctx: TrainingContext, config: RunConfig) -> MultiPolicyLearner:
-    """The learners, in the state of the checkpoint when the phase was under way."""
+    """The learners, in the state of the checkpoint when the phase was running."""
     setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     own = config.ref.path is None and config.model.path is None
@@ -178,7 +178,7 @@ def run_control(ctx: TrainingContext) -> None:
 
 
 def return_weights(ctx: TrainingContext) -> None:
-    """Put the trained weights back into the objects that a caller handed over."""
+    """Put the trained weights back into the objects that a caller passed."""
     if "trained" in ctx.kept:
         trained = ctx.kept.pop("trained")
         _load(ctx, trained[POLICY], trained)

@@ -4,7 +4,8 @@ Token rows come from files (`inputs.py`). A step draws a batch of them in shuffl
 draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
 after any kill as if nothing had been. The step itself is `cold_start.py`'s: mean negative
 log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
-`--test` are played before and after where they are given. `phases.py` has what all phases share.
+`--test` are played before and after where they are given. `phases.py` has the shared parts of all
+phases.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def run_sft(ctx: TrainingContext) -> None:
     setting, state = ctx.setting, ctx.state
     lessons, config = setting.lessons, setting.config
     if lessons is None:
-        raise TypeError("the phase of supervised training needs lessons")
+        raise TypeError("the phase of supervised training needs demonstrations")
     named = setting.policy.named()
     ctx.optimizer = optimizer = restore(
         ctx, make_optimizer(named, config.actor.optim, config.sft.optimizer)

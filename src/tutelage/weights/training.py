@@ -2,8 +2,8 @@
 
 A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
 moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
-bit for bit. `kinds.py` declares the run; it is made ready here: anew, from another run's
-checkpoint, or gone on with.
+bit for bit. `kinds.py` declares the run; it is made ready here: from scratch, from another run's
+checkpoint, or continued.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
     elif kept and asked.resolved.config.model.path is None:
         raise RunError(
             f"{str(first)!r} is missing, which has the policy that the run began with; put it "
-            "back, or begin anew with another --output"
+            "back, or start with another --output"
         )
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
@@ -206,7 +206,7 @@ def _check_start(first: Path) -> None:
     except RunError as error:
         raise RunError(
             f"the policy in {str(first)!r}, with which the run began, cannot be read: {error}; put "
-            "a copy back, or begin anew with another --output"
+            "a copy back, or start with another --output"
         ) from error
 
 
@@ -216,7 +216,7 @@ def _check_phases(state: TrainingState) -> None:
     if unknown := {state.phase, *state.results.get("done", ())} - known:
         raise RunError(
             f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
-            f"(known: {', '.join(sorted(known - {''}))}); begin anew with another --output"
+            f"(known: {', '.join(sorted(known - {''}))}); begin again with another --output"
         )
 
 
@@ -281,7 +281,7 @@ def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     given = setting.given
     source = setting.config.model.path or f"embedded {setting.config.model.size}"
     if given is not None and POLICY in given.policies:
-        source = "handed over in Python"
+        source = "passed in Python"
     return {
         "device": setting.choice.reason,
         "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",

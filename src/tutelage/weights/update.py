@@ -217,7 +217,7 @@ def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list
 
 
 def _every_row_counts(config: RunConfig) -> bool:
-    """Whether rows without any advantage have a gradient all the same."""
+    """Whether rows without any advantage have a gradient anyway."""
     actor = config.actor
     counts = LOSSES.find(actor.policy_loss.loss_mode).zero_advantages
     return actor.entropy_coeff > 0 or actor.use_kl_loss or counts

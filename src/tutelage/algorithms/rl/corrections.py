@@ -1,4 +1,4 @@
-"""Weights that mend the mismatch between the sampler and the trainer.
+"""Weights that correct the mismatch between the sampler and the trainer.
 
 The same weights give slightly different log-probabilities in the engine that sampled (mu) and in
 the trainer (pi_old), so tokens come from a distribution that the loss does not know. The ratio

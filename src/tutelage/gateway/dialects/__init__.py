@@ -1,5 +1,5 @@
 """The APIs that the gateway speaks, each a file: `dialect.py` says what one is, `reading.py` has
-what their requests share.
+the parts their requests share.
 """
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions

@@ -137,7 +137,7 @@ def shown(value: Any) -> str:
 def _readable(text: str) -> str:
     """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
 
-    A model may write what is no JSON, and hears of it as it was.
+    A model may write what is no JSON, and gets it back unchanged.
     """
     try:
         parse_json(text)

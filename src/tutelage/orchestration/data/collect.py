@@ -34,7 +34,7 @@ _UNSERVED: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "tim
 _LOST: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "rate_limited")
 """Errors after which nobody knows what the worker's answer would have been."""
 CHUNK = 64
-"""Executions under way at once."""
+"""Concurrent executions."""
 
 
 _Goal = Callable[[Plan], bool]
@@ -46,7 +46,7 @@ earlier ones fail; and whether a plan does what the instruction asks, None where
 
 @dataclass(frozen=True, slots=True)
 class CollectedInstruction:
-    """What one instruction came to: all its executions, and cheaper workers on the last one."""
+    """The result of one instruction: all its executions, and cheaper workers on the last one."""
 
     executions: tuple[Execution, ...]
     alternatives: tuple[Mapping[str, Any], ...] = ()
@@ -156,7 +156,7 @@ def _check_served(done: Sequence[CollectedInstruction]) -> None:
     if errors:
         raise EngineError(
             f"none of {len(errors)} requests was answered by a worker, the first: "
-            f"{errors[0].message}. Mend that; executions without a worker are not logged"
+            f"{errors[0].message}. Fix that; executions without a worker are not logged"
         )
 
 

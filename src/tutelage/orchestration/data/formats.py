@@ -81,7 +81,7 @@ def _task_type(value: Any, info: ValidationInfo) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """Texts; what is none becomes empty, and so does what is no list."""
+    """Texts; any other value becomes empty, and so does anything but a list."""
     value = parse_nested_json(value)
     if not isinstance(value, list):
         return ()
@@ -120,7 +120,7 @@ class _Asked(FileRecord):
 
 
 class _Graph(FileRecord):
-    """Who waits for whom in a log."""
+    """The dependencies in a log."""
 
     adjacency: _Matrix
 

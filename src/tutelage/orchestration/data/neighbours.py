@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FEATURES = 1 << 16
 UNSEEN = math.e**8
-"""A feature that no known text has weighs as if one text in so many had it."""
+"""A feature that no known text has weighs as if one text of all had it."""
 MOST_WORDS = 400
 BATCH = 256
 

@@ -51,7 +51,7 @@ _OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
 @dataclass(frozen=True, slots=True)
 class OutcomeTable:
-    """What each worker came to on each query."""
+    """The result of each worker on each query."""
 
     ids: tuple[str, ...]
     instructions: tuple[str, ...]
@@ -85,7 +85,7 @@ class OutcomeTable:
     def bounds_QW(self) -> Floats:
         """USD that asking cannot exceed, known before: the prompt's price and the longest answer's.
 
-        Where costs are not those of tokens and prices, the worker's dearest row.
+        Where costs are not those of tokens and prices, the worker's most expensive row.
         """
         price_in_W, price_out_W = _prices(self.workers)
         prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
@@ -139,7 +139,7 @@ class OutcomeTable:
 
 
 class _Query(FileRecord):
-    """One query of a file: what each worker came to on it."""
+    """One query of a file: the result of each worker on it."""
 
     id: AsText | None = None
     text: Annotated[str, Field(min_length=1)] = Field(validation_alias=AliasChoices(*TEXT_KEYS))

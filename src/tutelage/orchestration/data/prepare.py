@@ -1,7 +1,7 @@
 """Execution logs become a training set: what worked, and where it worked for less, the cheaper way.
 
 A label is never what a planner guessed: only executions that succeeded count. Of several that did
-the same instruction the cheapest is kept (then the fastest), and where a log tells of a cheaper
+the same instruction the cheapest is kept (then the fastest), and where a log has a cheaper
 worker that also passed on a node, that worker is the label. Executions whose verifiers were told to
 be wrong (`correct` false) are left out. `formats.py` reads the lines, `planner/fit.py` learns.
 """
@@ -34,7 +34,7 @@ class _Prepared:
 
 
 def _log_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The JSONL files of files and folders, sorted. Raises `DataError` where there is none."""
+    """The JSONL files of files and folders, sorted. Raises `DataError` if there is none."""
     found = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
     if [] in found:
         raise DataError(

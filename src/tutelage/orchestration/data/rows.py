@@ -129,7 +129,7 @@ def without_nulls(row: Any) -> Any:
 
 
 class FileRecord(BaseModel):
-    """One object of a file. What it does not name is left aside, and null says nothing."""
+    """One object of a file. What it does not name is ignored, and null says nothing."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     _said = model_validator(mode="before")(without_nulls)
@@ -193,7 +193,7 @@ def _explained(misfit: ValidationError, where: str = "", known: Iterable[str] = 
 
 
 def remedy_of(found: ErrorDetails) -> str:
-    """What mends a value that pydantic refused."""
+    """What fixes a value that pydantic refused."""
     context = found.get("ctx", {})
     if found["type"] == "value_error":
         return str(context["error"])

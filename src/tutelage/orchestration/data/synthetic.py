@@ -100,7 +100,7 @@ def generate(
 ) -> list[Workflow]:
     """`count` workflows of at most `max_nodes` nodes with different instructions.
 
-    Raises `ConfigError` for a bound below 1, and when the graph has too few tools for so many.
+    Raises `ConfigError` for a bound below 1, and when the graph has too few tools for them.
     """
     if max_nodes < 1:
         raise ConfigError(f"max_nodes is {max_nodes!r}; a workflow has at least one node")

@@ -2,9 +2,9 @@
 
 Every query has a type and a topic, its words come from both, and a difficulty that its topic and
 chance decide; all workers feel the same difficulty, so they fail together, as real ones do. Each
-worker has a strength, and is better at some types than at others; larger ones are stronger, dearer
-and slower. A worker is right when strength + skill - difficulty + noise > 0. `outcomes.py` has the
-table that this fills.
+worker has a strength, and is better at some types than at others; larger ones are stronger, more
+expensive and slower. A worker is right when strength + skill - difficulty + noise > 0.
+`outcomes.py` has the table that this fills.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
 from tutelage.orchestration.plan.dag import Node, Plan
 
 _TEXTS = 3
-"""Descriptions of subtasks that stand for a tool's own."""
+"""Descriptions of subtasks that replace a tool's own."""
 
 
 @dataclass(frozen=True, slots=True)

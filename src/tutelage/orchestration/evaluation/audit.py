@@ -118,7 +118,7 @@ def audit_results(
     """The audit of one preset on executions; `judged` are those whose successes are weighed against
     failing at once, all of them by default.
 
-    Where an execution has no references, the dearest cost and the longest latency of all stand for
+    Where an execution has no references, the highest cost and the longest latency of all replace
     them. Raises `DataError` when there is nothing to audit.
     """
     if not results:
@@ -153,7 +153,7 @@ def audit_policies(
 ) -> RewardAudit:
     """The audit of one preset on executions of the same workflows by several policies.
 
-    The terms are those of the random policy's executions, or of all where there is none, as that is
+    The terms are those of the random policy's executions, or of all if there is none, as that is
     what training begins with.
     """
     everything = [result for results in by_policy.values() for result in results]
@@ -176,7 +176,7 @@ def _earnings(
 ) -> Callable[[ExecutionResult], dict[str, float]]:
     """The terms of a result's reward, against its own references where it has them.
 
-    Else against the dearest cost and the longest latency among these results; 1 where all are 0.
+    Else against the highest cost and the longest latency among these results; 1 where all are 0.
     """
     cost = max(result.total_cost for result in results)
     latency = max(result.total_latency_ms for result in results) / 1000.0

@@ -1,4 +1,4 @@
-"""What rewards measure an execution against: the dearest and the slowest plan by one worker.
+"""What rewards measure an execution against: the most expensive and the slowest plan by one worker.
 
 `rewards.py` has the rewards, `execution/plan_run.py` asks before anything is run.
 """
@@ -18,8 +18,8 @@ def plan_references(
 ) -> References | None:
     """Cost of the most expensive and seconds of the slowest legal single-worker plan.
 
-    Where no worker can do every node, each node takes its own dearest and slowest legal worker.
-    None when nothing costs or takes anything.
+    Where no worker can do every node, each node takes its own most expensive and slowest legal
+    worker. None when nothing costs or takes anything.
     """
     table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
     able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]

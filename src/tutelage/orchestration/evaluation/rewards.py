@@ -20,7 +20,7 @@ Preset = Literal["seed", "seed_seconds", "normalized", "gated"]
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What one execution came to. Cost in USD; latency, along the critical path, in ms."""
+    """The result of one execution. Cost in USD; latency, along the critical path, in ms."""
 
     success: bool
     outputs: Mapping[str, object] = field(default_factory=dict[str, object])

@@ -58,7 +58,7 @@ class Budget:
         return True
 
     def settle(self, bound: float, cost: float) -> None:
-        """Give a reservation back and count what it came to."""
+        """Give a reservation back and count the actual cost."""
         self.open -= 1
         # With nothing open the sum of floats is put right again.
         self.reserved = self.reserved - bound if self.open else 0.0

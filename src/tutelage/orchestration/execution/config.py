@@ -105,7 +105,7 @@ class PoolConfig(Section):
 
 
 class PlanningConfig(PoolConfig):
-    """Who plans, with which tools, for whom."""
+    """Who plans, with which tools, for which workers."""
 
     checkpoint: _WholePath | None = None
     """The planner: a run of train planner, or its file."""

@@ -1,7 +1,7 @@
 """Who executes plans, and by which rules: a pool of workers, its router, its verifiers, settings.
 
-Any number of plans at once share the free places of the workers. `plan_run.py` has one plan under
-way, `loop.py` how it is executed.
+Any number of plans at once share the free places of the workers. `plan_run.py` has one running
+plan, `loop.py` how it is executed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 One line of JSON an event, on the disk of the operating system before the next request goes out.
 A `ExecutionJournal` reads what an earlier process left: nodes that ended are not run again, what
-was spent stays spent, and a request that was under way is counted at its bound, since nobody knows
-what it came to. A last line that was cut off is dropped. Draws are addressed by node and request,
+was spent stays spent, and a request that was running is counted at its bound, since its actual
+cost is unknown. A last line that was cut off is dropped. Draws are addressed by node and request,
 so what is left to do is drawn as it would have been.
 """
 
@@ -31,7 +31,7 @@ Observer = Callable[[Event], None]
 
 
 class ExecutionJournal:
-    """What one execution did so far, in a file that it goes on with. A context manager.
+    """What one execution did so far, in a file that a resume continues. A context manager.
 
     It observes an executor, whose events it appends.
     """
@@ -43,7 +43,7 @@ class ExecutionJournal:
         self.nodes: dict[int, NodeResult] = {}
         """Those that ended."""
         self.steps: dict[int, NodeStep] = {}
-        """Those that began; what was under way is paid for at its bound."""
+        """Those that began; what was running is paid for at its bound."""
         self.elapsed = 0.0
         told = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)
@@ -119,9 +119,9 @@ def _step(row: Mapping[str, Any]) -> NodeStep:
 
 
 def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) -> None:
-    """End a step whose end was never written: the bounds are of what was under way."""
+    """End a step whose end was never written: the bounds are of what was running."""
     if asked is not None:
-        told = WorkerError("cancelled", "the process ended while this was under way")
+        told = WorkerError("cancelled", "the process ended while this was running")
         step.requests += (WorkerAnswer(cost=asked, error=told, estimated=True),)
     if judged is not None:
         told = "the process ended while this was judged"

@@ -1,10 +1,10 @@
 """Execution logs: one line of JSON an execution, in the published fields and ours.
 
 `timestamp, instruction, success, cost, latency_ms, planner_outputs, execution_result` are the
-document's; the rest says which run, pool and router it was, whether it was a mock, and what every
-try came to: node, worker, cost, latency, verdict, log-probability, mask. `alternatives` are further
-workers that were tried on nodes that had succeeded, so that `prepare` can prefer a cheaper one.
-`data/formats.py` reads these lines back.
+document's; the rest says which run, pool and router it was, whether it was a mock, and the result
+of every try: node, worker, cost, latency, verdict, log-probability, mask. `alternatives` are
+further workers that were tried on nodes that had succeeded, so that `prepare` can prefer a cheaper
+one. `data/formats.py` reads these lines back.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Executor(ExecutionContext):
         What `journal` says was done is not done again, and what happens is written there. Raises
         `ConfigError` before anything is spent when a node has no legal worker, or an enforced
         budget buys no first step, `DataError` for a tool that the catalog lacks, and
-        `asyncio.CancelledError` after all requests under way have been ended and written down.
+        `asyncio.CancelledError` after all running requests have been ended and written down.
         """
         run = PlanRun(self, plan, seeds, budget or Budget(), hints or {}, observers, journal)
         run.begin()
@@ -60,7 +60,7 @@ class Executor(ExecutionContext):
 
 
 async def _execute_node(run: PlanRun, index: int) -> NodeResult:
-    """Execute one node; raises only what a user must mend, and cancellation."""
+    """Execute one node; raises only what a user must fix, and cancellation."""
     node = NodeRun(run, index)
     async with node.under_way():
         while state := await node.choices():

@@ -1,4 +1,4 @@
-"""One node under way: what its router sees, what is asked of workers, and what is written down.
+"""One running node: what its router sees, what workers are asked, and what is written down.
 
 Between the router's choice and the reservation nothing waits, so a choice that its mask allowed
 can always be paid. Whatever ends a request early, a timeout, the deadline or a cancellation, its
@@ -272,5 +272,5 @@ class NodeRun:
 
 
 def _given_up(answer: WorkerAnswer) -> bool:
-    """Whether a request ended for no fault of its worker, who may be asked again."""
+    """Whether a request ended for no fault of its worker, which may be asked again."""
     return answer.error is not None and answer.error.kind == "cancelled"

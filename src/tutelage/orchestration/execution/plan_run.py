@@ -1,4 +1,4 @@
-"""One plan under way: what ended, what it cost, who may start, and who is told of it.
+"""One running plan: what ended, what it cost, which nodes may start, and its observers.
 
 A plan that nobody can execute is refused before anything is spent. `loop.py` says in which order
 all this happens, `node_run.py` has one node, `record.py` what comes of both.
@@ -28,7 +28,7 @@ _LOST = "a node that it waits for has no output"
 
 
 class PlanRun:
-    """One plan under way: what ended, what it cost, and who may start."""
+    """One running plan: what ended, what it cost, and which nodes may start."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class PlanRun:
         return NodeResult(node, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
 
     def conclude(self) -> Execution:
-        """What the plan came to."""
+        """The result of the plan."""
         place = self.place
         steps = [self.steps[index] for index in sorted(self.steps)]
         nodes = [self.results.get(k) or self._cancelled(k) for k in range(len(self.plan.nodes))]

@@ -22,7 +22,7 @@ SYSTEM = (
     "part and nothing else."
 )
 NOTHING = "(no output)"
-"""Stands for the output of a node that has none."""
+"""The output of a node that has none."""
 
 
 def _fill(value: object, outputs: Mapping[int, str]) -> object:

@@ -32,7 +32,7 @@ Action = Literal["worker", "accept", "stop"]
 
 @dataclass(slots=True)
 class NodeStep:
-    """One decision at one node, and what came of it so far. Times in seconds from the start."""
+    """One decision at one node, and its result so far. Times in seconds from the start."""
 
     index: int
     """Place in the order of dispatch."""

@@ -52,9 +52,7 @@ class ExecutionRun(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """A system is put together by whoever asks: see `again`."""
-        raise RunError(
-            f"an execution is gone on with by its command: {resume_command(folder.path)}"
-        )
+        raise RunError(f"an execution is continued by its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of its workers and tools; the plan is kept in the folder."""
@@ -70,7 +68,7 @@ class ExecutionRun(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What is told of the run."""
+        """What store, loggers and collector know of the run."""
         return RunHeader(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
@@ -91,5 +89,5 @@ class ExecutionRun(RunKind):
         self._result = self.work(run)
 
     def result(self, status: str) -> JSON | None:
-        """What it came to; one that was stopped has its journal instead."""
+        """Its result; one that was stopped has its journal instead."""
         return self._result if status == FINISHED else None

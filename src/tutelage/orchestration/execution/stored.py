@@ -9,7 +9,7 @@ an agent of its own. What the calls themselves do not say stands around them:
         └── chat {worker}   the calls
 
 A node's span has an event for each decision, with the worker, its cost and verdict, and names the
-call that came of it, which is how `tracing/tree.py` brings that call below the node.
+resulting call, which is how `tracing/tree.py` brings that call below the node.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ class _Exact:
 
 
 class _Regex:
-    """Searches the answer for a pattern. Raises `ConfigError` for one that is none."""
+    """Searches the answer for a pattern. Raises `ConfigError` if it is not a valid regular
+    expression."""
 
     def __init__(self, pattern: str) -> None:
         try:
@@ -123,7 +124,8 @@ class _Schema:
     """The answer is JSON (a fence around it is forgiven) of a JSON schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Raises `ConfigError` for a schema that is none, `MissingExtraError` without the extra."""
+        """Raises `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError`
+        without the extra."""
         try:
             from jsonschema import Draft202012Validator
             from jsonschema.exceptions import SchemaError
@@ -229,7 +231,7 @@ class _Judge:
         return self._cost(len(told.encode("utf-8", "replace")) + OVERHEAD, self._max_tokens)
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`; `cost` is what the verdict came to."""
+        """See `_Verifier`; `cost` is that of the verdict."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
         said = await self._ask(self._messages(work, answer.output), self.bound(work, answer))

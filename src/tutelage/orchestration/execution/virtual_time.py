@@ -26,7 +26,7 @@ class _Jumping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready; see `selectors.BaseSelector`."""
         if timeout is None:
-            # No timer at all: only another thread can go on with this.
+            # No timer at all: only another thread can continue this.
             return super().select(None)
         ready = super().select(0)
         if not ready and timeout > 0:

@@ -90,7 +90,7 @@ _WANTED = {
 
 
 def worker_from(given: object, where: str = "a worker") -> Worker:
-    """One worker from its JSON object. Raises `ConfigError` that says where and what to mend."""
+    """One worker from its JSON object. Raises `ConfigError` that says where and what to fix."""
     if isinstance(given, dict):
         row = cast("Mapping[str, Any]", given)
         where += f" ({row['name']!r})" if "name" in row else ""

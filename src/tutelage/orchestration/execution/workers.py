@@ -1,7 +1,7 @@
 """Workers, what they are asked and what they answer: the words of pools, routers and executor.
 
 A `Worker` is a model that can do some types of subtask, with its prices and its latency. A
-`Subtask` is one subtask as a worker gets it, an `WorkerAnswer` what came of asking once: never an
+`Subtask` is one subtask as a worker gets it, an `WorkerAnswer` the result of asking once: never an
 exception, so that a failure is data with its cost. A `WorkerPool` is where workers really stand:
 simulated, replayed or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
 here. `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the
@@ -26,7 +26,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 
 ANY = "*"
-"""A capability, or a key of `skills`, that stands for every type."""
+"""A capability, or a key of `skills`, that means every type."""
 DEFAULT_SKILL = 0.5
 
 ErrorKind = Literal[
@@ -118,7 +118,7 @@ class Worker:
         return next(known, DEFAULT_SKILL)
 
     def cost(self, tokens_in: float, tokens_out: float) -> float:
-        """USD for so many tokens."""
+        """Cost of a number of tokens, in USD."""
         return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
 
 
@@ -141,7 +141,7 @@ class Subtask:
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
     """The outputs of the nodes that it waits for."""
     key: str = ""
-    """Names the row of a table of recorded outcomes; empty where there is none."""
+    """Names the row of a table of recorded outcomes; empty if there is none."""
     attempt: int = 0
     """Which try at this node it is, from 0."""
     max_tokens: int = 512
@@ -159,7 +159,7 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerError:
-    """Why a worker gave no usable answer; `message` is for people."""
+    """Why a worker gave no usable answer; `message` is readable text."""
 
     kind: ErrorKind
     message: str = ""
@@ -174,7 +174,7 @@ class WorkerError:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What came of asking a worker once. An answer without error is no success yet: see
+    """The result of asking a worker once. An answer without error is no success yet: see
     `verifiers.py`."""
 
     output: str = ""
@@ -211,7 +211,7 @@ class Verification:
     checked: bool = True
     """False where nothing could be compared: the answer was only seen to be there."""
     cost: float = 0.0
-    """USD that the verdict itself came to."""
+    """Cost of the verdict itself, in USD."""
 
 
 @dataclass(frozen=True, slots=True)

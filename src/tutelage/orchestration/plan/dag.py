@@ -1,4 +1,4 @@
-"""A plan: typed subtasks and who waits for whom, as one small immutable value.
+"""A plan: typed subtasks and their dependencies, as one small immutable value.
 
 Edges are never stored twice. A node waits for the nodes whose outputs its arguments name
 (`<node-0>`, several in one argument allowed) and for those listed in `after`, so a plan cannot say

@@ -1,4 +1,4 @@
-"""The planner that is there before anybody trained one: learned once, from synthetic workflows.
+"""The planner that is there before a user trained one: learned once, from synthetic workflows.
 
 `tutelage orchestrate` plans with it until `tutelage train planner` has left another. The first use
 over a catalog trains it in about forty CPU seconds and keeps it in the user's cache directory,

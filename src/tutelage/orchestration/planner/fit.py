@@ -3,7 +3,7 @@
 Adam with clipped gradients, a running average of the weights (what is validated and kept), the
 rate reduced on a plateau and training stopped early by the held-out share; then the weights of the
 search (retrieval prior, consensus, length, edge threshold) are chosen on that share, and with
-`refit` the best planner goes on with everything, the held-out share included, for a few epochs.
+`refit` the best planner trains on everything, the held-out share included, for a few epochs.
 Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on exactly
 as it would have. Texts of one length stand in one batch, and what does not change (features, shared
 words) is made once. `orchestration/job.py` runs it in a folder.

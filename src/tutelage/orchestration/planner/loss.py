@@ -27,7 +27,7 @@ DagLoss = Literal["seed", "notears", "poly", "dagma"]
 IGNORED = -100
 """Target of a position that has none."""
 _SMALL = 16
-"""Graphs of at most so many nodes are scored together."""
+"""Graphs of at most this number of nodes are scored together."""
 
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:

@@ -3,7 +3,7 @@
 `epoch, model_state_dict, optimizer_state_dict, val_loss` are the document's; beside them lie the
 vocabulary of task types and workers, the sizes of the network, the search weights and the memory of
 the retrieval prior, all as tensors and plain data, so that `torch.load(weights_only=True)` reads
-the file. `model.py` has what is stored.
+the file. `model.py` has the stored parts.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[st
 def load_planner(path: str | Path) -> PlannerModel:
     """The planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
 
-    Raises `ModelError` when there is none, or it is none of ours.
+    Raises `ModelError` when there is none, or another program wrote it.
     """
     place = _find(path)
     found = read(place)

@@ -176,8 +176,8 @@ def read_settings(
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
-    """The dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` for a file that is
-    none; whether the keys exist is for `read_settings`."""
+    """The dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` if the file is not
+    valid; whether the keys exist is for `read_settings`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -116,7 +116,7 @@ def _per_type_best(train: OutcomeTable) -> Chooser:
 
 
 def _cascade(train: OutcomeTable) -> Chooser:
-    """A fixed order: the best worker of each of three price classes, cheap to dear."""
+    """A fixed order: the best worker of each of three price classes, cheap to expensive."""
     means_W, costs_W = _means(train), np.nanmean(train.costs_QW, axis=0)
     order = np.argsort(costs_W, kind="stable")
     picked = [part[means_W[part].argmax()] for part in np.array_split(order, 3) if len(part)]

@@ -45,7 +45,7 @@ class DecisionBatch:
     load_DW: Floats
     """Works that each worker has in hand."""
     last_D: Floats
-    """Chance that the last answer is right; 0 where there is none."""
+    """Chance that the last answer is right; 0 if there is none."""
     tries_D: Floats
     max_tries: int
     others_D: Floats

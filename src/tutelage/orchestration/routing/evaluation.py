@@ -1,4 +1,4 @@
-"""The one table in which every way to choose workers stands beside the trained one.
+"""The one table in which every way to choose workers is compared with the trained one.
 
 All run on the same workflows, so differences are paired. Success means right answers, not passed
 ones. Routers that weigh cost are swept over how much a dollar and a second matter, which gives each
@@ -127,7 +127,7 @@ def _row(
 
     All of `workflows` are judged, as outcomes are recorded; `late` is how many of them their
     deadline ended. `cost_per_success` is infinite without one, `gap_to_oracle` the oracle's mean
-    reward less this one's; on the Pareto front no other router (the oracle left aside) has more
+    reward less this one's; on the Pareto front no other router (except the oracle) has more
     success for less cost.
     """
     sides = zip(outcome.reward_B, outcome.success_B, outcome.late_B, strict=True)

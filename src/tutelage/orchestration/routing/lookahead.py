@@ -35,7 +35,7 @@ class WorkflowState:
         self.chance_BN = np.where(self.exists_BN, known.hope_Q[self.query_BN], 1.0)
         """That each node comes right."""
         self.if_pass_BN = np.zeros(shape)
-        """That, should the answer under way pass."""
+        """That, should the running answer pass."""
         self._plan_cost_BN, self._plan_seconds_BN, self._least_BN = self._expected_plan()
 
     def _expected_plan(self) -> tuple[Floats, Floats, Floats]:
@@ -79,7 +79,7 @@ class WorkflowState:
         self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **known: Any
     ) -> DecisionBatch:
         """What is known before these decisions. `failed_DW` are the workers that were rejected at
-        the node, `last_D` that of the last answer, -1 where there is none; `known` are the fields
+        the node, `last_D` that of the last answer, -1 if there is none; `known` are the fields
         that do not follow from the state.
         """
         places, query = np.arange(len(rows)), self.query_BN[rows, node]

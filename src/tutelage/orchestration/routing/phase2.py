@@ -45,7 +45,8 @@ Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
 Record = Callable[[str, int, QueryTable, WorkflowBatch, SimulationResult], None]
-"""Takes workflows that were run: under a label (empty in training), after so many updates."""
+"""Takes workflows that were run: under a label (empty in training), after this number of
+updates."""
 GREEDILY, ROUTED = "phase2/greedy", "phase2/ppo"
 """Labels of test workflows, as the greedy router and as the trained one ran them."""
 TOLD = 200
@@ -255,7 +256,7 @@ class _Phase2Training:
         if state["fingerprint"] != self.fingerprint:
             raise RunError(
                 f"{str(path)!r} is of a run with other outcomes, settings or seed; resume with "
-                "those, or start anew in another folder"
+                "those, or start again in another folder"
             )
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])

@@ -47,7 +47,7 @@ class VerifierRates:
     passes_right: float = 0.95
     """Share of right answers that it passes."""
     passes_wrong: float = 0.1
-    """Share of wrong answers that it passes all the same."""
+    """Share of wrong answers that it passes anyway."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.passes_wrong < self.passes_right <= 1:

@@ -44,7 +44,7 @@ class _RunningWorkflow(WorkflowState):
         super().__init__(known, WorkflowBatch.whole(known, parents_NN), terms)
         self.order = order
         self.reserved: dict[int, float] = {}
-        """Nodes under way and the bound of their cost."""
+        """Running nodes and the bound of their cost."""
         self.lost = False
         """A node was given up, so the workflow cannot succeed: nothing more is spent on it."""
 

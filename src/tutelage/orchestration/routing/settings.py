@@ -18,12 +18,12 @@ from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 Prior = Literal["lookahead", "utility"]
 
 NORMALIZED = RewardWeights(alpha=10.0, beta=5.0, gamma_latency=3.0, shaped_reward=1.0)
-"""Weights where cost and latency are shares of the dearest and slowest single-worker plan.
+"""Weights where cost and latency are shares of the most expensive and slowest single-worker plan.
 
 At the published 0.1 and 0.01 both shares together move the reward by 1 % of success, so every
 router would buy the best worker every time. Here they can take up to 8 of the 10 that success is
-worth: a success always pays, also by the dearest and slowest plan, and a cheap and quick one is
-worth several times as much."""
+worth: a success always pays, also by the most expensive and slowest plan, and a cheap and quick one
+is worth several times as much."""
 
 
 class Phase2Settings(Section):

@@ -8,7 +8,7 @@ order of time, ties by the node's number. The reward of a decision is the change
 the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
 result; success means that every kept answer is right, whatever the verifier said.
 
-`lookahead.py` has what is known of workflows under way; `choosers.py` says who decides.
+`lookahead.py` has the state of running workflows; `choosers.py` says who decides.
 `tests/orchestration` holds this against the executor, action by action. Legend: B workflows, N
 nodes, W workers, D decisions, A actions.
 """
@@ -31,7 +31,7 @@ TRUTHS = 12
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What a batch of workflows came to, with every decision."""
+    """The result of a batch of workflows, with every decision."""
 
     success_B: Bools
     """Every kept answer is right."""
@@ -65,7 +65,7 @@ class SimulationResult:
 
 
 class WorkflowSimulator(WorkflowState):
-    """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
+    """A running batch. `rows` are the workflows that wait for a decision; `step` takes them."""
 
     def __init__(self, board: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(board, flows, terms)
@@ -112,7 +112,7 @@ class WorkflowSimulator(WorkflowState):
         return self._tried_BNW[rows, self.node_B[rows]]
 
     def last(self, rows: Ints) -> Ints:
-        """The worker of the last answer at the node under decision; -1 where there is none."""
+        """The worker of the last answer at the node under decision; -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
     def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
@@ -171,7 +171,7 @@ class WorkflowSimulator(WorkflowState):
         self._success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
     def _give_up(self, rows: Ints, why_B: Bools) -> None:
-        """End workflows. What still runs is counted at its bound: it may be billed all the same."""
+        """End workflows. What still runs is counted at its bound: it may be billed anyway."""
         self._spent_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
         self._over_B[rows] = why_B[rows] = True
@@ -330,7 +330,7 @@ class WorkflowSimulator(WorkflowState):
         )
 
     def outcome(self) -> SimulationResult:
-        """What all came to. Raises `RuntimeError` while one waits for a decision."""
+        """The result of all. Raises `RuntimeError` while one waits for a decision."""
         if not self._over_B.all():
             raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
         return SimulationResult(

@@ -46,10 +46,10 @@ class Scenario:
     budgets: float = 0.5
     """Share of the workflows that have a budget."""
     budget_range: tuple[float, float] = (0.7, 3.0)
-    """A budget is so many times what the worker of median cost would take for all nodes."""
+    """A budget is this multiple of what the worker of median cost would take for all nodes."""
     deadlines: float = 0.5
     deadline_range: tuple[float, float] = (1.2, 4.0)
-    """A deadline is so many times the critical path of the worker of median speed."""
+    """A deadline is this multiple of the critical path of the worker of median speed."""
     shapes: tuple[Shape, ...] = SHAPES
 
     def __post_init__(self) -> None:
@@ -278,8 +278,8 @@ def _single_worker(
 ) -> tuple[Floats, Floats]:
     """Expected USD and critical path of each worker alone, [B, W].
 
-    A node that a worker cannot do is done by whoever is dearest, or slowest, there. Nodes without
-    any legal worker count nothing: they are padding.
+    A node that a worker cannot do is done by whichever is most expensive, or slowest, there. Nodes
+    without any legal worker count nothing: they are padding.
     """
     legal_BNW = known.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
     exists_BN: Bools = np.any(legal_BNW, axis=2)

@@ -1,8 +1,8 @@
 """Pages of the house's look: a template filled with values, every text escaped and made visible.
 
 Templates are named from the package's folder; `page.html.j2` is the frame of all, `parts.html.j2`
-has what they share. Autoescaping is on for all of it; only the drawings, which hold no text from a
-run, pass as markup. A page forbids itself scripts and every request by a content security policy,
+has their shared parts. Autoescaping is on for all of it; only the drawings, which hold no text from
+a run, pass as markup. A page forbids itself scripts and every request by a content security policy,
 so that even a fault in escaping could do nothing.
 """
 

@@ -1,7 +1,7 @@
 """Rates and means on the page: cells with their bars, the headline cards, the tables.
 
 What there is to tell, and where nothing is, `statistics/outcome.py` decided when it was measured
-and `runs/stored_evaluation.py` reads; here it is worded. `view.py` puts it beside the rest.
+and `runs/stored_evaluation.py` reads; here it is formatted. `view.py` puts it beside the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORDS: Mapping[Quantity, Callable[[float], str]] = {SUCCESS: percent, REWARD: sh
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rate or mean: worded, and as CSS percentages for its bar, if it has one."""
+    """One rate or mean: formatted, and as CSS percentages for its bar, if it has one."""
 
     value: str
     range: str = ""

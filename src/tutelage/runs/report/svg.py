@@ -95,7 +95,7 @@ def draw(panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, font: 
 
 
 _Scale = tuple[float, float, Sequence[float], Callable[[float], str]]
-"""The ends of y, its ticks, and how these are worded."""
+"""The ends of y, its ticks, and how these are formatted."""
 
 
 def _scale(panel: Panel) -> _Scale:

@@ -205,7 +205,7 @@ _VERDICTS: Mapping[str, str] = {
     "less": "earned less",
     "same": "earned the same",
 }
-"""What came of a task, in words; the last three are of a graded reward without a success."""
+"""The result of a task, in words; the last three are of a graded reward without a success."""
 _LEARNED = 3
 """Tasks shown that failed before and are solved after."""
 

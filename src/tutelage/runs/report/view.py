@@ -1,4 +1,5 @@
-"""What the page says, as plain values for the template: every number worded, every part optional.
+"""What the page says, as plain values for the template: every number formatted, every part
+optional.
 
 A part whose facts are missing is empty, and the template then leaves a short remark instead. The
 sentences are made from what the run recorded, too; the curves come from `charts.py`; `page.py`
@@ -149,7 +150,7 @@ def _endings(source: ReportSource) -> dict[str, Sequence[Transcript]]:
 
 
 def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
-    """How long each phase took: its name, worded, its share of the whole, its colour."""
+    """How long each phase took: its name, formatted, its share of the whole, its colour."""
     times: object = source.result.get("phases")
     found = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in found.items()}
@@ -166,13 +167,13 @@ def _phase_name(name: str) -> str:
 
 
 def _hue(phase: str, position: int) -> str:
-    """The colour that stands for a phase elsewhere on the page; other phases alternate in grey."""
+    """The colour of a phase elsewhere on the page; other phases alternate in grey."""
     roles = {"cold": "before", "control": "control", "rl": "after"}
     return roles.get(phase.split("_")[0].split("/")[0], ("muted", "faint")[position % 2])
 
 
 def _settings(source: ReportSource) -> list[tuple[str, str, str, str, bool]]:
-    """Key, value, origin and note of each key, and whether somebody set it."""
+    """Key, value, origin and note of each key, and whether it was set."""
     rows = [] if source.config is None else source.config.to_table()
     return [
         (

@@ -1,9 +1,9 @@
 """A sandbox as the rest of the package sees it: run code, get its output, never an exception.
 
 `Sandbox` is one interpreter with its state, for one rollout: it starts when code first runs, and
-after code that ran too long or ended the process it starts anew, which the output says. The process
-that starts interpreters is `server.py`, one for each process of ours, started when first needed.
-What confines them is `confine.py`; the tier is chosen here, by trying.
+after code that ran too long or ended the process it starts again, which the output says. The
+process that starts interpreters is `server.py`, one for each of our processes, started when first
+needed. What confines them is `confine.py`; the tier is chosen here, by trying.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _ServerGoneError(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """What came of one piece of code."""
+    """The result of one piece of code."""
 
     output: str
     """What it printed, with its traceback where it raised."""

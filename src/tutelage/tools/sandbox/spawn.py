@@ -1,6 +1,6 @@
 """The process that starts sandboxes, as this side has it: launched when first asked for, once.
 
-A forked child launches its own, and one that was killed is launched anew. What the process does is
+A forked child launches its own, and one that was killed is launched again. What the process does is
 in `server.py`.
 """
 
@@ -93,7 +93,7 @@ _servers: dict[int, _Server] = {}
 
 
 def running_server(pid: int) -> _Server:
-    """The server of this process (a forked child has its own), started anew if it was killed."""
+    """The server of this process (a forked child has its own), started again if it was killed."""
     with _starting:
         if pid not in _servers or not _servers[pid].alive:
             _servers[pid] = _Server()

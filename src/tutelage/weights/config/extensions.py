@@ -34,7 +34,7 @@ def registered_names() -> dict[str, tuple[str, ...]]:
 
 
 def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
-    """The names that stand for nothing."""
+    """The unknown names."""
     for key, name, registry in _named(config):
         if (wrong := registry.problem(name)) is not None:
             yield ConfigIssue(key, name, *wrong)
@@ -42,7 +42,7 @@ def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
 
 def load_extensions(config: RunConfig) -> None:
     """Read the files that a configuration names an estimator, a loss or an agent type in, as they
-    are now. Raises `ConfigError` for what is none."""
+    are now. Raises `ConfigError` if one is not valid."""
     for _, name, registry in _named(config):
         registry.load(name)
 

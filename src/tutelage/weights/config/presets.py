@@ -2,7 +2,7 @@
 
 This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
 algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
-What a method of the literature stands for (`--algorithm ppo`) is here as well.
+The keys of a method of the literature (`--algorithm ppo`) is here as well.
 """
 
 from __future__ import annotations

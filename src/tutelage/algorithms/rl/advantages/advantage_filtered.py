@@ -6,7 +6,7 @@ The binary filter of CRR, with the group's mean for the value: unlike RAFT it we
 cost, and unlike GRPO it takes nothing away from what did worse.
 
 Source: Wang et al., "Critic Regularized Regression", arXiv 2006.15134 (the binary max filter).
-Denominator: the group's rollouts (mean). A lonely rollout: 0; with `single_member="verl"` its mean
+Denominator: the group's rollouts (mean). A single rollout: 0; with `single_member="verl"` its mean
 is 0. Shapes: N rollouts.
 """
 

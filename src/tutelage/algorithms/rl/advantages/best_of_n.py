@@ -4,7 +4,7 @@
 
 Rollouts that share the best reward all count: taking one of them would be an arbitrary draw. In a
 flat group nothing is better than the rest, so it teaches nothing, as in every other group
-estimator. A lonely rollout gets 0 in both settings of `single_member`.
+estimator. A single rollout gets 0 in both settings of `single_member`.
 
 Source: best-of-n fine-tuning as in RAFT (Dong et al., arXiv 2304.06767), inside the RL loop.
 Denominator: the rollouts of the group, for the maximum. Shapes: N rollouts, G groups.

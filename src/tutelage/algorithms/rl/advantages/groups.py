@@ -1,7 +1,7 @@
 """Statistics inside a group: the rollouts of one task, compared with each other.
 
 All group estimators (`grpo.py`, `rloo.py`, `opo.py`, ...) are built from these few functions, so
-they agree on what a lonely rollout gets. With `single_member="zero"` a group of fewer than two
+they agree on what a single rollout gets. With `single_member="zero"` a group of fewer than two
 members teaches nothing: its advantage is 0, and `group_counts` says how many there were. With
 `"verl"` its mean is taken as 0 and its deviation as 1, as verl does.
 
@@ -78,7 +78,7 @@ def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, which: str) -> Tensor:
 
 
 def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
-    """`R - mean_g` with the (weighted) mean of the group, [N]; a lonely rollout: 0, or R in verl.
+    """`R - mean_g` with the (weighted) mean of the group, [N]; a single rollout: 0, or R in verl.
 
     Rewards are first shifted by the group's least one, so that equal rewards give exactly 0 and
     no rounding error is blown up by a division by a tiny deviation.
@@ -97,7 +97,7 @@ def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
 
 
 def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
-    """Standard deviation (n - 1) of the group of each rollout, [N]; 1 for a lonely rollout."""
+    """Standard deviation (n - 1) of the group of each rollout, [N]; 1 for a single rollout."""
     group_N = groups_of(batch)
     size_N = sizes_N(batch)
     squares_G = sum_G(centred_N.square(), group_N, batch.groups)

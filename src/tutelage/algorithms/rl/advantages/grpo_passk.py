@@ -3,7 +3,7 @@
     A = (R1 - R2) / (std_g + 1e-6) for the best, 0 for the others; two that share the lead get 0
 
 Source: Chen et al., arXiv 2503.19595. Denominator: the rollouts of the group. Without
-`norm_by_std` the division is left out. A lonely rollout: 0, or an error with
+`norm_by_std` the division is left out. A single rollout: 0, or an error with
 `single_member="verl"`. Shapes: N rollouts, G groups.
 """
 

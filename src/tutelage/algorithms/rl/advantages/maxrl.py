@@ -3,7 +3,7 @@
     A = (R - mean_g) / mean_g where mean_g > 0, else 0; rewards in [0, 1]
 
 Source: Tajwar et al., "Maximum Likelihood Reinforcement Learning" (2026). Denominator: the group's
-mean reward. A lonely rollout gets 0 in both settings of `single_member`. Shapes: N rollouts.
+mean reward. A single rollout gets 0 in both settings of `single_member`. Shapes: N rollouts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     A = R - sum_g(len * R) / sum_g(len), len = the rollout's trained tokens
 
 Source: Hao et al., arXiv 2505.23585. Denominator: the group's trained tokens.
-A lonely rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
+A single rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
 """
 
 from __future__ import annotations

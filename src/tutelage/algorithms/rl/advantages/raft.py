@@ -3,8 +3,8 @@
     A = 1 for a success, 0 else
 
 A success is what `successes_B` says, by default a reward of at least 1. With a clipped ratio in the
-loss this is RAFT++, rejection sampling fine-tuning inside the RL loop; nothing tells a dear success
-from a cheap one, nor that a failure was bad.
+loss this is RAFT++, rejection sampling fine-tuning inside the RL loop; nothing tells an expensive
+success from a cheap one, nor that a failure was bad.
 
 Source: Xiong et al., arXiv 2504.11343. Denominator: none here; the loss divides by all rollouts of
 the optimizer batch, failures included, a factor that Adam's step does not see. Shapes: N rollouts.

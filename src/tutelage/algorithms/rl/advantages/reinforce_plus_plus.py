@@ -3,7 +3,7 @@
     G[t] = r[t] + gamma * G[t'], t' the next trained token;  A = whiten(G)
 
 Source: Hu, arXiv 2501.03262. Denominator: the batch's trained tokens (whitening). Returns: G.
-We differ from verl b178a3cd, which zeroes the return of turns before an observation (mended
+We differ from verl b178a3cd, which zeroes the return of turns before an observation (fixed
 upstream by PR 7300): G goes on across observations, and across the rows of a rollout.
 Shapes: N rollouts, L trained tokens of a rollout.
 """

@@ -3,7 +3,7 @@
     A = whiten(R - mean_g)
 
 Source: Hu, arXiv 2501.03262. Denominators: the group's rollouts (mean), the batch's trained tokens
-(whitening). With `single_member="zero"` a lonely rollout is left out of the whitening too, and its
+(whitening). With `single_member="zero"` a single rollout is left out of the whitening too, and its
 advantage is exactly 0. Shapes: N rollouts, L trained tokens of a rollout.
 """
 

@@ -3,7 +3,7 @@
     A = n / (n - 1) * (R - mean_g) = R - mean of the others
 
 Source: Ahmadian et al., arXiv 2402.14740. Denominator: the other rollouts of the group.
-A lonely rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
+A single rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
 
-    All tensors are [B, T]. `clip_ratio` is the default of low and high; what is None, `aggregation`
-    too, is what the mode declares (`LOSSES`). `denominator` is `aggregation_denominator` of the
-    whole optimizer batch: with it the losses of micro-batches add up; without it these rows are the
-    whole batch. What stands where the mask is 0 is not read.
+    All tensors are [B, T]. `clip_ratio` is the default of low and high; a value of None,
+    and an `aggregation` of None, is what the mode declares (`LOSSES`). `denominator` is
+    `aggregation_denominator` of the whole optimizer batch: with it the losses of micro-batches add
+    up; without it these rows are the whole batch. What stands where the mask is 0 is not read.
 
     Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss,
     no gradient) and `scale` (of `seq-mean-token-sum-norm`, where no denominator is given). Options

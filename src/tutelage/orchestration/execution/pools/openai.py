@@ -1,7 +1,7 @@
 """Real workers: any OpenAI-compatible server, one HTTP request a try.
 
 Keys come from the environment and go only to the endpoint of the worker that names their variable.
-The cost is what the server's own usage comes to at the worker's prices; where it reports none, or
+The cost is that of the server's own usage at the worker's prices; where it reports none, or
 the connection broke after the request was sent, the cost is the bound and says so. Every failure is
 a typed answer: busy servers can be asked again, a truncated or empty answer cannot. Retries are the
 executor's; this pool sends once.
@@ -177,7 +177,7 @@ _BY_STATUS: Mapping[int, ErrorKind] = {
 
 
 def _error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
-    """What an error means, and whether the request may be billed all the same."""
+    """What an error means, and whether the request may be billed anyway."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
     if isinstance(error, RemoteError):

@@ -1,8 +1,9 @@
 """Replayed workers: real outcomes from a table, looked up instead of asked for.
 
-A node whose `key` is a row of the table gets what each worker really came to on that query; a node
-without one gets a row of its type, drawn by its place in the workflow. Nothing is generated, so
-outputs only name the row, and every answer is stamped as a mock. `data/outcomes.py` reads tables.
+A node whose `key` is a row of the table gets the recorded result of each worker on that query; a
+node without one gets a row of its type, drawn by its place in the workflow. Nothing is generated,
+so outputs only name the row, and every answer is stamped as a mock. `data/outcomes.py` reads
+tables.
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ class ReplayPool:
 
 
 def replayed_answer(table: OutcomeTable, row: int, column: int) -> str:
-    """What stands for an answer: the row, the worker, and whether it was right."""
+    """The stored form of an answer: the row, the worker, and whether it was right."""
     told = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
     return f"[replayed {table.ids[row]} by {table.workers[column].name}: {told}]"
 
 
 def _means(values_QW: np.ndarray, known_QW: np.ndarray) -> np.ndarray:
-    """By worker, over the queries it was asked; 0 where there are none."""
+    """By worker, over the queries it was asked; 0 if there are none."""
     count_W = known_QW.sum(axis=0)
     sum_W = np.where(known_QW, values_QW, 0.0).sum(axis=0)
     return np.where(count_W > 0, sum_W / np.maximum(1, count_W), 0.0)
