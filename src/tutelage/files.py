@@ -44,11 +44,11 @@ def folder_content(folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return "it is a file"
-    found = sorted(entry.name for entry in folder.iterdir())
-    if not found:
+    names = sorted(entry.name for entry in folder.iterdir())
+    if not names:
         return None
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"it holds {', '.join(map(repr, found[:_SHOWN]))}{more}"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"it holds {', '.join(map(repr, names[:_SHOWN]))}{more}"
 
 
 def check_new(path: Path, content: bytes | Path, other: str) -> None:

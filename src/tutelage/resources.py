@@ -62,22 +62,22 @@ class LLM:
     """Inside a rollout in this process: the same model without HTTP; see `chat`."""
 
     def __post_init__(self) -> None:
-        said = [w for w in ("trainable", "frozen") if getattr(self, w)]
-        said += ["endpoint"] if self.endpoint is not None and self.client is None else []
-        if "frozen" in said and len(said) > 1:
+        lines = [w for w in ("trainable", "frozen") if getattr(self, w)]
+        lines += ["endpoint"] if self.endpoint is not None and self.client is None else []
+        if "frozen" in lines and len(lines) > 1:
             raise ConfigError(
-                f"LLM {self.name!r} is given {' and '.join(said)}; leave one of them out"
+                f"LLM {self.name!r} is given {' and '.join(lines)}; leave one of them out"
             )
 
     def sampling(self, default: Sampling) -> Sampling:
         """`default` with what this resource says of its own."""
-        said = {
+        fields = {
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
             "stop": self.stop or None,
         }
-        return replace(default, **{k: v for k, v in said.items() if v is not None})
+        return replace(default, **{k: v for k, v in fields.items() if v is not None})
 
     async def chat(
         self,
@@ -123,8 +123,8 @@ class PromptTemplate:
     @property
     def placeholders(self) -> tuple[str, ...]:
         """Names of the placeholders, each once, in order."""
-        found = (m.group("name") for m in _PLACEHOLDER.finditer(self.template))
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+        items = (m.group("name") for m in _PLACEHOLDER.finditer(self.template))
+        return tuple(dict.fromkeys(name for name in items if name is not None))
 
     def format(self, **values: Any) -> str:
         """The text with every placeholder replaced, in one pass: values are never read again.
@@ -174,15 +174,15 @@ class NamedResources(Mapping[str, Any]):
 
     def __init__(self, resources: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Raises `ConfigError` for a name that is no identifier or one of the agent's own words."""
-        given = {**(resources or {}), **named}
-        for name in given:
+        values = {**(resources or {}), **named}
+        for name in values:
             if not isinstance(cast("Any", name), str) or not name.isidentifier():
                 raise ConfigError(f"resource name {name!r} must be an identifier, such as 'main'")
             if name in RESERVED:
                 raise ConfigError(
                     f"a resource cannot be named {name!r}: agents get their {name} under that name"
                 )
-        self._items: dict[str, Any] = given
+        self._items: dict[str, Any] = values
 
     def __getitem__(self, name: str) -> Any:
         return self._items[name]

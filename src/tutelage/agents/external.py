@@ -149,10 +149,10 @@ class ExternalAgent(Agent):
                 f"the last line of {self.name}'s output must be an object with 'answer' or "
                 f"'reward', not {last!r:.200}"
             )
-        said = cast("dict[str, Any]", value)
-        if said.get("answer") is not None:
-            session.answer = str(said["answer"])
-        return said["reward"] if said.get("reward") is not None else session.answer
+        fields = cast("dict[str, Any]", value)
+        if fields.get("answer") is not None:
+            session.answer = str(fields["answer"])
+        return fields["reward"] if fields.get("reward") is not None else session.answer
 
 
 async def _start(
@@ -239,8 +239,8 @@ def _check_command(command: Sequence[str], cwd: Path | None) -> None:
         raise ConfigError(f"the agent's folder {str(cwd)!r} does not exist")
     program = command[0]
     if os.sep in program:
-        found = (cwd or Path()).joinpath(program).exists()
+        known = (cwd or Path()).joinpath(program).exists()
     else:
-        found = shutil.which(program) is not None
-    if not found:
+        known = shutil.which(program) is not None
+    if not known:
         raise ConfigError(f"the agent's program {program!r} cannot be found; give its full path")

@@ -44,8 +44,8 @@ class AgentFunction:
         self.isolation: Isolation = isolation
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
         functools.update_wrapper(self, fn, updated=())
-        given = ((MODEL, model), (TOKENIZER, tokenizer))
-        self._own = {name: value for name, value in given if value is not None}
+        values = ((MODEL, model), (TOKENIZER, tokenizer))
+        self._own = {name: value for name, value in values if value is not None}
         _check_roles(self.name, model, tokenizer)
         positional, required, optional = 0, list[str](), list[str]()
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
@@ -90,13 +90,13 @@ class AgentFunction:
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when a parameter has no resource of its name."""
-        given = {*names, MODEL, TOKENIZER, "rollout", "resources"}
+        words = {*names, MODEL, TOKENIZER, "rollout", "resources"}
         for name in self.required:
-            if name in given or name == PROMPT:
+            if name in words or name == PROMPT:
                 continue
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, and there is no resource of that name"
-                + (hint(name, given) or ".")
+                + (hint(name, words) or ".")
                 + f" Give one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 
@@ -166,8 +166,8 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
     if not isinstance(agent, AgentFunction):
         return True
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
-    given = {MODEL, TOKENIZER, "rollout", "resources", "main", *llms}
-    return bool(given & {*agent.required, *agent.optional})
+    names = {MODEL, TOKENIZER, "rollout", "resources", "main", *llms}
+    return bool(names & {*agent.required, *agent.optional})
 
 
 def _check_roles(name: str, model: LLM | None, tokenizer: LLM | None) -> None:

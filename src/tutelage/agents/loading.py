@@ -54,14 +54,14 @@ def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
 
 
 def _only(names: Mapping[str, Any], file: str) -> Agent:
-    found = _agents(names)
-    if len(found) != 1:
-        known = f"several agents, {', '.join(found)}" if found else "no agent"
+    values = _agents(names)
+    if len(values) != 1:
+        known = f"several agents, {', '.join(values)}" if values else "no agent"
         raise ConfigError(
             f"{file} has {known}; decorate one function with @rollout, or name one: "
-            f"{file}:{next(iter(found), 'name')}"
+            f"{file}:{next(iter(values), 'name')}"
         )
-    return as_agent(next(iter(found.values())))
+    return as_agent(next(iter(values.values())))
 
 
 def _agents(names: Mapping[str, Any]) -> dict[str, Any]:

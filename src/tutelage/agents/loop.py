@@ -134,8 +134,8 @@ class LoopAgent(Agent, ABC):
 
 def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:
     """Whether the turn calls a terminal tool."""
-    found = (tools.get(call.name) for call in turn.calls)
-    return any(tool is not None and tool.terminal for tool in found)
+    items = (tools.get(call.name) for call in turn.calls)
+    return any(tool is not None and tool.terminal for tool in items)
 
 
 async def _run(turn: Turn, tools: Mapping[str, Tool], session: RolloutSession) -> list[ToolResult]:

@@ -99,14 +99,14 @@ class ReactAgent(LoopAgent):
             if label == "action input":
                 errors.append("'Action Input:' without 'Action:' before it")
                 continue
-            given = ""
+            message = ""
             if at < len(steps) and steps[at].label == "action input":
-                given = steps[at].text
+                message = steps[at].text
                 at += 1
             if not text:
                 errors.append("'Action:' names no tool")
                 continue
-            arguments = _as_arguments(given, self.tools.get(text))
+            arguments = _as_arguments(message, self.tools.get(text))
             calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
         return Turn(calls=tuple(calls), errors=tuple(errors))
 
@@ -121,20 +121,20 @@ class ReactAgent(LoopAgent):
 
 def _described(tool: Tool) -> str:
     parameters = tool.parameters.get("properties", {})
-    told: list[str] = []
+    lines: list[str] = []
     for name, schema in parameters.items():
         about = schema.get("description")
-        told.append(f"{name} ({about.rstrip('.')})" if about else str(name))
+        lines.append(f"{name} ({about.rstrip('.')})" if about else str(name))
     first = tool.description.partition("\n")[0]
-    return f"- {tool.name}: {first} Arguments: {'; '.join(told) if told else 'none'}."
+    return f"- {tool.name}: {first} Arguments: {'; '.join(lines) if lines else 'none'}."
 
 
 def _split_parts(text: str) -> list[_Part]:
     """The labelled pieces of a text, in order; what comes before the first label is left out."""
-    found = list(_LABEL.finditer(text))
+    items = list(_LABEL.finditer(text))
     parts: list[_Part] = []
-    for place, match in enumerate(found):
-        end = found[place + 1].start() if place + 1 < len(found) else len(text)
+    for place, match in enumerate(items):
+        end = items[place + 1].start() if place + 1 < len(items) else len(text)
         label = " ".join(match[1].lower().split())
         label = "answer" if label == "final answer" else label
         parts.append(_Part(label, text[match.end() : end].strip()))

@@ -102,16 +102,18 @@ class RolloutSession:
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
         """The prompt template of that name; without one, the only one there is."""
-        found = {n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)}
-        if name is None and len(found) == 1:
-            return next(iter(found.values()))
-        if name is None or name not in found:
+        prompt_templates = {
+            n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)
+        }
+        if name is None and len(prompt_templates) == 1:
+            return next(iter(prompt_templates.values()))
+        if name is None or name not in prompt_templates:
             which = "only" if name is None else repr(name)
             raise ConfigError(
                 f"there is no {which} prompt template; there are "
-                f"{', '.join(map(repr, found)) or 'none'}"
+                f"{', '.join(map(repr, prompt_templates)) or 'none'}"
             )
-        return found[name]
+        return prompt_templates[name]
 
     @contextmanager
     def agent(self, name: str) -> Generator[None]:

@@ -65,14 +65,14 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        found = compare_runs([read_facts(f, kind_of(f)) for f in folders], chosen)
+        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], chosen)
     if as_json:
-        typer.echo(_as_json(found), nl=False)
+        typer.echo(_as_json(comparison), nl=False)
     else:
-        _show_comparison(output(), found)
+        _show_comparison(output(), comparison)
     if out is not None:
         makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
-        write_new({out: makers[out.suffix](found)}, "--out")
+        write_new({out: makers[out.suffix](comparison)}, "--out")
         say(messages(), "written: ", shown_path(out))
 
 

@@ -98,8 +98,8 @@ def _pair(pair: PairedComparison) -> Iterator[TableRow]:
         if gap is not None:
             cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
         if gap is not None or name == "reward":
-            tone, told = _VERDICTS[verdict]
-            yield TableRow((versus, *cells, told), ("",) * 5 + (tone,))
+            tone, message = _VERDICTS[verdict]
+            yield TableRow((versus, *cells, message), ("",) * 5 + (tone,))
             versus = ""
 
 
@@ -198,8 +198,8 @@ def _no_success(row: ComparisonRow) -> bool:
 def _judged(row: ComparisonRow) -> str:
     """`200 of 200`, before and after where they differ."""
     sides = [p for p in row.played if p is not None]
-    told = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in sides)
-    return " -> ".join(told) or _UNKNOWN
+    fields = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in sides)
+    return " -> ".join(fields) or _UNKNOWN
 
 
 def _tested(row: ComparisonRow) -> str:

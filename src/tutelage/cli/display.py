@@ -115,11 +115,11 @@ class LiveDisplay(Progress):
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Take note of rollouts that measure; the last one ends the line."""
-        ended, told = done >= total, f"measuring {visible(label)}: {done} of {total}"
+        ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
         with self._lock:
-            self._measuring = None if ended else told
+            self._measuring = None if ended else message
         if self._live is None and (ended or self._is_time(self._clock())):
-            self._line(told)
+            self._line(message)
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
@@ -173,12 +173,12 @@ class LiveDisplay(Progress):
         taken = duration(self._clock() - phase.began)
         words = metric_text(phase.values, utf8=self._utf8)
         done = f"{counted(phase.done, phase.noun)} in " if phase.steps_words else ""
-        told = f"{phase.name}: {done}{taken}"
+        message = f"{phase.name}: {done}{taken}"
         if self._live is None:
-            self._line("   ".join([f"{told}, ended", *words]))
+            self._line("   ".join([f"{message}, ended", *words]))
             return
         with self._quietly():
-            say(self._console, (told, "green"))
+            say(self._console, (message, "green"))
             for line in flow(words, max(20, self._console.width - 2)):
                 say(self._console, "  ", (line, "dim"))
 

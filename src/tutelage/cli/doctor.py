@@ -12,13 +12,13 @@ def doctor() -> None:
     from tutelage.policy.machine import describe
 
     console = output()
-    found = describe()
-    width = max((len(name) for name, _, _ in found), default=0)
-    for name, value, remedy in found:
+    pairs = describe()
+    width = max((len(name) for name, _, _ in pairs), default=0)
+    for name, value, remedy in pairs:
         mark = ("ok  ", "green") if remedy is None else ("!   ", "bold yellow")
         say(console, mark, f"{name:<{width}}  ", visible(value))
         if remedy is not None:
             say(console, " " * (width + 6), (visible(remedy), "yellow"))
-    missing = sum(remedy is not None for _, _, remedy in found)
+    missing = sum(remedy is not None for _, _, remedy in pairs)
     summary = "Nothing is missing." if not missing else f"{missing} to look at, marked with '!'."
     say(console, f"\n{summary} Start with: tutelage train math")

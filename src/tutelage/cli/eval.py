@@ -64,7 +64,7 @@ def evaluate(
             PolicyEvaluation(_absolute(target), options.of_target(i), trust, otlp)
             for i, target in enumerate(targets)
         ]
-    found = [_evaluated(one, collector) for one in asked]
+    evaluations = [_evaluated(one, collector) for one in asked]
     told = [
         {
             "target": target,
@@ -74,17 +74,19 @@ def evaluate(
         }
         for target in targets
     ]
-    paired = _compared(asked, found) if len(found) == 2 else None
+    paired = _compared(asked, evaluations) if len(evaluations) == 2 else None
     if as_json:
-        records: Any = [_as_record(one, words) for one, words in zip(found, told, strict=True)]
+        records: Any = [
+            _as_record(one, words) for one, words in zip(evaluations, told, strict=True)
+        ]
         if paired is not None:
             records = {"targets": records, "pair": asdict(paired.pairs[0])}
         else:
             (records,) = records
         typer.echo(json.dumps(records, indent=2, allow_nan=False))
     else:
-        _show(asked, found, paired, options.samples)
-    for one in found:
+        _show(asked, evaluations, paired, options.samples)
+    for one in evaluations:
         _end_unjudged(one.played)
 
 
@@ -108,8 +110,8 @@ def _absolute(target: str) -> str:
     file, colon, name = target.rpartition(":")
     if not file.endswith(".py"):
         file, colon, name = target, "", ""
-    found = file.endswith(".py") and Path(file).is_file()
-    return f"{Path(file).resolve()}{colon}{name}" if found else target
+    known = file.endswith(".py") and Path(file).is_file()
+    return f"{Path(file).resolve()}{colon}{name}" if known else target
 
 
 def _evaluated(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
@@ -129,13 +131,13 @@ def _played(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
         asked.ready = prepare_evaluation(asked.target, asked.asked, trust=asked.trust)
     display = LiveDisplay(messages()).open()
     try:
-        found = asked.ready.add_up(asked.ready.play(display), display)
+        evaluation = asked.ready.add_up(asked.ready.play(display), display)
     finally:
         display.finish()
         close_tools(asked.ready.subject.tools)
     if collector is not None:
-        _send(collector, found.played)
-    return found
+        _send(collector, evaluation.played)
+    return evaluation
 
 
 def _kept(place: Path, asked: PolicyEvaluation) -> Evaluation:
@@ -212,11 +214,11 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.evaluate.kind import recorded
     from tutelage.runs.figures import read_object
 
-    told = read_object(folder.config)
-    asked = told["config"]
+    fields = read_object(folder.config)
+    asked = fields["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
-    pairs = [("target", told["target"])]
-    pairs += [] if told["base"] == told["target"] else [("model", told["base"])]
+    pairs = [("target", fields["target"])]
+    pairs += [] if fields["base"] == fields["target"] else [("model", fields["base"])]
     pairs.append(("tests", ", ".join(asked["test"])))
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
@@ -324,6 +326,6 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
         question = one_line(rollout.task.fields.get("question", rollout.task.id), 60)
         say(console, (f"\n{question}", "bold"))
         wanted = rollout.task.fields.get("answer")
-        said = one_line(rollout.last.answer if rollout.last.answer is not None else "nothing", 60)
-        told = f"  answered {said}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
-        say(console, told, (f"   reward {reward_words(rollout.reward)}", "dim"))
+        note = one_line(rollout.last.answer if rollout.last.answer is not None else "nothing", 60)
+        text = f"  answered {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
+        say(console, text, (f"   reward {reward_words(rollout.reward)}", "dim"))

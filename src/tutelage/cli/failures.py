@@ -61,14 +61,14 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             leave_stream(sys.stdout)
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            told = explain(error)
-            if told is None:
-                told, code = _bug(error), BUG
+            message = explain(error)
+            if message is None:
+                message, code = _bug(error), BUG
             else:
                 code = error.exit_code if isinstance(error, TutelageError) else 2
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 leave_stream(sys.stdout)
-            tell(told)
+            tell(message)
             raise typer.Exit(code) from error
 
     return run

@@ -63,8 +63,8 @@ def watched(
     except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
-        told = f"Stopped. {saved} {again}"
-        tell(told if there else "Stopped before there was anything to save.")
+        message = f"Stopped. {saved} {again}"
+        tell(message if there else "Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise

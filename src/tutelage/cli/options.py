@@ -86,13 +86,13 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     default = "" if unsaid else str(field.default)
     hint: Any = bool if of is bool else str | None
     many = get_args(Paths)[1] in field.metadata
-    told = " ".join((field.description or "").split())
+    text = " ".join((field.description or "").split())
     metavar = None if of is bool else _metavar(name, of, many)
     option: Any = (
-        typer.Argument(metavar=name.upper(), help=told)
+        typer.Argument(metavar=name.upper(), help=text)
         if placed
         else typer.Option(
-            f"--{name.replace('_', '-')}", metavar=metavar, help=told, show_default=default or False
+            f"--{name.replace('_', '-')}", metavar=metavar, help=text, show_default=default or False
         )
     )
     unset: Any = False if of is bool else None
@@ -126,10 +126,10 @@ def _metavar(name: str, of: Any, many: bool) -> str:
 
 def _made(model: type[Section], given: dict[str, Any]) -> Section:
     """The model of what was typed. Raises `ConfigError` naming each option that does not fit."""
-    told = {name: given[name] for name in model.model_fields if name in given}
-    told = {name: value for name, value in told.items() if value not in (None, [], False)}
+    fields = {name: given[name] for name in model.model_fields if name in given}
+    fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     try:
-        return model.model_validate(told)
+        return model.model_validate(fields)
     except ValidationError as error:
         raise_issues(misfit_of(model, found, "--") for found in error.errors())
         raise

@@ -204,7 +204,7 @@ def _expect(plan: Plan, catalog: Catalog | None, pool: WorkerPool) -> dict[int, 
     from tutelage.orchestration.execution.workers import Subtask, capable_workers
 
     tools = catalog or builtin_graph().catalog
-    found: dict[int, _Expected] = {}
+    values: dict[int, _Expected] = {}
     for index, node in enumerate(plan.nodes):
         kind = tool_kind(node.tool, catalog=tools)
         prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
@@ -212,8 +212,8 @@ def _expect(plan: Plan, catalog: Catalog | None, pool: WorkerPool) -> dict[int, 
         can = capable_workers(pool.workers, work)
         able = [worker for worker, fits in zip(pool.workers, can, strict=True) if fits]
         priced = [_Expected(kind, worker, pool.estimate(worker, work)) for worker in able]
-        found[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))
-    return found
+        values[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))
+    return values
 
 
 def _sums(plan: Plan, expected: Mapping[int, _Expected]) -> dict[str, str]:
@@ -260,8 +260,8 @@ def _written(ending: str, plan: Plan, expected: Mapping[int, _Expected]) -> str:
         for node, e in expected.items():
             come = {"cost": e.estimate.cost, "seconds": e.estimate.seconds}
             rows.append({"node": node, "kind": e.kind, "worker": e.worker.name, **come})
-        told = {**plan_json(plan), "expected": rows}
-        return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+        fields = {**plan_json(plan), "expected": rows}
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
     sums = _sums(plan, expected)
     # Two lines for each box: who does it, and what that may come to.
     notes: dict[int, tuple[str, str]] = {}

@@ -150,8 +150,8 @@ def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: s
 
     console = output()
     say(console, ("executions: ", "dim"), source)
-    told = ", ".join(f"{value:.4f} under {name!r}" for name, value in example.items())
-    say(console, ("the published example (success, 0.045 USD, 1200 ms): ", "dim"), told)
+    message = ", ".join(f"{value:.4f} under {name!r}" for name, value in example.items())
+    say(console, ("the published example (success, 0.045 USD, 1200 ms): ", "dim"), message)
     say(console)
     terms = ("success", "cost", "latency", "shaped")
     numbers = ("mean (95 %)", "fail at once", *terms)
@@ -161,8 +161,8 @@ def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: s
         table.add_row(found.preset, _mean(found), f"{found.fail_at_once:.4f}", *shares)
     console.print(table)
     whose = "the random policy" if audits[0].ranking else "the log"
-    told = f"mean of the {audits[0].executions} judged executions of {whose}"
-    say(console, (f"{told}; the terms' shares of their variance", "dim"))
+    message = f"mean of the {audits[0].executions} judged executions of {whose}"
+    say(console, (f"{message}; the terms' shares of their variance", "dim"))
     for found in audits:
         if found.ranking:
             order = " > ".join(f"{name} {mean:.3f}" for name, mean in found.ranking)
@@ -177,9 +177,9 @@ def _mean(found: RewardAudit) -> str:
 
 
 def _json(found: RewardAudit) -> JSON:
-    told = ("preset", "executions", "mean", "interval", "fail_at_once", "losing", "variance")
+    values = ("preset", "executions", "mean", "interval", "fail_at_once", "losing", "variance")
     return {
-        **{name: getattr(found, name) for name in told},
+        **{name: getattr(found, name) for name in values},
         "ranking": dict(found.ranking),
         "oracle_on_top": found.oracle_on_top,
         "warning": found.warning,

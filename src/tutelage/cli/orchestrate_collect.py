@@ -77,9 +77,9 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
 
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.folder.name, label=_RECIPE)
-        found = _run(system, assignments_of(workflows, plans), logger, asked, workflows)
-        done.append(found)
-        row = asdict(found)
+        collection = _run(system, assignments_of(workflows, plans), logger, asked, workflows)
+        done.append(collection)
+        row = asdict(collection)
         numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
         run.log({"phase": _RECIPE, "step": 0, **numbers})
         return {"status": "succeeded", **row, "log": str(logger.path)}
@@ -167,15 +167,15 @@ def _show(told: Collection, log: Path, run: Path) -> None:
 
     console, refused = output(), counted(told.refused, "instruction")
     record = asdict(told) | {"success": told.success_rate, "rollouts": told.instructions}
-    found = evaluation_of_record(record)
+    stored_evaluation = evaluation_of_record(record)
     done = f"{number(told.succeeded)} of {number(told.judged)}"
-    if not found.withheld:
-        done += f": {SUCCESS.cell(found, percent, ends=True)}"
+    if not stored_evaluation.withheld:
+        done += f": {SUCCESS.cell(stored_evaluation, percent, ends=True)}"
     facts(
         console,
         [
             ("succeeded", done),
-            *([("judged", judged_text(found))] if found.eventful else []),
+            *([("judged", judged_text(stored_evaluation))] if stored_evaluation.eventful else []),
             ("executions", number(told.executions)),
             ("cost", f"{told.cost:.6f} USD, {told.alternatives_cost:.6f} USD for alternatives"),
             ("cheaper", f"{counted(told.alternatives_passed, 'alternative')} could do it as well"),

@@ -41,14 +41,14 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
     """
     if checkpoint is None and importlib.util.find_spec("torch") is None:
         return _nearest(catalog, seed)
-    found = checkpoint or _newest()
-    if found is not None:
+    path = checkpoint or _newest()
+    if path is not None:
         from tutelage.orchestration.planner.saving import load_planner
 
-        model = load_planner(found)
+        model = load_planner(path)
         if catalog is not None:
             model.use_catalog(catalog)
-        return _searching(model, f"of the planner {found}")
+        return _searching(model, f"of the planner {path}")
     return _embedded(catalog)
 
 
@@ -82,11 +82,11 @@ def _embedded(catalog: Catalog | None) -> _ChosenPlanner:
                 task = bar.add_task("training the embedded planner", total=of)
             bar.update(task, completed=done)
 
-        found = embedded_planner(catalog, watch=watch)
-    if found.unkept:
-        say(messages(), f"The embedded planner could not be kept: {found.unkept}")
+        embedded = embedded_planner(catalog, watch=watch)
+    if embedded.unkept:
+        say(messages(), f"The embedded planner could not be kept: {embedded.unkept}")
     return _searching(
-        found.model,
+        embedded.model,
         f"of the EMBEDDED planner: it learned from {RECIPE.workflows} synthetic workflows and none "
         "of yours; for one that did: tutelage train planner --train FILE, then --checkpoint",
     )
@@ -125,16 +125,16 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
     ]
 
     def candidates(instructions: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
-        found: list[list[Plan]] = [[] for _ in instructions]
+        items: list[list[Plan]] = [[] for _ in instructions]
         for settings in searches:
-            open_to = [i for i, plans in enumerate(found) if len(plans) < count]
+            open_to = [i for i, plans in enumerate(items) if len(plans) < count]
             if not open_to:
                 break
             made = model.plan_all([instructions[i] for i in open_to], settings)
             for i, planned in zip(open_to, made, strict=True):
-                if planned.plan not in found[i]:
-                    found[i].append(planned.plan)
-        return found
+                if planned.plan not in items[i]:
+                    items[i].append(planned.plan)
+        return items
 
     return _ChosenPlanner(candidates, source)
 

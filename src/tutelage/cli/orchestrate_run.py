@@ -101,8 +101,8 @@ def _go_on(
         raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
     if not (folder.path / PLAN).is_file():
         recipe = read_object(folder.config)["config"]["recipe"]
-        told = f"it begins again by its command: tutelage orchestrate {recipe}"
-        raise RunError(f"{folder.name!r} executed many plans, and {told}")
+        message = f"it begins again by its command: tutelage orchestrate {recipe}"
+        raise RunError(f"{folder.name!r} executed many plans, and {message}")
     stored = stored_settings(folder, ExecutionConfig)
     own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
     asked = stored.model_copy(update=own)
@@ -147,15 +147,15 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
     executed: list[Execution] = []
 
     def work(run: Run) -> JSON:
-        found = _execute(prepared, run)
-        executed.append(found)
-        run.failed = not found.success
+        execution = _execute(prepared, run)
+        executed.append(execution)
+        run.failed = not execution.success
         return {
             "status": "failed" if run.failed else "succeeded",
-            "success": found.success,
-            "cost": found.total_cost,
-            "latency_ms": found.total_latency_ms,
-            **{name: getattr(found, name) for name in ("reason", "rollout")},
+            "success": execution.success,
+            "cost": execution.total_cost,
+            "latency_ms": execution.total_latency_ms,
+            **{name: getattr(execution, name) for name in ("reason", "rollout")},
         }
 
     job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
@@ -165,9 +165,9 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
             lifecycle.resume(ExecutionRun, folder, warnings, job, allow_changes=allowed)
         else:
             lifecycle.start(job, folder, warnings)
-    (found,) = executed
-    _show_result(folder, found, prepared.asked.reward, as_json)
-    if not found.success:
+    (execution,) = executed
+    _show_result(folder, execution, prepared.asked.reward, as_json)
+    if not execution.success:
         raise typer.Exit(1)
 
 
@@ -176,10 +176,10 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     from tutelage.orchestration.execution.runs import JOURNAL
     from tutelage.orchestration.execution.stored import ExecutionRecorder
 
-    asked, plan, system, told = prepared
+    asked, plan, system, fields = prepared
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
-    with _progress(plan, told) as watch:
+    with _progress(plan, fields) as watch:
         return system.execute(
             instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
             journal=journal,
@@ -204,13 +204,13 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str
         if asked.checkpoint is not None:
             raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
         try:
-            found = read_plan(read_json(path))
+            plan = read_plan(read_json(path))
         except DataError as error:
-            told = str(error)
-            raise DataError(told if str(path) in told else f"{str(path)!r}: {told}") from error
-        if not found.nodes:
+            text = str(error)
+            raise DataError(text if str(path) in text else f"{str(path)!r}: {text}") from error
+        if not plan.nodes:
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
-        return replace(found, instruction=instruction or found.instruction), str(path)
+        return replace(plan, instruction=instruction or plan.instruction), str(path)
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
     planner = make_planner(asked.checkpoint, catalog, asked.seed)
@@ -276,8 +276,8 @@ def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:
 
     if node is not None:
         row = rows[node]
-        told = f"[{node}] {row.tool}: {row.state}"
-        say(console, visible(told), (f"  {row.worker} {_usd(row.cost)}", "dim"))
+        message = f"[{node}] {row.tool}: {row.state}"
+        say(console, visible(message), (f"  {row.worker} {_usd(row.cost)}", "dim"))
 
 
 def _table(rows: list[_NodeLine]) -> Table:
@@ -335,15 +335,15 @@ def _show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: b
     say(console)
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
     state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
-    told = {
+    fields = {
         "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
         "cost": f"{_usd(found.total_cost)} USD",
         "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
         "reward": f"{number(reward)} ({preset})",
     }
     if found.resumed:
-        told["resumed"] = f"{counted(found.resumed, 'node')} done before"
-    facts(console, told.items())
+        fields["resumed"] = f"{counted(found.resumed, 'node')} done before"
+    facts(console, fields.items())
     _show_outputs(console, found)
     kept = shown_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")

@@ -139,8 +139,8 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
         yield "no tools: without them the policy must know the answers by heart."
     clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
     if what.has(clean):
-        told = what.cell(clean, _WORDS[what])
-        yield f"after the clean demonstrations alone, on these tasks: {told}, greedy."
+        message = what.cell(clean, _WORDS[what])
+        yield f"after the clean demonstrations alone, on these tasks: {message}, greedy."
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -159,8 +159,8 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
             yield f"{name} loss", f"{course} nats a token, {what}"
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
-        told = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
-        yield "failed", f"{number(count)} {cause}{told}"
+        message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
+        yield "failed", f"{number(count)} {cause}{message}"
     yield "run", shown_path(folder.path)
     if folder.policy.is_dir():
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
@@ -172,8 +172,8 @@ def _health(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """How it ended, what was wrong while it ran, and whether the tasks were solved."""
     warnings: list[str] = result.get("warnings") or []
     if "status" in result:
-        told = f", with {counted(len(warnings), 'warning')}" if warnings else ""
-        yield "status", f"{result['status']}{told}"
+        message = f", with {counted(len(warnings), 'warning')}" if warnings else ""
+        yield "status", f"{result['status']}{message}"
     for warning in warnings:
         yield "warning", warning
     for entry in result.get("health") or ():

@@ -32,9 +32,9 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.runs.kinds import name_of
 
     say(console, ("Run ", "bold"), (folder.name, "bold"))
-    told = {"kind": name_of(folder)}
-    told |= {f"set {k}": v for k, v in read_object(folder.config).items() if k != "kind"}
-    facts(console, [(name, one_line(value, 100)) for name, value in told.items()], indent=2)
+    fields = {"kind": name_of(folder)}
+    fields |= {f"set {k}": v for k, v in read_object(folder.config).items() if k != "kind"}
+    facts(console, [(name, one_line(value, 100)) for name, value in fields.items()], indent=2)
     result = folder.read_result()
     if result is None:
         last = last_metrics(folder.metrics)

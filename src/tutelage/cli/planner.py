@@ -79,10 +79,10 @@ def train_planner(
     keys = {} if flags.config is None else keys_of(flags.config)
     origins = dict.fromkeys(keys, f"file {flags.config}")
     typed = {full_key(o.spelling): o.value for o in parse_overrides(overrides or ())}
-    given = {name: value for name, value in flags if name in _KEYS and value is not None}
-    keys |= typed | {_KEYS[name]: value for name, value in given.items()}
+    values = {name: value for name, value in flags if name in _KEYS and value is not None}
+    keys |= typed | {_KEYS[name]: value for name, value in values.items()}
     origins |= dict.fromkeys(typed, "command line")
-    origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
+    origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
     request = asked.model_copy(update={"keys": keys})
     request.checked()
     if flags.dry_run:
@@ -196,9 +196,9 @@ def show(console: Console, folder: RunFolder) -> None:
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
     names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
-    told = {name: last[name] for name in names if name in last}
+    fields = {name: last[name] for name in names if name in last}
     numeric = int | float
-    words = {k: number(v) if isinstance(v, numeric) else str(v) for k, v in told.items()}
+    words = {k: number(v) if isinstance(v, numeric) else str(v) for k, v in fields.items()}
     facts(console, words.items(), indent=2)
     say_state(console, folder)
 

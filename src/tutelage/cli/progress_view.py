@@ -62,16 +62,16 @@ class Phase:
 
     def time_left(self, now: float) -> float | None:
         """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
-        found: list[float] = []
+        numbers: list[float] = []
         if self.seconds is not None:
-            found.append(self.seconds - (now - self.began))
+            numbers.append(self.seconds - (now - self.began))
         if self.steps is not None and len(self.pace) > 1:
             (first, before), (last, done) = self.pace[0], self.pace[-1]
             if done > before and last > first:
                 per_step = (last - first) / (done - before)
                 # What has passed since the last report is part of the step in progress.
-                found.append((self.steps - done) * per_step - min(now - last, per_step))
-        return max(0.0, min(found)) if found else None
+                numbers.append((self.steps - done) * per_step - min(now - last, per_step))
+        return max(0.0, min(numbers)) if numbers else None
 
     def share_done(self, now: float) -> float | None:
         """How much of the phase is behind, from 0 to 1; None when it has no bound."""

@@ -253,20 +253,20 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 def _most(plan: SearchCost) -> str:
     """What the search may take."""
     rollouts, calls = plan.search.rollouts, plan.search.optimiser_calls
-    told = f"at most {counted(rollouts, 'rollout')}"
+    message = f"at most {counted(rollouts, 'rollout')}"
     if not plan.calls_bounded:
-        return f"{told}, any number of optimiser calls"
-    return f"{told}, {counted(calls, 'optimiser call')}" if calls else told
+        return f"{message}, any number of optimiser calls"
+    return f"{message}, {counted(calls, 'optimiser call')}" if calls else message
 
 
 def _worst(plan: SearchCost) -> str:
     total = plan.total
-    told = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
+    message = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     if not plan.calls_bounded:
-        told += " beside the optimiser's"
+        message += " beside the optimiser's"
     if not plan.dollars_known:
-        return f"{told}; dollars are not known"
-    return f"{told}, ${total.dollars:.2f}" if total.dollars else f"{told}, no money"
+        return f"{message}; dollars are not known"
+    return f"{message}, ${total.dollars:.2f}" if total.dollars else f"{message}, no money"
 
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
@@ -298,14 +298,14 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     for line in judged_lines(test):
         say(console, (line, "dim"))
     verdict = read_verdict(test)
-    told = verdict.words
+    message = verdict.words
     if test["tasks"] < FEW:
-        told += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
+        message += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
     elif verdict.tone != "open":
-        told += f": the interval {verdict.rests_on}"
-    told = UNCHANGED if same else told
+        message += f": the interval {verdict.rests_on}"
+    message = UNCHANGED if same else message
     style = _STYLES[verdict.tone]
-    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
+    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {message}")
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
     share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""

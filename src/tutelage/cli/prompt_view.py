@@ -63,11 +63,11 @@ class PromptDisplay(LiveDisplay, Observer):
 
 def _average(found: Round) -> str:
     """The mean reward; how many were judged where not all were, without a mean for too few."""
-    told = [] if found.average is None else [f"{found.average:.2f}"]
+    lines = [] if found.average is None else [f"{found.average:.2f}"]
     if found.lost:
         judged = f"{len(found.rewards)} of {found.rollouts} judged"
-        told.append(f"{judged}, the others lost to infrastructure")
-    return "; ".join(told)
+        lines.append(f"{judged}, the others lost to infrastructure")
+    return "; ".join(lines)
 
 
 def round_lines(found: Round, width: int) -> Iterator[str]:
@@ -96,8 +96,8 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
 
 
 def _rewards(rewards: Sequence[float]) -> str:
-    told = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:_SHOWN])
-    return told + (", ..." if len(rewards) > _SHOWN else "")
+    text = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:_SHOWN])
+    return text + (", ..." if len(rewards) > _SHOWN else "")
 
 
 def _standing(standing: CandidateSummary, width: int) -> str:

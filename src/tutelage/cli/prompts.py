@@ -55,8 +55,8 @@ def _tree(
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
-        told = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
-        say(console, (told, "dim"))
+        message = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
+        say(console, (message, "dim"))
     page = folder.path / LINEAGE
     if page.is_file():
         say(console, ("as a page: ", "dim"), shown_path(page))
@@ -107,9 +107,9 @@ def _confirm(
     check_trusted(folder, code_of(folder), trust=trust)
     display = PromptDisplay(messages())
     with waiting("playing fresh tasks ..."):
-        told = job.confirm(folder, display, test or ())
-    show_holdout_test(output(), told)
-    if code := Verdict(told["verdict"]).exit_code:
+        fields = job.confirm(folder, display, test or ())
+    show_holdout_test(output(), fields)
+    if code := Verdict(fields["verdict"]).exit_code:
         raise typer.Exit(code)
 
 

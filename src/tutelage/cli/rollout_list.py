@@ -42,8 +42,8 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     _show_trace(console, rollout, recorded, content=content)
     if len(holders) > 1:
         others = ", ".join(folder.name for folder in holders[1:])
-        told = f"\nOther runs of this seed have it too: {others}. Choose with --run."
-        say(console, (told, "dim"))
+        message = f"\nOther runs of this seed have it too: {others}. Choose with --run."
+        say(console, (message, "dim"))
 
 
 def show_stored(
@@ -58,15 +58,15 @@ def show_stored(
         return
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
-        told = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
-        facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", told)])
-        found = list(samples(store, run_id))
-    if not found:
+        message = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
+        facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", message)])
+        rollouts = list(samples(store, run_id))
+    if not rollouts:
         return
     path = shown_path(folder.path)
     say(console, ("\nA few rollouts", "bold"))
-    rollout_lines(console, found)
-    say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {found[-1].id} --run {path}")
+    rollout_lines(console, rollouts)
+    say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
     say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
 
 
@@ -78,9 +78,9 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         end = last.failure.cause.value if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
         name = rollout.label or rollout.mode.value
-        told = f"  {grade:<9} {visible(end):<12} step {rollout.step} {visible(name)}"
+        message = f"  {grade:<9} {visible(end):<12} step {rollout.step} {visible(name)}"
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
-        say(console, (rollout.id[:14], "bold"), told.rstrip())
+        say(console, (rollout.id[:14], "bold"), message.rstrip())
         room, fields = max(20, console.width - 4), rollout.task.fields
         answer = one_line("nothing" if last.answer is None else last.answer, room // 3)
         asked: Any = fields.get("question", fields.get("instruction", rollout.task.id))
@@ -97,21 +97,21 @@ def _find_rollout(
     """
     from tutelage.runs.stored import open_run
 
-    found: list[tuple[Rollout, RunFolder]] = []
+    pairs: list[tuple[Rollout, RunFolder]] = []
     for folder in folders:
         if folder.store_address() is None:
             continue
         with open_run(folder) as (store, run_id):
             try:
-                found.append((store.find_rollout(prefix, run_id), folder))
+                pairs.append((store.find_rollout(prefix, run_id), folder))
             except StoreError as error:
                 if len(folders) == 1 or "begins several" in str(error):
                     raise
-    if not found:
+    if not pairs:
         looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
         raise RunError(f"no rollout begins with {prefix!r} below {str(where)!r} ({looked}).")
-    first = found[0][0]
-    return first, [folder for rollout, folder in found if rollout.id == first.id]
+    first = pairs[0][0]
+    return first, [folder for rollout, folder in pairs if rollout.id == first.id]
 
 
 # ---------------------------------------------------------------- the trace
@@ -140,14 +140,14 @@ def _show(
     say(console, " " * _INDENT + lead, (visible(span.name), style), (_facts(span, origin), "dim"))
     inner = below + ("│ " if node.children else "  ")
     for event in span.events:
-        if (told := _event(event.name, event.attributes)) is not None:
-            say(console, " " * _INDENT + inner, (told, "cyan"))
+        if (message := _event(event.name, event.attributes)) is not None:
+            say(console, " " * _INDENT + inner, (message, "cyan"))
     if content:
         room = max(40, console.width - _INDENT - len(inner) - 4)
         for name, value in span.attributes.items():
             if name not in _NAMED:
-                told = one_line(f"{name} = {value}", room)
-                say(console, " " * _INDENT + inner, (told, "dim"))
+                message = one_line(f"{name} = {value}", room)
+                say(console, " " * _INDENT + inner, (message, "dim"))
     for child in node.children:
         branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show(console, child, below + branch, below + deeper, origin, content)
@@ -168,17 +168,17 @@ def _facts(span: SpanRecord, origin: int) -> str:
         facts += [str(reason) for reason in reasons]
     if span.status == "error":
         facts.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
-    told = ", ".join(visible(fact) for fact in facts)
-    return f"  {told}" if told else ""
+    message = ", ".join(visible(fact) for fact in facts)
+    return f"  {message}" if message else ""
 
 
 def _event(name: str, attributes: Any) -> str | None:
     """A score as `reward = 1`, an exception as its type; other events by their name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
-        told = number(float(value)) if isinstance(value, (int, float)) else str(value)
+        message = number(float(value)) if isinstance(value, (int, float)) else str(value)
         label = attributes.get(names.SCORE_LABEL)
-        words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {told}"
+        words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
         return visible(words + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")

@@ -58,8 +58,8 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
     for row in rows:
         policy = "" if row.policy == POLICY else f", policy {visible(row.policy)}"
         credit = "" if row.advantages is None else " on average"
-        told = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
-        facts(console, [("advantage", told)])
+        message = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
+        facts(console, [("advantage", message)])
         if tokens and row.logprobs is not None:
             _block(console, _trainer_words(row), "dim")
 
@@ -67,11 +67,11 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
 def _trainer_words(row: TrainingRow) -> str:
     """What the trainer said of a row's tokens, in the mean and at worst."""
     logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
-    told = f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}"
-    told += f"; entropy mean {sum(entropies) / len(entropies):.4f}"
+    text = f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}"
+    text += f"; entropy mean {sum(entropies) / len(entropies):.4f}"
     if (weights := row.numbers("importance_weights")) is not None:
-        told += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
-    return told
+        text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
+    return text
 
 
 def reward_words(reward: Reward | None) -> str:
@@ -84,7 +84,7 @@ def reward_words(reward: Reward | None) -> str:
 
 def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
-    told: set[str] = set()
+    lines: set[str] = set()
     known: dict[str, tuple[Message, ...]] = {}
     for turn, call in enumerate(attempt.calls, 1):
         before = known.get(call.agent, ())
@@ -92,12 +92,12 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         if before and not goes_on:
             say(console, ("\nthe history was rewritten; the call was sent:", "yellow"))
         new = call.messages[len(before) :] if goes_on else call.messages
-        _show_messages(console, new, results, told)
+        _show_messages(console, new, results, lines)
         _show_call(console, turn, call, tokens)
         known[call.agent] = (*call.messages, call.reply)
     # What came after the last call was sent to nobody.
     for result in attempt.tool_results:
-        if result.call_id not in told:
+        if result.call_id not in lines:
             _show_result(console, result.text, result)
     _show_end(console, attempt, graded)
 
@@ -122,8 +122,8 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
     agent = "" if call.agent == "main" else f", {visible(call.agent)}"
     count = len(sampled.token_ids)
-    told = f"  {counted(count, 'token')}, {sampled.stop_reason.value}{agent}"
-    say(console, (f"\nturn {turn}", "bold cyan"), (told, "dim"))
+    message = f"  {counted(count, 'token')}, {sampled.stop_reason.value}{agent}"
+    say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
         _block(console, call.reply.content)
     _show_calls(console, call.reply)
@@ -143,20 +143,20 @@ def _show_calls(console: Console, message: Message) -> None:
 def _show_result(console: Console, text: str, result: ToolResult | None) -> None:
     name = "" if result is None else f"{result.name} "
     error = None if result is None else result.error
-    told = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
-    _block(console, told, "red" if error else "green")
+    message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
+    _block(console, message, "red" if error else "green")
 
 
 def _show_tokens(console: Console, call: Call) -> None:
     """How sure the model was, and each sampled id with its log-probability."""
     sampled = call.sampled
     logprobs, total = sampled.logprobs, sum(sampled.logprobs)
-    told = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
-    told += f"temperature {number(call.sampling.temperature)}"
+    message = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
+    message += f"temperature {number(call.sampling.temperature)}"
     if logprobs:
         mean = total / len(logprobs)
-        told += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
-    _block(console, told, "dim")
+        message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
+    _block(console, message, "dim")
     pairs = zip(sampled.token_ids[:_TOKENS_SHOWN], logprobs, strict=False)
     _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
     if len(sampled.token_ids) > _TOKENS_SHOWN:

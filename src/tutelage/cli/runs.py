@@ -110,20 +110,20 @@ def _tested(result: dict[str, Any]) -> str:
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
-    found = [m for m in (*sampled, *greedy) if m is not None]
-    graded = is_graded(result) or all(m.success is None for m in found)
-    values = [m.reward if graded else m.success for m in found]
+    stored_evaluations = [m for m in (*sampled, *greedy) if m is not None]
+    graded = is_graded(result) or all(m.success is None for m in stored_evaluations)
+    values = [m.reward if graded else m.success for m in stored_evaluations]
     shown = [f"{v:.2f}" if graded else f"{100 * v:.0f}" for v in values if v is not None]
     words = " -> ".join(shown)
-    told = words and (f"reward {words}" if graded else f"{words} %")
-    short = [m for m in found if m.judged != m.rollouts]
+    message = words and (f"reward {words}" if graded else f"{words} %")
+    short = [m for m in stored_evaluations if m.judged != m.rollouts]
     judged = ", ".join(f"{m.judged}/{m.rollouts} judged" for m in short)
-    sizes = {m.rollouts for m in found}
-    if told and not short and len(sizes) == 1 and None not in sizes:
-        told += f" of {sizes.pop()}"
+    sizes = {m.rollouts for m in stored_evaluations}
+    if message and not short and len(sizes) == 1 and None not in sizes:
+        message += f" of {sizes.pop()}"
     shared = shared_in(result)
-    seen = f"{shared} tasks trained on" if shared and told else ""
-    return ", ".join(part for part in (told, judged, seen) if part)
+    seen = f"{shared} tasks trained on" if shared and message else ""
+    return ", ".join(part for part in (message, judged, seen) if part)
 
 
 def _age(seconds: float) -> str:

@@ -121,9 +121,9 @@ def _refuse(options: Mapping[str, float | None], why: str) -> None:
     """Options that would have no effect are a mistake."""
     from tutelage.errors import ConfigError
 
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ConfigError(f"{why}, so {' and '.join(given)} would have no effect; leave it out")
+    names = [name for name, value in options.items() if value is not None]
+    if names:
+        raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; leave it out")
 
 
 def _remote(url: str, model: str) -> ChatClient:

@@ -87,11 +87,11 @@ def train(
 
     `tutelage train math` needs no key, no download and no GPU.
     """
-    given = {name: value for name, value in flags if value not in (None, (), False)}
-    if searches(recipe, given.get("algorithm")):
-        train_prompts(recipe, overrides or (), given, config, dry_run)
+    values = {name: value for name, value in flags if value not in (None, (), False)}
+    if searches(recipe, values.get("algorithm")):
+        train_prompts(recipe, overrides or (), values, config, dry_run)
         return
-    resolved = _resolved(recipe, overrides or (), weights_flags(given), config)
+    resolved = _resolved(recipe, overrides or (), weights_flags(values), config)
     if dry_run:
         _dry_run(resolved)
     else:
@@ -189,10 +189,10 @@ def _show_table(console: Console, resolved: Resolved) -> None:
         if here != section:
             section = here
             say(console, (f"\n{section}", "bold"))
-        told = [] if row.origin == "default" else [row.origin]
-        told += [row.note] if row.note else []
+        lines = [] if row.origin == "default" else [row.origin]
+        lines += [row.note] if row.note else []
         style = "" if row.origin == "default" else "green"
-        remark = f"   # {'; '.join(told)}" if told else ""
+        remark = f"   # {'; '.join(lines)}" if lines else ""
         say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
     for line in _remarks(resolved):
         prose(console, line, "yellow")

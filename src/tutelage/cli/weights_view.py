@@ -69,9 +69,9 @@ def _show_config(console: Console, folder: RunFolder) -> None:
     config = resolved.config
     rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
     own = ("default", "preset", "train ", "derived")
-    given = [row for row in resolved.to_table() if not row.origin.startswith(own)]
+    table_rows = [row for row in resolved.to_table() if not row.origin.startswith(own)]
     pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
-    facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in given)], indent=2)
+    facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in table_rows)], indent=2)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
@@ -94,8 +94,8 @@ def _course(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> str:
     """`0.31 -> 0.94`, or the largest value of a metric that should be small."""
     from tutelage.cli.console import number
 
-    found = (row[key] for row in rows for key in keys if key in row)
-    values = [float(value) for value in found if isinstance(value, (int, float))]
+    items = (row[key] for row in rows for key in keys if key in row)
+    values = [float(value) for value in items if isinstance(value, (int, float))]
     if not values:
         return ""
     if keys[0].startswith("max_"):

@@ -35,11 +35,11 @@ def leaf_fields() -> Mapping[str, FieldInfo]:
 @cache
 def metadata(key: str) -> tuple[object, ...]:
     """What stands in the annotations of a key and of the sections that it is in."""
-    found, model = list[object](), RunConfig
+    items, model = list[object](), RunConfig
     for name in key.split("."):
         field = model.model_fields[name]
-        found, model = [*found, *field.metadata], cast("Any", field.annotation)
-    return tuple(found)
+        items, model = [*items, *field.metadata], cast("Any", field.annotation)
+    return tuple(items)
 
 
 @cache
@@ -119,12 +119,12 @@ def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> Co
     """What to say of a value that pydantic refused for a field of `model`, with the field's help;
     `prefix` is `--` where the user wrote an option."""
     name = str(found["loc"][0])
-    told = " ".join((model.model_fields[name].description or "").split())
+    message = " ".join((model.model_fields[name].description or "").split())
     reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
     if found["type"] == "value_error":
         reason = str(found.get("ctx", {})["error"])
     key = f"{prefix}{name.replace('_', '-')}" if prefix else name
-    return ConfigIssue(key, found["input"], reason, told)
+    return ConfigIssue(key, found["input"], reason, message)
 
 
 @cache
@@ -155,10 +155,10 @@ def value_text(schema: Mapping[str, Any]) -> str:
         "exclusiveMaximum": "below",
     }
     limits = [f"{text} {schema[name]:g}" for name, text in bounds.items() if name in schema]
-    told = {**names, "string": "text", "null": "null"}[str(kind)]
+    message = {**names, "string": "text", "null": "null"}[str(kind)]
     if "examples" in schema:
-        told += f" such as {' or '.join(schema['examples'])}"
-    return ", ".join([told, *limits])
+        message += f" such as {' or '.join(schema['examples'])}"
+    return ", ".join([message, *limits])
 
 
 def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -60,8 +60,8 @@ def _without_steps(reason: str) -> UnusedRule:
 
 def off(key: str, value: str | bool = False) -> UnusedRule:
     """Unused where another key has the value that switches it off."""
-    told = value if isinstance(value, str) else str(value).lower()
-    return UnusedRule(f"{key} is {told}", lambda run: attrgetter(key)(run) == value)
+    message = value if isinstance(value, str) else str(value).lower()
+    return UnusedRule(f"{key} is {message}", lambda run: attrgetter(key)(run) == value)
 
 
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)

@@ -77,13 +77,13 @@ class _Participant:
     def branch(self, inherited: _Branch) -> _Branch:
         """The branch of the current task, a new one below `inherited` if it has none."""
         task = asyncio.current_task()
-        found = self.branches.get(task)
-        if found is None:
-            found = self.branches[task] = _Branch(self, inherited)
+        branch = self.branches.get(task)
+        if branch is None:
+            branch = self.branches[task] = _Branch(self, inherited)
             inherited.children += 1
             if task is not None:
                 task.add_done_callback(self._leave)
-        return found
+        return branch
 
     def _leave(self, task: asyncio.Task[object]) -> None:
         gone = self.branches.pop(task)

@@ -137,9 +137,9 @@ class ChatSession:
 
         They are recorded ids plus those of new observations, when `given` continues a call.
         """
-        found = history.find(given, tools)
-        if found is not None:
-            said, known = found
+        values = history.find(given, tools)
+        if values is not None:
+            said, known = values
             call = said.call
             more = self._codec.observation(call.reply, given[known:])
             if more is not None:

@@ -61,7 +61,7 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
     `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` are the task role's own, and so for GRADIENT
     and EDIT. Raises `ConfigError` for what is no http URL.
     """
-    found: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     for role in ROLES:
         own = f"TUTELAGE_{role.upper()}"
         url = _said(env, f"{own}_BASE_URL") or _said(env, "OPENAI_BASE_URL")
@@ -69,8 +69,8 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
         if url is None and key is None:
             continue
         model = _said(env, f"{own}_MODEL") or _said(env, "OPENAI_MODEL") or DEFAULT_MODEL
-        found[role] = Endpoint(role, checked_url(url or OPENAI), model, key)
-    return found
+        endpoints[role] = Endpoint(role, checked_url(url or OPENAI), model, key)
+    return endpoints
 
 
 def token_bound(text: str) -> int:

@@ -96,5 +96,5 @@ class MeteredClient:
 
 
 def _size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    said = sum(token_bound(str(m.to_dict())) for m in messages)
-    return said + sum(token_bound(str(t.to_dict())) for t in tools)
+    number = sum(token_bound(str(m.to_dict())) for m in messages)
+    return number + sum(token_bound(str(t.to_dict())) for t in tools)

@@ -82,13 +82,13 @@ class Script:
 
         def play(messages: Sequence[Message]) -> ScriptedReply:
             new = _new_text(messages)
-            found = take(new)
-            if found is None:
+            scripted_reply = take(new)
+            if scripted_reply is None:
                 used.clear()
-                found = take(new)
-            if found is None:
+                scripted_reply = take(new)
+            if scripted_reply is None:
                 raise RemoteError(f"no line of {self.source} fits the request", 404)
-            return found
+            return scripted_reply
 
         return play
 
@@ -134,13 +134,13 @@ class _Reply(_Line):
 
 def _read(line: bytes, place: str) -> ScriptedReply:
     try:
-        found = _Reply.model_validate_json(line)
+        reply = _Reply.model_validate_json(line)
     except ValidationError as error:
         wrong = error.errors()[0]
         field = ".".join(map(str, wrong["loc"]))
         raise DataError(f"{place}: {f'`{field}`: ' if field else ''}{wrong['msg']}") from None
-    calls = tuple(call.written() for call in found.tool_calls or ())
-    if found.content is None and not calls and found.error is None:
+    calls = tuple(call.written() for call in reply.tool_calls or ())
+    if reply.content is None and not calls and reply.error is None:
         raise DataError(f"{place}: a line needs `content`, `tool_calls` or `error`")
-    error = None if found.error is None else (found.error.status, found.error.message)
-    return ScriptedReply(found.content, calls, found.delay or 0.0, error, found.match)
+    error = None if reply.error is None else (reply.error.status, reply.error.message)
+    return ScriptedReply(reply.content, calls, reply.delay or 0.0, error, reply.match)

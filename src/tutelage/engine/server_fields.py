@@ -32,22 +32,22 @@ class ServerFields:
         unknown = set() if self.seed else {"seed"}
         if "return_token_ids" in body and not self.token_ids:
             unknown |= _FOR_TOKEN_IDS
-        said = {k: v for k, v in body.items() if k not in unknown} if unknown else body
+        fields = {k: v for k, v in body.items() if k not in unknown} if unknown else body
         if not self.completion_tokens:
-            return said
+            return fields
         renamed = {"max_tokens": "max_completion_tokens"}
-        return {renamed.get(k, k): v for k, v in said.items()}
+        return {renamed.get(k, k): v for k, v in fields.items()}
 
     def after(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
         """The words to try next, after a refusal of what was sent; None where it names no field."""
-        told = str(refusal)
+        message = str(refusal)
         if refusal.status not in _UNFIT:
             return None
-        if "max_tokens" in sent and "max_completion_tokens" in told:
+        if "max_tokens" in sent and "max_completion_tokens" in message:
             return replace(self, completion_tokens=True)
-        if "return_token_ids" in sent and any(name in told for name in _FOR_TOKEN_IDS):
+        if "return_token_ids" in sent and any(name in message for name in _FOR_TOKEN_IDS):
             return replace(self, token_ids=False)
-        if "seed" in sent and "seed" in told.lower():
+        if "seed" in sent and "seed" in message.lower():
             return replace(self, seed=False)
         return None
 

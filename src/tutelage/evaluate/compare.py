@@ -175,15 +175,15 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
 
 
 def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> ComparisonRow:
-    found = _scores(run, measure)
-    reward, exact = _differences(found.before, found.after, seeds.child("run"))
-    paired = {*found.before} & {*found.after}
+    task_scores = _scores(run, measure)
+    reward, exact = _differences(task_scores.before, task_scores.after, seeds.child("run"))
+    paired = {*task_scores.before} & {*task_scores.after}
     return ComparisonRow(
         run=run,
         measure=measure,
-        tasks=len(paired or found.after or found.before),
-        means=_means(found, {} if measure is None else run.means.get(measure, {})),
-        played=(found.played_before, found.played_after),
+        tasks=len(paired or task_scores.after or task_scores.before),
+        means=_means(task_scores, {} if measure is None else run.means.get(measure, {})),
+        played=(task_scores.played_before, task_scores.played_after),
         reward=reward,
         exact=exact,
         verdict=reward and judge_difference(reward),
@@ -263,14 +263,14 @@ def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]
     level = [name for _, name, won in others if not won]
     one = len(first) == 1
     has, its, it_is = ("has", "its", "it is") if one else ("have", "their", "they are")
-    said = f"{listed(first)} {has} the highest reward, {top:.3f}"
+    text = f"{listed(first)} {has} the highest reward, {top:.3f}"
     if ahead:
-        said += f"; {its} lead over {listed(ahead)} is more than chance"
+        text += f"; {its} lead over {listed(ahead)} is more than chance"
         if any(pair.caveats for pair, _, won in others if won):
-            said += ", though more than the training differs"
+            text += ", though more than the training differs"
     if level:
-        said += f"; there is no evidence that {it_is} better than {listed(level)}"
-    return said + "."
+        text += f"; there is no evidence that {it_is} better than {listed(level)}"
+    return text + "."
 
 
 def _remarks(rows: Sequence[ComparisonRow], shared: int, same: bool) -> Iterator[str]:
@@ -324,8 +324,8 @@ def _row_remarks(row: ComparisonRow) -> Iterator[str]:
     if row.measure is None:
         yield f"{row.run.name} has no test scores of this kind."
     elif row.means["reward_before"] is None:
-        told = "was not tested before and after a training, so its gain is not known"
-        yield f"{row.run.name} {told}."
+        message = "was not tested before and after a training, so its gain is not known"
+        yield f"{row.run.name} {message}."
 
 
 def _has(run: RunFacts) -> list[Measure]:
@@ -334,8 +334,8 @@ def _has(run: RunFacts) -> list[Measure]:
 
 def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
     """The observers of a measure; none without one."""
-    found = None if measure is None else run.measured.get(measure)
-    return (found or TaskScores()).told
+    task_scores = None if measure is None else run.measured.get(measure)
+    return (task_scores or TaskScores()).told
 
 
 def _tested(row: ComparisonRow) -> Scores:

@@ -33,25 +33,25 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     """The facts of a run, from its folder and its store. `kind` is the one that is registered by
     the name that the folder has, unless it is given."""
     files = RunFiles.of(run)
-    told = (kind or registered(run)).figures(files)
-    remarks = [] if told.remark is None else [told.remark]
-    grades, totals = _stored(files, told, remarks)
+    figures = (kind or registered(run)).figures(files)
+    remarks = [] if figures.remark is None else [figures.remark]
+    grades, totals = _stored(files, figures, remarks)
     looks = cast("Mapping[str, Any]", files.result.get("test") or {}).get("looks", 1)
     if looks != 1:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
-    if said := footnote(files.result):
-        remarks.append(said.removesuffix("."))
-    measured = _measured(files, told, grades)
+    if text := footnote(files.result):
+        remarks.append(text.removesuffix("."))
+    measured = _measured(files, figures, grades)
     return RunFacts(
-        **{entry.name: getattr(told, entry.name) for entry in fields(TrainedSummary)},
+        **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
         name=run.name,
         folder=str(run.path),
         status=str(files.result.get("status", "unfinished")),
         measured=measured,
-        success=_success(told, measured),
-        means=_means(files, told),
-        spent=told.spent or _spent(files, told, totals),
-        best=None if told.best is None or not told.best.exists() else str(told.best),
+        success=_success(figures, measured),
+        means=_means(files, figures),
+        spent=figures.spent or _spent(files, figures, totals),
+        best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
         trained_on=shared_in(files.result),
     )
@@ -71,7 +71,9 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
         )
         for key, some in by_task.items()
     }
-    told = StoredEvaluation(rollouts=found.rollouts, judged=found.judged, lost=found.lost)
+    stored_evaluation = StoredEvaluation(
+        rollouts=found.rollouts, judged=found.judged, lost=found.lost
+    )
     measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
     return RunFacts(
         trained="nothing",
@@ -82,7 +84,7 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
         name=name,
         folder="",
         status="finished",
-        measured={measure: TaskScores(after=scores, played_after=told)},
+        measured={measure: TaskScores(after=scores, played_after=stored_evaluation)},
         success=ready.success or "",
         spent=ResourceUsage(calls=found.cost.calls, dollars=found.cost.dollars),
     )
@@ -123,7 +125,7 @@ def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[M
     grades = [g for g in grades if tested is None or _task_key(g.fields) in tested]
     rule = _rule(told)
     defined = _defined(rule, grades)
-    found: dict[Measure, TaskScores] = {}
+    values: dict[Measure, TaskScores] = {}
     for name, labels in told.labels.items():
         first, second = (
             [g for g in grades if g.label == label] for label in (labels.before, labels.after)
@@ -131,13 +133,13 @@ def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[M
         if not second and told.start_won:
             second = first
         if first or second:
-            found[name] = TaskScores(
+            values[name] = TaskScores(
                 _scores(told, first, defined),
                 _scores(told, second, defined),
                 _played(first),
                 _played(second),
             )
-    return found
+    return values
 
 
 def _defined(rule: Success | None, grades: Sequence[Grade]) -> bool:
@@ -215,7 +217,7 @@ def _test_tasks(files: RunFiles) -> frozenset[str] | None:
 def _means(files: RunFiles, told: Figures) -> dict[Measure, Means]:
     """What `result.json` says itself."""
     names = {"reward": "reward_{}_{}", "exact": "success_{}_{}"}
-    found: dict[Measure, Means] = {}
+    mapping: dict[Measure, Means] = {}
     for measure, labels in told.labels.items():
         values = {
             f"{part}_{when}": files.number(name.format(when, labels.means))
@@ -223,8 +225,8 @@ def _means(files: RunFiles, told: Figures) -> dict[Measure, Means]:
             for when in ("before", "after")
         }
         if any(value is not None for value in values.values()):
-            found[measure] = values
-    return found
+            mapping[measure] = values
+    return mapping
 
 
 def _spent(files: RunFiles, told: Figures, totals: Totals | None) -> ResourceUsage:

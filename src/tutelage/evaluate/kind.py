@@ -81,14 +81,14 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """What was asked for, as the folder has it."""
-        asked, told = stored_settings(folder, EvaluationConfig), read_object(folder.config)
-        if told["python"]:
+        asked, fields = stored_settings(folder, EvaluationConfig), read_object(folder.config)
+        if fields["python"]:
             raise RunError(
-                f"the run in {str(folder.path)!r} evaluates the Python agent {told['target']!r}, "
+                f"the run in {str(folder.path)!r} evaluates the Python agent {fields['target']!r}, "
                 "which only its program has: continue it from there, Trainer(...).evaluate(agent,"
                 f" output_dir={str(folder.path)!r})"
             )
-        return cls(str(told["target"]), asked)
+        return cls(str(fields["target"]), asked)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """This evaluation as it was asked for."""
@@ -139,8 +139,8 @@ class PolicyEvaluation(RunKind):
     def difference(self, folder: RunFolder) -> str | None:
         """What was asked for has to be the same, and of a run that has ended the model, the code
         and the tasks as well: those of one that goes on are looked at when it is prepared."""
-        told = read_object(folder.config)
-        if told["target"] != self.target or super().difference(folder) is not None:
+        fields = read_object(folder.config)
+        if fields["target"] != self.target or super().difference(folder) is not None:
             return "was asked for otherwise"
         if folder.read_result() is not None:
             try:
@@ -152,19 +152,19 @@ class PolicyEvaluation(RunKind):
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The tasks, the agent and the grader; to go on they have to be those of its beginning."""
-        told = read_object(folder.config)
+        fields = read_object(folder.config)
         # Whoever continues a folder is asked about the code that it names, so it is trusted.
-        code = told.get("code", ())
+        code = fields.get("code", ())
         self.ready = self.given or prepare_evaluation(
             self.target, self.asked, trust=self.trust, trusted=code
         )
-        if not told:
+        if not fields:
             return
         changed = [
             what
             for what, now, before in (
-                (f"model of {self.target!r}", self._model(), told["model"]),
-                ("code of the agent, the reward or a tool", self.ready.mark, told["mark"]),
+                (f"model of {self.target!r}", self._model(), fields["model"]),
+                ("code of the agent, the reward or a tool", self.ready.mark, fields["mark"]),
             )
             if now != before
         ]
@@ -240,15 +240,15 @@ class PolicyEvaluation(RunKind):
 
 def recorded(folder: RunFolder) -> Evaluation:
     """What the rollouts of a finished run add up to, in the order of its tasks."""
-    told, result = read_object(folder.config), folder.read_result() or {}
+    fields, result = read_object(folder.config), folder.read_result() or {}
     overlap, cost = result["overlap"], Cost(**result["cost"])
     place = {task.id: i for i, task in enumerate(Dataset[Any].recorded(folder.tasks("test")))}
     with open_store(folder.store, create=False) as store:
         (run,) = store.runs()
         played = sorted(store.rollouts(run.id), key=lambda r: (place[r.task.id], r.index))
-    found = summarise(played, Success.of(told["success"]))
+    evaluation = summarise(played, Success.of(fields["success"]))
     seen, repeated = overlap["test_in_train"], overlap["test_repeated"]
-    return replace(found, in_training=seen, repeated=repeated, cost=cost)
+    return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
 def _spent(files: RunFiles, *, judged: bool) -> ResourceUsage | None:
@@ -274,8 +274,8 @@ def _measure(asked: EvaluationConfig) -> Measure:
 def _judged(run: Run) -> dict[str, Rollout]:
     """The rollouts that earlier processes played, by id; what was lost is played again."""
     name = run.folder.name
-    found = list(run.store.rollouts(name))
-    for rollout in found:
+    rollouts = list(run.store.rollouts(name))
+    for rollout in rollouts:
         if rollout.reward is None:
             run.store.discard_rollout(name, rollout.id)
-    return {rollout.id: rollout for rollout in found if rollout.reward is not None}
+    return {rollout.id: rollout for rollout in rollouts if rollout.reward is not None}

@@ -87,21 +87,21 @@ class PreparedEvaluation:
             for task in self.tasks
             for i in range(self.asked.samples)
         ]
-        found = dict(known or {})
-        left = [spec for spec in specs if spec.seeds.id("roll") not in found]
+        rollouts = dict(known or {})
+        left = [spec for spec in specs if spec.seeds.id("roll") not in rollouts]
 
         def count(rollout: Rollout, cost: Cost) -> None:
-            found[rollout.id], self.costs[rollout.id] = rollout, cost
-            progress.evaluation(LABEL, len(found), len(specs))
+            rollouts[rollout.id], self.costs[rollout.id] = rollout, cost
+            progress.evaluation(LABEL, len(rollouts), len(specs))
             if keep is not None:
                 keep(rollout, cost)
 
         asyncio.run(self.subject.play(left, self.grader, run_id, count))
-        return [found[spec.seeds.id("roll")] for spec in specs]
+        return [rollouts[spec.seeds.id("roll")] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
         """What rollouts of all tasks come to, and how many of the tasks were trained on."""
-        found = summarise(played, Success.of(self.success))
+        evaluation = summarise(played, Success.of(self.success))
         seen = None
         if self.run is not None and self.grader is not None:
             seen = _trained_on(*self.run, self.tasks, self.grader)
@@ -111,7 +111,7 @@ class PreparedEvaluation:
                 )
         repeated = len(self.tasks) - len(distinct(self.tasks, content))
         spent = (self.costs.get(rollout.id) or cost_of(rollout) for rollout in played)
-        return replace(found, in_training=seen, repeated=repeated, cost=sum(spent, Cost()))
+        return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(spent, Cost()))
 
 
 def prepare_evaluation(

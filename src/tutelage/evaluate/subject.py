@@ -73,8 +73,8 @@ class Subject:
     def model(self) -> str:
         """The servers' models in words; empty if there are none."""
         shown = [server.shown() for server in self.servers.values()]
-        told = (f"{server['model']} at {server['base_url']}" for server in shown)
-        return ", ".join(dict.fromkeys(told))
+        lines = (f"{server['model']} at {server['base_url']}" for server in shown)
+        return ", ".join(dict.fromkeys(lines))
 
     async def play(
         self,
@@ -189,14 +189,14 @@ def equipped(
 
     Raises `ConfigError` where it needs a resource that is not there.
     """
-    given: dict[str, Any] = {**agent.own_resources(), **resources}
-    if not any(isinstance(v, LLM) for v in given.values()) and wants_model(agent, given):
-        given = {POLICY: LLM(model or POLICY), **given}
-    for name, value in given.items():
+    values: dict[str, Any] = {**agent.own_resources(), **resources}
+    if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
+        values = {POLICY: LLM(model or POLICY), **values}
+    for name, value in values.items():
         if isinstance(value, LLM) and value.temperature is None:
-            given[name] = replace(value, temperature=temperature)
-    agent.check([*given])
-    return NamedResources(given)
+            values[name] = replace(value, temperature=temperature)
+    agent.check([*values])
+    return NamedResources(values)
 
 
 def answered(

@@ -171,8 +171,8 @@ def builtin_subject(
         from tutelage.policy.model import load_policy
 
         named = chosen is not None or config.agent.tools
-        told = template_tools(kind, given) if named else []
-        policy = load_policy(target if run is None else str(run[0].policy), tools=told)
+        tool_specs = template_tools(kind, given) if named else []
+        policy = load_policy(target if run is None else str(run[0].policy), tools=tool_specs)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
     sampling, turns, limits = _limits(run, asked)

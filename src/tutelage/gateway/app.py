@@ -280,10 +280,10 @@ def _sent(find: Callable[[Mapping[str, str], AttemptSession], JSON]) -> Handler:
 
 
 def _response(path: Mapping[str, str], door: AttemptSession) -> JSON:
-    found = door.responses.get(path["response"])
-    if found is None:
+    values = door.responses.get(path["response"])
+    if values is None:
         raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
-    return found[1]
+    return values[1]
 
 
 def _models(path: Mapping[str, str], door: AttemptSession) -> JSON:

@@ -73,8 +73,8 @@ class SessionRegistry:
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
         """The key of an attempt, or of one agent of it."""
-        said = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
-        return f"sk-tutelage-{hmac.new(self._secret, said.encode(), hashlib.sha256).hexdigest()}"
+        text = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
+        return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, door: AttemptSession, agent: str) -> str:
         """A key whose calls belong to another agent of a session's attempt."""
@@ -106,19 +106,19 @@ class SessionRegistry:
     ) -> tuple[AttemptSession, str]:
         """The session for a request, and the agent that calls. Raises `ApiError` 401, 403 or
         410."""
-        scheme, _, given = (authorization or b"").partition(b" ")
-        given = given.strip()
-        if scheme.lower() != b"bearer" or not given:
+        scheme, _, data = (authorization or b"").partition(b" ")
+        data = data.strip()
+        if scheme.lower() != b"bearer" or not data:
             raise ApiError(
                 401, "send the attempt's key as `Authorization: Bearer KEY`", code="missing_key"
             )
-        digest = _digest(given)
-        found = self._by_key.get(digest)
-        if found is None or not hmac.compare_digest(found[1], given):
+        digest = _digest(data)
+        values = self._by_key.get(digest)
+        if values is None or not hmac.compare_digest(values[1], data):
             if digest in self._closed:
                 raise session_closed()
             raise ApiError(401, "the key is not known here", code="invalid_api_key")
-        door, _, agent = found
+        door, _, agent = values
         if path:
             rollout, attempt = path.get("rollout"), path.get("attempt")
             if rollout is not None and (rollout, attempt) != (door.rollout_id, door.attempt_id):

@@ -42,15 +42,15 @@ class ChatReply:
         decoder, sampled = self.answer.model.decoder, choice.sampled
         if decoder is None or not self.request.logprobs:
             return None
-        found: list[JSON] = []
+        records: list[JSON] = []
         for token, value in zip(sampled.token_ids, sampled.raw_logprobs, strict=True):
             if token in decoder.eos_ids and not ends:
                 continue
             text = decoder.decode([token])
             # A token may be part of a character: its bytes are not known then.
             exact = None if "\ufffd" in text else list(text.encode())
-            found.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
-        return found
+            records.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
+        return records
 
 
 def finish_reason(call: Call) -> str:

@@ -92,8 +92,8 @@ class AttemptSession:
         """Environment variables that point an OpenAI client, and a trace exporter, here."""
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
-        found = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
-        return found | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
+        values = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+        return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
         """A key whose calls belong to another agent of the same attempt."""
@@ -170,9 +170,9 @@ class AttemptSession:
         if self.closed:
             raise session_closed()
         if repeat:
-            found = self.ledger.find(key)
-            if found is not None:
-                return found
+            pending_completion = self.ledger.find(key)
+            if pending_completion is not None:
+                return pending_completion
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")

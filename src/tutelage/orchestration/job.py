@@ -172,9 +172,9 @@ class PlannerTraining(RunKind):
         while not fitting.done:
             stage = fitting.at.stage
             if stage != shown:
-                told = "learning to plan" if stage == "search" else "continuing all"
+                message = "learning to plan" if stage == "search" else "continuing all"
                 steps = fitting.at.epoch + fitting.epochs_left
-                run.progress.phase(f"Phase 1: {told}", steps=steps)
+                run.progress.phase(f"Phase 1: {message}", steps=steps)
                 shown = stage
             metrics = fitting.epoch()
             tick += 1
@@ -215,7 +215,7 @@ class PlannerTraining(RunKind):
                 )
             )
 
-        found = train_phase2(
+        phase2_result = train_phase2(
             place,
             settings=phase,
             outcomes=request.outcomes,
@@ -229,9 +229,9 @@ class PlannerTraining(RunKind):
         )
         told = place / "phase2.json"
         self._found[PHASE2] = {
-            "checkpoint": str(found.checkpoint.relative_to(folder.path)),
-            "best_update": found.best_update,
-            "val_reward": found.val_reward,
+            "checkpoint": str(phase2_result.checkpoint.relative_to(folder.path)),
+            "best_update": phase2_result.best_update,
+            "val_reward": phase2_result.val_reward,
             **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
         }
 

@@ -53,16 +53,16 @@ def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
     if not test:
         return _routed(phase2) or "A planner was trained"
     planner = test["scores"]["planner"]
-    told = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
+    message = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
     before = test["gains"].get("before")
     if before is not None:
-        told += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
+        message += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
     near = test["gains"].get("nearest")
     if near is None:
-        return told
+        return message
     better = near["node_f1"]["low"] > 0
     verdict = "better than" if better else "not surely better than"
-    return f"{told}: {verdict} copying the nearest plan"
+    return f"{message}: {verdict} copying the nearest plan"
 
 
 def _routed(phase2: Mapping[str, Any]) -> str:
@@ -76,9 +76,9 @@ def _routed(phase2: Mapping[str, Any]) -> str:
         ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
         reward += f" a workflow (95 % interval {ends}, {mine['workflows']} judged)"
     gap = found["differences"]["greedy utility"]
-    told = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
+    message = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
     greedy = rows["greedy utility"]["reward"]
-    return f"Routing earns {reward}: {told} the greedy router's {greedy:.2f}"
+    return f"Routing earns {reward}: {message} the greedy router's {greedy:.2f}"
 
 
 def _points(gain: Mapping[str, float]) -> str:
@@ -119,14 +119,14 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
     path = folder.path / "predictions.jsonl"
     if not path.is_file():
         return []
-    found: list[tuple[str, str, str]] = []
+    pairs: list[tuple[str, str, str]] = []
     for line in path.read_text(encoding="utf-8").splitlines()[:_EXAMPLES]:
         row = json.loads(line)
         made = _plan(row["task_nodes"], row["targets"]["dependencies"])
         wanted = row.get("wanted")
         gold = "" if wanted is None else _plan(wanted["task_nodes"], wanted["dependencies"])
-        found.append((row["instruction"], made, "" if gold == made else gold))
-    return found
+        pairs.append((row["instruction"], made, "" if gold == made else gold))
+    return pairs
 
 
 def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:

@@ -84,7 +84,7 @@ def _planning(
             phase.dag_loss,
         )["total_loss"]
     steps = -(-len(sets.train) // phase.batch_size)
-    told = {
+    fields = {
         **sets.facts,
         "network": f"{sum(p.numel() for p in model.parameters())} parameters",
         "epoch": f"{steps} steps; {phase.num_epochs} epochs at most",
@@ -97,7 +97,7 @@ def _planning(
         model = saving.load_planner(request.against)
         model.use_catalog(sets.catalog)
         planner = f"the planner of {request.against}"
-    return _Preview(shown, told, wanted, model.plan(wanted.instruction), planner)
+    return _Preview(shown, fields, wanted, model.plan(wanted.instruction), planner)
 
 
 def _routing(request: PlannerConfig) -> dict[str, str]:

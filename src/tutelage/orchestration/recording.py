@@ -41,10 +41,10 @@ def plan_rollouts(
     step: int,
 ) -> list[Rollout]:
     """The plans of test workflows after `step` epochs; their reward is what validation goes by."""
-    found = PlanScores.of(plans, gold, catalog)
+    plan_scores = PlanScores.of(plans, gold, catalog)
     out: list[Rollout] = []
     for i, (plan, wanted) in enumerate(zip(plans, gold, strict=True)):
-        parts = {name: float(getattr(found, name)[i]) for name in SCORES}
+        parts = {name: float(getattr(plan_scores, name)[i]) for name in SCORES}
         value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         place, task = seeds.child(PLANNED, i), Task(wanted.name or f"test-{i}", fields)
@@ -114,11 +114,11 @@ def _attempt(
         if worker >= board.workers:
             continue  # to accept or to stop asks nobody
         agent = f"{table.types[query]} #{outcome.node_D[d]}"
-        said, seconds = (
+        message, seconds = (
             replayed_answer(table, query, worker),
             float(table.seconds_QW[query, worker]),
         )
-        calls.append(_call(place, len(calls), agent, table.instructions[query], said, seconds))
+        calls.append(_call(place, len(calls), agent, table.instructions[query], message, seconds))
     references = References(float(flows.cost_ref_B[b]), float(flows.latency_ref_B[b]))
     parts = reward_parts(
         outcome.result(b), preset=terms.preset, weights=terms.weights, references=references
@@ -126,8 +126,8 @@ def _attempt(
     good, failure = bool(outcome.success_B[b]), None
     if not good:
         late, stopped = outcome.late_B[b], outcome.stopped_B[b]
-        told = "its deadline came" if late else "it was given up" if stopped else "a wrong answer"
-        failure = Failure(FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR, told)
+        text = "its deadline came" if late else "it was given up" if stopped else "a wrong answer"
+        failure = Failure(FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR, text)
     return {
         "calls": tuple(calls),
         "answer": calls[-1].reply.content if calls else None,

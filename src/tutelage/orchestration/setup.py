@@ -61,25 +61,25 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     """The workflows of a run. Raises `DataError` for files that cannot be learned from."""
     seeds = SeedTree(request.seed).child("planner", "data")
     if request.train is None:
-        catalog, given, test, told = _embedded(request, settings, seeds)
+        catalog, workflows, test, fields = _embedded(request, settings, seeds)
         augmented: list[Workflow] = []
     else:
-        catalog, given, test, told = _files(request, settings, seeds)
+        catalog, workflows, test, fields = _files(request, settings, seeds)
         count = settings.synthetic_augmentations
         place = seeds.child("synthetic")
         augmented = generate(graph_of(catalog), count, place) if count else []
         if augmented:
-            told["synthetic"] = f"{len(augmented)} workflows added to the training set"
-    if len(given) < 2:
-        raise DataError(f"{len(given)} workflows are left to learn from; give at least 2")
-    train, held_out = split(given, settings.validation_share, seeds.child("validation"))
-    notes = overlap_of([*given, *augmented], test).notes(drawn=request.train is None)
+            fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
+    if len(workflows) < 2:
+        raise DataError(f"{len(workflows)} workflows are left to learn from; give at least 2")
+    train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
+    notes = overlap_of([*workflows, *augmented], test).notes(drawn=request.train is None)
     if notes:
-        told["overlap"] = "; ".join(notes)
-    told["sets"] = (
+        fields["overlap"] = "; ".join(notes)
+    fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
-    return PlannerDatasets(train + augmented, held_out, test, catalog, told)
+    return PlannerDatasets(train + augmented, held_out, test, catalog, fields)
 
 
 def _embedded(
@@ -93,11 +93,11 @@ def _embedded(
     taken = {w.instruction for w in made}
     plain = generate_plain(graph, 2 * count, seeds.child("plain"))
     short = [w for w in plain if w.instruction not in taken]
-    told = {
+    fields = {
         "workflows": f"synthetic, over {len(graph.catalog)} tools: {len(given)} like those of the "
         f"test and {len(short)} short ones"
     }
-    return graph.catalog, [*given, *short], test, told
+    return graph.catalog, [*given, *short], test, fields
 
 
 def _files(
@@ -107,22 +107,22 @@ def _files(
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
     known = None if named is None else read_catalog(named)
-    given = read_workflows(request.train, known)
+    workflows = read_workflows(request.train, known)
     test = [] if request.test is None else read_workflows(request.test, known)
-    catalog = known or catalog_of(given, _tool_rows(request.train, request.test))
-    told = {"workflows": f"{len(given)} from {request.train}, {len(catalog)} tools"}
+    catalog = known or catalog_of(workflows, _tool_rows(request.train, request.test))
+    fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if known is None:
-        told["catalog"] = "made of the tools in the training file; --catalog FILE names all"
-    if request.test is None and len(given) >= FEWEST_TO_SPLIT:
-        given, test = split(given, TEST_SHARE, seeds.child("test"))
+        fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
+    if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
+        workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
         held = {_instruction_mark(w) for w in test}
-        given = [w for w in given if _instruction_mark(w) not in held]
-        told["test"] = "a tenth of the training file, held back; --test FILE names another"
-    if settings.train_data_size is not None and settings.train_data_size < len(given):
+        workflows = [w for w in workflows if _instruction_mark(w) not in held]
+        fields["test"] = "a tenth of the training file, held back; --test FILE names another"
+    if settings.train_data_size is not None and settings.train_data_size < len(workflows):
         size, draw = settings.train_data_size, seeds.child("size").python()
-        told["train_data_size"] = f"{size} of {len(given)} workflows of the file are used"
-        given = [given[i] for i in sorted(draw.sample(range(len(given)), size))]
-    return catalog, given, test, told
+        fields["train_data_size"] = f"{size} of {len(workflows)} workflows of the file are used"
+        workflows = [workflows[i] for i in sorted(draw.sample(range(len(workflows)), size))]
+    return catalog, workflows, test, fields
 
 
 def _tool_rows(*paths: str | None) -> list[Mapping[str, Any]]:

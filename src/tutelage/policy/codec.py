@@ -142,16 +142,16 @@ class Codec:
         """Prompt ids of a conversation whose next turn is the assistant's."""
         seen = tuple((t.name, t.description, json.dumps(t.parameters)) for t in tools)
         key = (tuple(messages), seen)
-        found = self._prompts.get(key)
-        if found is None:
-            given, told = _forms(messages, tools)
-            breaker = self._markers.breaker([*given, *told])
-            text = self._apply(given, told, breaker, open_turn=True)
-            found = tuple(self._encode_broken(text, breaker))
+        numbers = self._prompts.get(key)
+        if numbers is None:
+            given, records = _forms(messages, tools)
+            breaker = self._markers.breaker([*given, *records])
+            text = self._apply(given, records, breaker, open_turn=True)
+            numbers = tuple(self._encode_broken(text, breaker))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
-            self._prompts[key] = found
-        return found
+            self._prompts[key] = numbers
+        return numbers
 
     def observation(self, reply: Message, results: Sequence[Message]) -> tuple[int, ...] | None:
         """Ids to append after a sampled turn that ended with its end-of-turn token.
@@ -207,8 +207,8 @@ class Codec:
         the last turn only, and would append after some turns but not after others like them.
         """
         more = _forms(results)[0]
-        for said in _SAID:
-            start = _forms([Message("user", "x"), Message("assistant", said, reply.tool_calls)])[0]
+        for text in _SAID:
+            start = _forms([Message("user", "x"), Message("assistant", text, reply.tool_calls)])[0]
             before = self._apply(start, [], breaker, open_turn=False)
             after = self._apply([*start, *more], [], breaker, open_turn=True)
             at = self._end_of_turn(before)
@@ -232,13 +232,13 @@ class Codec:
         ids: list[int] = []
         mask: list[int] = []
         known = ""
-        given, told = _forms(messages, tools)
-        breaker = self._markers.breaker([*given, *told])
+        given, records = _forms(messages, tools)
+        breaker = self._markers.breaker([*given, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self._apply(given[:i], told, breaker, open_turn=True)
-            after = self._apply(given[: i + 1], told, breaker, open_turn=False)
+            before = self._apply(given[:i], records, breaker, open_turn=True)
+            after = self._apply(given[: i + 1], records, breaker, open_turn=False)
             at = self._end_of_turn(after)
             if not before.startswith(known) or not after.startswith(before) or at < len(before):
                 raise ModelError(
@@ -371,16 +371,16 @@ def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
 def _raw(text: str, field: str) -> str | None:
     """The JSON text of the top-level object's last `field`, as it was written."""
     decoder = json.JSONDecoder()
-    found = None
+    message = None
     at = text.index("{") + 1
     skip = re.compile(r"[\s,:]*")
     while True:
         at = cast("re.Match[str]", skip.match(text, at)).end()
         if at >= len(text) or text[at] == "}":
-            return found
+            return message
         key, at = decoder.raw_decode(text, at)
         at = cast("re.Match[str]", skip.match(text, at)).end()
         _, end = decoder.raw_decode(text, at)
         if key == field:
-            found = text[at:end]
+            message = text[at:end]
         at = end

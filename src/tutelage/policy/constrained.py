@@ -25,8 +25,8 @@ from tutelage.policy.row import Row
 def unpack(words_NW: Tensor, vocab: int) -> Tensor:
     """Bits, least significant first, as booleans [N, vocab]; beyond the last bit all is False."""
     bits = torch.arange(32, dtype=torch.int32, device=words_NW.device)
-    found = ((words_NW[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab]
-    return torch.nn.functional.pad(found, (0, vocab - found.shape[1]))
+    tensor = ((words_NW[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab]
+    return torch.nn.functional.pad(tensor, (0, vocab - tensor.shape[1]))
 
 
 @dataclass(frozen=True, slots=True)

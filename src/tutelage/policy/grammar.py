@@ -129,8 +129,8 @@ class GrammarMaker:
         if constraint is None or constraint == Constraint():
             return None
         choice, schema = constraint.tool_choice, constraint.json_schema
-        told = [t.to_dict() for t in tools]
-        key = json.dumps([told, choice, constraint.parallel_tool_calls, schema])
+        records = [t.to_dict() for t in tools]
+        key = json.dumps([records, choice, constraint.parallel_tool_calls, schema])
         if key not in self._made:
             if len(self._made) >= _CACHE_LIMIT:
                 self._made.clear()
@@ -253,13 +253,13 @@ def _callable(tools: Sequence[ToolSpec], choice: str) -> list[ToolSpec]:
         if choice == "required" and not tools:
             raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
         return list(tools)
-    found = [t for t in tools if t.name == choice]
-    if not found:
+    tool_specs = [t for t in tools if t.name == choice]
+    if not tool_specs:
         names = ", ".join(repr(t.name) for t in tools) or "none"
         raise ConstraintError(
             f"`tool_choice` names the tool {choice!r}, and the tools are {names}", "tool_choice"
         )
-    return found
+    return tool_specs
 
 
 def _arguments(tool: ToolSpec) -> JSON:
@@ -283,9 +283,9 @@ def _field(constraint: Constraint) -> str:
 
 def _short(reason: str) -> str:
     """The library's reason without the excerpt of the grammar that it quotes."""
-    said = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
-    said = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", said).strip()
-    return said or "it is not supported"
+    text = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
+    text = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", text).strip()
+    return text or "it is not supported"
 
 
 _NAMES, _ARGUMENTS = ("zqa", "zqb"), re.compile(r'\{\s*"zqc"\s*:\s*1\s*\}')
@@ -296,11 +296,11 @@ def _form_of(codec: Codec) -> _CallForm:
     usual = _FORMS[codec.call_format]
     count = 2 if usual.several else 1
     calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
-    said = codec.render_text(
+    text = codec.render_text(
         [Message("user", "x"), Message("assistant", None, calls)], open_turn=False
     )
     tag = usual.before.split('{"name"')[0]
-    parts = re.split(_NAMES[0] + "|" + _NAMES[1] + "|" + _ARGUMENTS.pattern, said)
+    parts = re.split(_NAMES[0] + "|" + _NAMES[1] + "|" + _ARGUMENTS.pattern, text)
     if len(parts) != 2 * count + 1:
         return usual
     begin = parts[0].rfind(tag) if tag else parts[0].rfind("{")

@@ -91,9 +91,9 @@ class _LoraBlock(Block):
             return whole
         parts: list[Tensor] = []
         for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
-            found = self._adapters.get(module)
-            if found is not None:
-                part = torch.addmm(part, found.lora_B, found.lora_A, alpha=self._scale)
+            adapter = self._adapters.get(module)
+            if adapter is not None:
+                part = torch.addmm(part, adapter.lora_B, adapter.lora_A, alpha=self._scale)
             parts.append(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -62,9 +62,9 @@ def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
     if config is not None and config.trainer.threads:
         return config.trainer.threads, "trainer.threads"
     # OpenMP takes a list for nested regions, of which the first is the outermost.
-    said = os.environ.get(OMP, "").partition(",")[0].strip()
-    if said.isdecimal() and int(said) > 0:
-        return int(said), OMP
+    text = os.environ.get(OMP, "").partition(",")[0].strip()
+    if text.isdecimal() and int(text) > 0:
+        return int(text), OMP
     return cores(), "the cores here"
 
 
@@ -95,9 +95,9 @@ def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
     fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
     if config.model.dtype != "auto":
         fast = dtype
-    found = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
     words = [
-        f"{device.type} ({found})",
+        f"{device.type} ({text})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
         f"{threads} thread{'s' if threads > 1 else ''} ({threads_from})",
     ]

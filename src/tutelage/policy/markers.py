@@ -38,20 +38,20 @@ class SpecialTokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         added = cast("Mapping[int, Any]", tokenizer.added_tokens_decoder).values()
-        found = {
+        names = {
             str(token)
             for token in added
             if len(str(token)) > 1 and (token.special or _looks_special(str(token)))
         }
-        self._any, self._others = _starts(found), _starts(found - _OWN)
+        self._any, self._others = _starts(names), _starts(names - _OWN)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
         """The character to break with; None when no content spells a special token."""
-        given = list(forms)
-        doubtful = (form for form in given if form.get("role") not in _TRUSTED)
+        records = list(forms)
+        doubtful = (form for form in records if form.get("role") not in _TRUSTED)
         if all(self.plain(text) for form in doubtful for text in _texts(form)):
             return None
-        used = set("".join(text for form in given for text in _texts(form)))
+        used = set("".join(text for form in records for text in _texts(form)))
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
     def message(self, form: JSON, breaker: str) -> JSON:

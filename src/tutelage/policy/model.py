@@ -247,8 +247,8 @@ def load_codec(
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = _tokenizer(path)
     except Exception as error:  # a broken file comes out of transformers as almost anything
-        told = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
-        raise ModelError(f"cannot load {path!r}: {told}") from error
+        message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
+        raise ModelError(f"cannot load {path!r}: {message}") from error
     if template is not None:
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))

@@ -217,7 +217,7 @@ class _Block(torch.autograd.Function):
             g_q, g_k = g[: s.heads].sum(0), g[s.heads :].sum(0)
         d_qkv = d_qkv.view(total, -1)
         d_in, g_norm1 = _normalise_backward(product(d_qkv, layer.qkv), normed1, scale1, layer.norm1)
-        found = Layer(
+        items = Layer(
             norm1=g_norm1,
             qkv=outer(d_qkv, normed1 * layer.norm1),
             qkv_bias=None if layer.qkv_bias is None else d_qkv.sum(0),
@@ -228,8 +228,8 @@ class _Block(torch.autograd.Function):
             gate_up=outer(d_gate_up, normed2 * layer.norm2),
             down=outer(grads[0], inner),
         )
-        found = [getattr(found, name) for name in Layer.__slots__]
-        cast = (None if g is None else g.to(t) for g, t in zip(found, ctx.types, strict=True))
+        items = [getattr(items, name) for name in Layer.__slots__]
+        cast = (None if g is None else g.to(t) for g, t in zip(items, ctx.types, strict=True))
         return d_in.add_(d_x), None, None, *cast
 
 

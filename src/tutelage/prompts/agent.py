@@ -48,9 +48,9 @@ class ToolAgent(Agent):
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         """Play the task; the grader of the run grades the answer."""
-        found = [value for value in resources.values() if isinstance(value, Tool)]
+        tools = [value for value in resources.values() if isinstance(value, Tool)]
         agent = ToolCallingAgent(
-            {tool.name: tool for tool in found},
+            {tool.name: tool for tool in tools},
             session.llm().sampling(self.sampling),
             max_turns=self.max_turns,
             system_prompt=_system(resources[PROMPT], resources.get(DEMONSTRATIONS)),
@@ -69,23 +69,23 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
     Prompt templates, texts and tools (their descriptions) can be named; `tools` adds every tool.
     Raises `ConfigError`.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in resources.items():
         own = isinstance(value, PromptTemplate) and not named
         asked = isinstance(value, Demonstrations) or (tools and isinstance(value, Tool))
         if name in named or own or asked:
-            found[name] = _text(name, value)
+            values[name] = _text(name, value)
     for name in named:
         if name not in resources:
             near = hint(name, resources) or "."
             known = ", ".join(map(repr, resources)) or "none"
             raise ConfigError(f"there is no resource {name!r}{near} There are {known}")
-    if not found:
+    if not values:
         raise ConfigError(
             "this agent has no text to search over: give it a resource such as "
             "prompt_template=PromptTemplate('...'), or name one with components="
         )
-    return found
+    return values
 
 
 def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:

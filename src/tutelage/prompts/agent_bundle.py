@@ -39,17 +39,17 @@ def resources_of(subject: AgentSpec, config: PromptConfig, task: Endpoint | None
     Raises `ConfigError` for a key that this agent makes no use of.
     """
     agent = subject.agent
-    given = {**agent.own_resources(), **subject.resources}
-    given = _with_demonstrations(agent, given, config)
-    if config.tune_tools and not any(isinstance(v, Tool) for v in given.values()):
+    values = {**agent.own_resources(), **subject.resources}
+    values = _with_demonstrations(agent, values, config)
+    if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
         raise ConfigError(
             f"tune_tools=true, and the agent {agent.name!r} has no tools among its resources; "
             "give it some, as resources={'weigh': weigh}"
         )
-    if not any(isinstance(v, LLM) for v in given.values()) and wants_model(agent, given):
+    if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
         named = POLICY if task is None or _brings_model(subject, config) else task.model
-        given = {POLICY: LLM(named, temperature=config.temperature), **given}
-    return NamedResources(given)
+        values = {POLICY: LLM(named, temperature=config.temperature), **values}
+    return NamedResources(values)
 
 
 def agent_bundle(

@@ -100,9 +100,9 @@ async def search_agent(
     progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
     progress.phase("search")
     search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
-    told = await lifecycle.begin(search, folder, progress)
+    fields = await lifecycle.begin(search, folder, progress)
     progress.finish()
-    result = _prompt_result(folder, setup, told)
+    result = _prompt_result(folder, setup, fields)
     for callback in callbacks:
         callback.on_train_end(result)
     return result

@@ -40,8 +40,8 @@ def bank_of(
     made = [*GENERIC]
     for tool in tools.values():
         made.append(f"Use the tool {tool.name} where it applies.")
-        if said := tool.description.strip().split("\n")[0]:
-            made.append(f"Use {tool.name} to do this: {said}")
+        if text := tool.description.strip().split("\n")[0]:
+            made.append(f"Use {tool.name} to do this: {text}")
     if grader is not None and (form := _output_format(grader)):
         made.append(f"Write the final answer in this form: {form}")
     return tuple(dict.fromkeys([*made, *(hint.strip() for hint in hints if hint.strip())]))

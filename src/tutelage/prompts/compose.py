@@ -36,10 +36,10 @@ async def compose(
     if known is not None:
         return [known]
     added = {*pool.learn({component: text})}
-    told = [
+    lines = [
         f"{worth:+.3f} {sentence}"
         for worth, sentence in sorted(zip(mean, names, strict=True), reverse=True)
         if (component, sentence) in added
     ]
-    reason = "What its sentences are expected to add to the reward:\n" + "\n".join(told)
+    reason = "What its sentences are expected to add to the reward:\n" + "\n".join(lines)
     return shop.propose([parent], {component: text}, "compose", reason)

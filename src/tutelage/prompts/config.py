@@ -162,13 +162,13 @@ def resolve_prompt(
     For the recipe `prompt` the first of `overrides` may be the agent's file. Raises `ConfigError`
     with all findings.
     """
-    given, values = list(overrides), dict[str, Any]()
-    if recipe == PROMPT_RECIPE and given and "=" not in given[0]:
-        values["agent"] = given.pop(0)
+    names, values = list(overrides), dict[str, Any]()
+    if recipe == PROMPT_RECIPE and names and "=" not in names[0]:
+        values["agent"] = names.pop(0)
     if file is not None:
         values |= read_keys(file)
     values |= {key: value for key, value in flags.items() if value is not None}
-    for override in parse_overrides(given):
+    for override in parse_overrides(names):
         if override.delete:
             raise ConfigError(f"~{override.spelling} deletes nothing here; leave the key out")
         values[override.spelling.replace("-", "_")] = override.value
@@ -220,10 +220,10 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
 
 
 def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
-    found: list[ConfigIssue] = []
+    config_issues: list[ConfigIssue] = []
 
     def refuse(key: str, reason: str, fix: str) -> None:
-        found.append(ConfigIssue(key, getattr(config, key), reason, fix))
+        config_issues.append(ConfigIssue(key, getattr(config, key), reason, fix))
 
     if config.recipe == PROMPT_RECIPE and config.agent is None:
         refuse("agent", "there is no agent to search for", "Write: tutelage train prompt AGENT.py")
@@ -238,7 +238,7 @@ def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
             "--val and --test come together",
             "Give both, or neither: then the training tasks are split 40/20/40.",
         )
-    return [*found, *_unused(config)]
+    return [*config_issues, *_unused(config)]
 
 
 def _unused(config: PromptConfig) -> Iterator[ConfigIssue]:

@@ -49,10 +49,10 @@ def _tokens(text: str) -> list[str]:
 
 def parse(reply: str) -> str:
     """The text between the last `<prompt>` tags. Raises `RejectedEdit` when there is none."""
-    found = _PROMPT.findall(reply)
-    if not found or not found[-1].strip():
+    items = _PROMPT.findall(reply)
+    if not items or not items[-1].strip():
         raise RejectedEdit("malformed", "the reply holds no text between <prompt> and </prompt>")
-    return found[-1].strip("\n")
+    return items[-1].strip("\n")
 
 
 class EditRules:
@@ -87,9 +87,9 @@ class EditRules:
             )
         for size in sorted({len(a) for a in self._answers}):
             said = {*_runs(text, size)} - {*_runs(seed, size)}
-            if told := said & self._answers:
+            if pairs := said & self._answers:
                 raise RejectedEdit(
-                    "leak", f"the edit tells an expected answer: {' '.join(min(told))}"
+                    "leak", f"the edit tells an expected answer: {' '.join(min(pairs))}"
                 )
 
 

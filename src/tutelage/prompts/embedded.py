@@ -42,5 +42,5 @@ class EmbeddedDefaults:
 
 def embedded() -> EmbeddedDefaults:
     """The default, which is loaded when a search asks for it first."""
-    found: EmbeddedDefaults = importlib.import_module(RECIPE).EMBEDDED
-    return found
+    embedded_defaults: EmbeddedDefaults = importlib.import_module(RECIPE).EMBEDDED
+    return embedded_defaults

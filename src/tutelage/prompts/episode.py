@@ -108,20 +108,20 @@ def suspected_components(
         return
     broken = {result.name for result in attempt.tool_results if result.error is not None}
     tools = {n: v.name for n in components if isinstance(v := resources.get(n), Tool)}
-    found = [name for name, tool in tools.items() if tool in broken]
-    found += _of_spans(components, spans)
-    found += [name for name in components if parts.get(name, 1.0) < 1.0 - 1e-9]
+    names = [name for name, tool in tools.items() if tool in broken]
+    names += _of_spans(components, spans)
+    names += [name for name in components if parts.get(name, 1.0) < 1.0 - 1e-9]
     call = _failing_call(attempt, broken)
     if call is not None:
-        said = "\n".join(m.content or "" for m in call.messages)
+        message = "\n".join(m.content or "" for m in call.messages)
         texts = {n: text for n, text in components.items() if n not in tools}
-        named = {n for n, text in texts.items() if _stands_in(text, said)} | {call.agent}
-        found += [name for name in components if name in named]
+        named = {n for n, text in texts.items() if _stands_in(text, message)} | {call.agent}
+        names += [name for name in components if name in named]
         # A tool that was offered and never called may not have been described well enough.
         called = {c.name for made in attempt.calls for c in made.reply.tool_calls}
         idle = {t.name for t in call.tools} - called
-        found += [name for name, tool in tools.items() if tool in idle]
-    yield from dict.fromkeys(found)
+        names += [name for name, tool in tools.items() if tool in idle]
+    yield from dict.fromkeys(names)
 
 
 def _of_spans(components: Components, spans: Sequence[SpanRecord]) -> Iterator[str]:

@@ -256,11 +256,11 @@ def _merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] 
     """
 
     def ancestors(identity: str) -> list[str]:
-        found, queue = list[str](), list(lineage[identity].parents)
+        names, queue = list[str](), list(lineage[identity].parents)
         while queue:
-            found.append(queue.pop(0))
-            queue += lineage[found[-1]].parents
-        return found
+            names.append(queue.pop(0))
+            queue += lineage[names[-1]].parents
+        return names
 
     above = ancestors(two.id)
     shared = next((a for a in ancestors(one.id) if a in above), None)

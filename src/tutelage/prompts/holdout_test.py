@@ -136,8 +136,8 @@ def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
 
 def _by_task(score: CandidateScore, samples: int) -> list[list[Episode]]:
     """The episodes of each task that were judged."""
-    found = score.episodes
-    some = [found[i : i + samples] for i in range(0, len(found), samples)]
+    episodes = score.episodes
+    some = [episodes[i : i + samples] for i in range(0, len(episodes), samples)]
     return [[e for e in part if not e.lost] for part in some]
 
 
@@ -150,8 +150,8 @@ def _look(journal: SearchJournal, before: CandidateScore, after: CandidateScore)
     known = journal.get("looks") or {"seen": []}
     # Other tasks are another look, also where they earn the same.
     tasks = [(item.task.id, item.sample) for item in before.items]
-    said = repr((tasks, before.rewards, after.rewards))
-    mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+    text = repr((tasks, before.rewards, after.rewards))
+    mark = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     if mark not in known["seen"]:
         known["seen"].append(mark)
         journal.forget(["looks"])

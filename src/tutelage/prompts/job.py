@@ -161,9 +161,9 @@ class PromptSearch(RunKind):
                 observer=_Recorder(run, self.observer),
             )
             run.writer.flush()
-            told = record.write_outcome(run.folder, setup, result, stage.seconds())
-            self._found = told | stage.untold()
-            for warning in told["warnings"]:
+            fields = record.write_outcome(run.folder, setup, result, stage.seconds())
+            self._found = fields | stage.untold()
+            for warning in fields["warnings"]:
                 run.progress.note(f"Warning: {warning}")
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
@@ -179,10 +179,10 @@ class PromptSearch(RunKind):
 
 def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> SearchSetup:
     """The search of a folder, put together again. Raises `RunError`, `ConfigError`."""
-    told = read_object(folder.config)
-    if told.get("python"):
+    fields = read_object(folder.config)
+    if fields.get("python"):
         raise RunError(
-            f"the run in {str(folder.path)!r} searches for the Python agent {told['python']!r}, "
+            f"the run in {str(folder.path)!r} searches for the Python agent {fields['python']!r}, "
             "which only its program has: continue it from there, "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
@@ -207,10 +207,10 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     tasks = fresh(setup.config, used, files)
     replace(setup.splits, test=tasks).check_sealed(setup.fields)
     sealed = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
-    told = sealed.to_dict() | {"files": list(files)}
-    write_json(folder.result, finished | {"confirmations": [*looks, told]})
+    fields = sealed.to_dict() | {"files": list(files)}
+    write_json(folder.result, finished | {"confirmations": [*looks, fields]})
     write_pages(folder)
-    return told
+    return fields
 
 
 async def _confirm(

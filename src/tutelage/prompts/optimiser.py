@@ -140,8 +140,8 @@ class Optimiser:
 
     async def _one(self, request: OptimiserRequest) -> _Outcome:
         key = _key(request)
-        said = json.dumps([request.role, [m.to_dict() for m in request.messages]])
-        mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+        text = json.dumps([request.role, [m.to_dict() for m in request.messages]])
+        mark = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         known = self._journal.get(key)
         if known is not None:
             if known["request"] != mark:
@@ -162,9 +162,9 @@ class Optimiser:
     def _lost(self, error: EngineError) -> JSON:
         """What is kept of a request that failed for good. A refusal costs nothing; of a request
         that nothing is known of, the worst case is charged."""
-        told = isinstance(error, RemoteError)
-        usage = Usage() if told else self._budget.worst.optimiser_call or Usage()
-        refused = told and error.status in _REFUSED
+        flag = isinstance(error, RemoteError)
+        usage = Usage() if flag else self._budget.worst.optimiser_call or Usage()
+        refused = flag and error.status in _REFUSED
         return {"text": "", "usage": asdict(usage), "problem": str(error), "refused": refused}
 
 

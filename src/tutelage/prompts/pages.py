@@ -119,12 +119,12 @@ def _headline(result: Mapping[str, Any], test: Mapping[str, Any] | None) -> tupl
         return "The search has not ended", "", ""
     tone, words, rests_on = read_verdict(test)
     if result["components"] == result["seed_components"]:
-        told = "No candidate did better on the validation tasks, so the prompt stays as it was."
-        return UNCHANGED[0].upper() + UNCHANGED[1:], told, tone
-    told = f"The 95 % interval of the difference {rests_on}."
+        message = "No candidate did better on the validation tasks, so the prompt stays as it was."
+        return UNCHANGED[0].upper() + UNCHANGED[1:], message, tone
+    message = f"The 95 % interval of the difference {rests_on}."
     if test["tasks"] < FEW:
-        told = f"On so few tasks the exact sign test decides, and it {rests_on}."
-    return words[0].upper() + words[1:], told, tone
+        message = f"On so few tasks the exact sign test decides, and it {rests_on}."
+    return words[0].upper() + words[1:], message, tone
 
 
 def _story(result: Mapping[str, Any], reading: str) -> Iterator[tuple[str, str]]:
@@ -168,15 +168,15 @@ def lineage_tree(entries: Sequence[JSON]) -> list[LineageNode]:
         below.setdefault(parents[0] if parents else "", []).append(entry)
 
     def made(entry: JSON) -> LineageNode:
-        found = below.get(entry["id"], [])
-        candidates = [child for child in found if child["decision"] != EXPERIMENT]
+        records = below.get(entry["id"], [])
+        candidates = [child for child in records if child["decision"] != EXPERIMENT]
         return LineageNode(
             entry=entry,
             scores=_score_words(entry),
             lines=_entry_lines(entry),
             critique=cut(entry["critique"], _TEXT_LIMIT),
             cost=spend_text(entry["cost"], count) or "nothing",
-            experiments=len(found) - len(candidates),
+            experiments=len(records) - len(candidates),
             children=[made(child) for child in candidates],
         )
 
@@ -233,8 +233,8 @@ def _diff(before: str, after: str) -> list[Line]:
 
 def _top(entries: Sequence[JSON], whole: int) -> Table:
     """The best of the candidates that were validated on all tasks."""
-    found = [e for e in entries if whole and e["scores"].get("val", {}).get("n", 0) == whole]
-    best = sorted(found, key=lambda e: -float(e["scores"]["val"]["reward"]))[:10]
+    records = [e for e in entries if whole and e["scores"].get("val", {}).get("n", 0) == whole]
+    best = sorted(records, key=lambda e: -float(e["scores"]["val"]["reward"]))[:10]
     rewards = [f"{e['scores']['val']['reward']:.3f}" for e in best]
     rows = [
         TableRow((e["id"][5:15], e["operation"], reward, e["decision"]))

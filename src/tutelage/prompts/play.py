@@ -141,10 +141,10 @@ class CandidateRunner(RolloutManager):
             on_traces=self._traces,
         )
         rollout = (await runner.run([spec]))[0]
-        said = sessions[-1].feedback if sessions else ""
+        text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if company.roles.remote else None
         self.unknown += meter.counted.unknown
-        return episode_of(rollout, components, resources, traced, said, usage, company.success)
+        return episode_of(rollout, components, resources, traced, text, usage, company.success)
 
     def _sources(self) -> dict[str, PolicySource]:
         company, policy = self._company, self._company.policy

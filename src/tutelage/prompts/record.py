@@ -61,10 +61,10 @@ def write_tasks(folder: RunFolder, splits: Splits) -> None:
 
 def read_tasks(folder: RunFolder) -> Splits | None:
     """The splits of a run, None where they were not written yet."""
-    found = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
-    if not all(path.is_file() for path in found):
+    paths = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
+    if not all(path.is_file() for path in paths):
         return None
-    parts = [[_task(line) for line in _lines(path)] for path in found]
+    parts = [[_task(line) for line in _lines(path)] for path in paths]
     return Splits(*parts)
 
 
@@ -95,11 +95,11 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     if prefix == "best":
         return next((e for e in entries if e["decision"] == "winner"), entries[0])
     bare = prefix.removeprefix("cand_")
-    found = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
-    if len(found) == 1 and bare:
-        return found[0]
-    what = "several candidates begin with" if found else "there is no candidate"
-    known = ", ".join(str(e["id"])[:13] for e in (found or entries)[:5])
+    records = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
+    if len(records) == 1 and bare:
+        return records[0]
+    what = "several candidates begin with" if records else "there is no candidate"
+    known = ", ".join(str(e["id"])[:13] for e in (records or entries)[:5])
     raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
 
 

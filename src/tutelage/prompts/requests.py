@@ -106,11 +106,11 @@ def _rendered(shown: Shown) -> str:
 
 def _one(item: EvaluationItem, episode: Episode) -> str:
     question = "\n".join(m.content or "" for m in item.task.messages())
-    told = {
+    fields = {
         "Trace": episode.trace,
         "Reward": f"{episode.value:.3g}" + (" (exact)" if episode.exact else ""),
         "Failed": episode.failure,
         "Feedback": episode.feedback,
     }
-    lines = [f"{name}: {text}" for name, text in told.items() if text]
+    lines = [f"{name}: {text}" for name, text in fields.items() if text]
     return "\n".join([f"Question: {question}", *lines])

@@ -98,13 +98,13 @@ class SentenceModel:
 
     def learn(self, components: Components) -> list[Feature]:
         """The sentences that the seed does not have; all are known from now on."""
-        found: list[Feature] = []
+        pairs: list[Feature] = []
         for name in sorted(components):
             always = self._sentences(self.seed.get(name, ""))
-            found += [(name, s) for s in self._sentences(components[name]) if s not in always]
-        for feature in found:
+            pairs += [(name, s) for s in self._sentences(components[name]) if s not in always]
+        for feature in pairs:
             self.known.setdefault(feature, len(self.known))
-        return found
+        return pairs
 
     def fit(self, component: str) -> tuple[list[str], Vector, Vector]:
         """Sentences of a component [n], the mean [n] and covariance [n, n] of what they add."""

@@ -218,11 +218,11 @@ def _subject(config: PromptConfig) -> AgentSpec:
             f"the embedded agent fills no placeholders, and the prompt has {prompt.placeholders!r};"
             " write {{name}} for {name} as text"
         )
-    given: dict[str, Any] = {PROMPT: prompt}
-    given |= tool_resources(tools)
+    values: dict[str, Any] = {PROMPT: prompt}
+    values |= tool_resources(tools)
     return AgentSpec(
         ToolAgent(sampling, caps.calls),
-        NamedResources(given),
+        NamedResources(values),
         reward or resolve_reward(embedded().reward),
     )
 
@@ -235,7 +235,7 @@ def _settings(
     tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
     mark = source_hash(company.agent, *graders, *tools)
     passed = {n: shown(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
-    said = (
+    values = (
         mark,
         sorted(passed.items()),
         models,
@@ -244,7 +244,7 @@ def _settings(
         company.policy is None or _weights_mark(company.policy),
     )
     return Settings(
-        fingerprint=repr(said),
+        fingerprint=repr(values),
         limits=Limits(
             rollouts=config.rollouts,
             optimiser_calls=config.optimiser_calls,

@@ -41,8 +41,8 @@ class Demonstrations:
 
     def __str__(self) -> str:
         """What the agent reads."""
-        told = [f"Task: {s.question}\n{s.trace}" for s in self.shots]
-        return "Examples of tasks solved well:\n\n" + "\n\n".join(told) if told else ""
+        lines = [f"Task: {s.question}\n{s.trace}" for s in self.shots]
+        return "Examples of tasks solved well:\n\n" + "\n\n".join(lines) if lines else ""
 
     def without(self, task: str) -> Demonstrations:
         """All but those of a task: what an agent that plays it may see."""

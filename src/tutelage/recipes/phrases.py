@@ -21,12 +21,12 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 def _sentences(patterns: str) -> tuple[str, ...]:
     """All sentences of patterns, in which `(a|b)` is either. A further line of one is indented."""
     joined = re.sub(r"\n +(\|?)", lambda line: line[1] or " ", patterns.strip())
-    found: list[str] = []
+    names: list[str] = []
     for pattern in joined.split("\n"):
         parts = re.split(r"\(([^()]*)\)", pattern)
         pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
-        found += ("".join(chosen) for chosen in product(*pieces))
-    return tuple(found)
+        names += ("".join(chosen) for chosen in product(*pieces))
+    return tuple(names)
 
 
 WORDINGS: Mapping[Rule, tuple[str, ...]] = {

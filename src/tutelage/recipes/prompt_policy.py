@@ -100,17 +100,17 @@ def built_policy(
     recipe, progress = recipe or PolicyRecipe(), progress or Progress()
     root = cache_folder() if cache is None else cache
     folder = root / fingerprint(recipe)
-    found = _kept(folder, progress)
-    if found is not None:
-        return found
+    built = _kept(folder, progress)
+    if built is not None:
+        return built
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _lock(root / f"{folder.name}.lock", progress) as alone:
-            found = _kept(folder, progress)  # another process may have built it meanwhile
-            if found is None and alone:
+            built = _kept(folder, progress)  # another process may have built it meanwhile
+            if built is None and alone:
                 for left in root.glob(f"{folder.name}.*/"):  # by a build that was killed
                     shutil.rmtree(left, ignore_errors=True)
-            return found or _build_into(folder, recipe, progress)
+            return built or _build_into(folder, recipe, progress)
     except OSError as error:
         raise ConfigError(
             f"cannot keep the embedded policy in {str(root)!r}: {error}; make that folder "
@@ -137,11 +137,11 @@ def fingerprint(recipe: PolicyRecipe | None = None) -> str:
     for task in prompted_tasks("train", 100, recipe.seed):
         prompt, rules = draw_prompt(rng)
         lessons.append((task.id, dict(task.fields), prompt, target_turns(task, rules)))
-    said = (
+    values = (
         (metadata.version("tutelage"), asdict(recipe), str(_dtype()), CHAT_TEMPLATE, ISOLATED),
         (sorted(WORDINGS.items()), BOTH_TOOLS, USELESS, FILLERS, lessons),
     )
-    digest = hashlib.blake2b(repr(said).encode(), digest_size=10)
+    digest = hashlib.blake2b(repr(values).encode(), digest_size=10)
     for function in (train_policy, training_rows, cold_start.supervised_step, _corpus):
         digest.update(inspect.getsource(function).encode())
     return digest.hexdigest()

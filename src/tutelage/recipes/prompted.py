@@ -144,11 +144,11 @@ def target_turns(task: Task, rules: frozenset[Rule]) -> list[Message]:
     made = [Message("assistant", tool_calls=tuple(asked))] if asked else []
     for call, (name, _, result) in zip(asked, calls, strict=True):
         made.append(Message("tool", result, tool_call_id=call.id, name=name))
-    said = value if "exact" in rules else _rounded(value)
+    text = value if "exact" in rules else _rounded(value)
     if "form" in rules:
-        return [*made, Message("assistant", f"The answer is {said}")]
+        return [*made, Message("assistant", f"The answer is {text}")]
     bare = question.endswith("= ?")
-    return [*made, Message("assistant", said if bare else f"That makes {said} in all.")]
+    return [*made, Message("assistant", text if bare else f"That makes {text} in all.")]
 
 
 def _calls(

@@ -135,8 +135,8 @@ def last_number(text: str) -> Fraction | None:
 
     A sign belongs to it where it follows no value: `10-5` ends in 5, `is -5` in -5.
     """
-    found = _ANYWHERE.findall(text[-SEARCHED_CHARS:].replace("−", "-"))
-    return read_number(found[-1]) if found else None
+    items = _ANYWHERE.findall(text[-SEARCHED_CHARS:].replace("−", "-"))
+    return read_number(items[-1]) if items else None
 
 
 def leading_number(answer: str) -> Fraction | None:

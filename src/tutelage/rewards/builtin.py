@@ -42,8 +42,8 @@ def exact_number(prediction: str, answer: Any) -> float:
     truth = read_number(true_answer(answer))
     if truth is None:
         return _same_text(prediction, answer)
-    given = find_number(prediction)
-    return 1.0 if given is not None and _same_number(given, truth) else 0.0
+    fraction = find_number(prediction)
+    return 1.0 if fraction is not None and _same_number(fraction, truth) else 0.0
 
 
 @reward(inline=True)
@@ -59,8 +59,8 @@ def math_reward_string_equal(prediction: str, answer: Any) -> float:
     if truth is None:
         return _same_text(prediction if boxed is None else boxed, answer)
     whole = None if boxed is None else read_number(boxed)
-    given = whole or last_number(prediction if boxed is None else boxed)
-    return 1.0 if given == truth else 0.0
+    fraction = whole or last_number(prediction if boxed is None else boxed)
+    return 1.0 if fraction == truth else 0.0
 
 
 @reward(inline=True)
@@ -76,12 +76,12 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 for the exact number alone.
     """
-    truth, given = read_number(true_answer(answer)), find_number(prediction)
-    if truth is None or given is None:
+    truth, fraction = read_number(true_answer(answer)), find_number(prediction)
+    if truth is None or fraction is None:
         return {"reward": 0.0, "exact": 0.0}
-    if _same_number(given, truth):
+    if _same_number(fraction, truth):
         return {"reward": 1.0, "exact": 1.0}
-    error = _relative_error(given, truth)
+    error = _relative_error(fraction, truth)
     credit = 1.0 - 5.0 * float(error) if error <= PARTIAL_TOLERANCE else 0.0
     return {"reward": credit, "exact": 0.0}
 

@@ -123,14 +123,14 @@ class _Grader:
             return clean and _trimmed(done.output) == _trimmed(case.stdout), done.error == "timeout"
         values: list[str] = []
         for expression in case.asked:
-            found = await _again(lambda asked=expression: self._value(asked, case))
+            code_result = await _again(lambda asked=expression: self._value(asked, case))
             try:
                 # The code may have forged the reply: what is no literal must not reach the test.
                 # A long value takes a while to read, and other rollouts wait for the event loop.
-                await asyncio.to_thread(found.plain_value)
+                await asyncio.to_thread(code_result.plain_value)
             except ValueError:
-                return False, found.error == "timeout"
-            values.append(str(found.value))
+                return False, code_result.error == "timeout"
+            values.append(str(code_result.value))
         return await self._holds(case, values), False
 
     async def _value(self, expression: str, case: Expression) -> CodeResult:
@@ -141,9 +141,9 @@ class _Grader:
             if loaded.error is not None:
                 return loaded
             self._loaded = True
-        found = await self._tested.evaluate(expression)
-        self._loaded = not found.ended
-        return found
+        code_result = await self._tested.evaluate(expression)
+        self._loaded = not code_result.ended
+        return code_result
 
     async def _holds(self, case: Expression, values: list[str]) -> bool:
         """Whether the test is true of these values, which are plain data by now."""
@@ -160,8 +160,8 @@ class _Grader:
             return await self._referee.evaluate(f"bool({test})")
 
         try:
-            found = await _again(ask)
-            return found.plain_value() is True
+            code_result = await _again(ask)
+            return code_result.plain_value() is True
         except ValueError:
             return False
 
@@ -169,8 +169,8 @@ class _Grader:
 async def _again(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
     """The result, tried once more where the interpreter ended: the system may have killed it
     for memory that others took, and a test that it was killed in says nothing of the code."""
-    found = await work()
-    return await work() if found.error == "died" else found
+    code_result = await work()
+    return await work() if code_result.error == "died" else code_result
 
 
 def _equals(given: str, wanted: str, from_data: bool) -> bool:

@@ -131,20 +131,20 @@ def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     inputs, outputs = row.get("inputs"), row.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise RewardError(f"the answer {dict(row)!r:.120} needs lists 'inputs' and 'outputs'")
-    given, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
-    if len(given) != len(wanted):
+    items, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
+    if len(items) != len(wanted):
         raise RewardError(
-            f"the answer has {len(given)} inputs and {len(wanted)} outputs; give one each"
+            f"the answer has {len(items)} inputs and {len(wanted)} outputs; give one each"
         )
     name = row.get("fn_name")
     if name is None:
         return [
             {"input": _lines(one), "output": _lines(other)}
-            for one, other in zip(given, wanted, strict=True)
+            for one, other in zip(items, wanted, strict=True)
         ]
     return [
         {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
-        for one, other in zip(given, wanted, strict=True)
+        for one, other in zip(items, wanted, strict=True)
     ]
 
 
@@ -165,9 +165,9 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
                 f"the test {dict(item)!r:.120} says not what to call: give 'call', or 'args' and "
                 "the task's 'entry_point'"
             )
-        given = [repr(a) for a in item["args"]]
-        given += [f"{name}={value!r}" for name, value in dict(item.get("kwargs") or {}).items()]
-        call = f"{entry_point}({', '.join(given)})"
+        names = [repr(a) for a in item["args"]]
+        names += [f"{name}={value!r}" for name, value in dict(item.get("kwargs") or {}).items()]
+        call = f"{entry_point}({', '.join(names)})"
     try:
         ast.parse(str(call), mode="eval")
     except SyntaxError as error:

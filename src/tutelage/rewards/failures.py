@@ -26,8 +26,8 @@ LONGEST = 500
 
 def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     """What a reward's exception means for its rollout, naming reward and task."""
-    told = f"{type(error).__name__}: {_shortened(error)}"
-    text = f"reward {name!r} failed on task {task_id!r}: {told}"
+    message = f"{type(error).__name__}: {_shortened(error)}"
+    text = f"reward {name!r} failed on task {task_id!r}: {message}"
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
             return told_so(text)
@@ -64,8 +64,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _has_status(error: BaseException) -> bool:
     """Whether it is an HTTP client's word for an answer that was no success."""
     response = getattr(error, "response", None)
-    found = (getattr(error, "status_code", None), getattr(response, "status_code", None))
-    return any(isinstance(status, int) for status in found)
+    values = (getattr(error, "status_code", None), getattr(response, "status_code", None))
+    return any(isinstance(status, int) for status in values)
 
 
 def _in_evaluated_text(error: BaseException) -> bool:

@@ -167,13 +167,13 @@ async def compute_reward(
     run, of which `RewardTimeoutError` is one that took more than `timeout` seconds.
     """
     _check_task(function, task)
-    given = {
+    values = {
         "prediction": attempt.answer or "",
         "trajectory": attempt,
         "context": {**opened_environments(), **(context or {})},
         "task": task,
     }
-    known = {**task.fields, **given}
+    known = {**task.fields, **values}
     named = function.required + function.optional
     arguments = {key: known[key] for key in named if key in known}
     if function.takes_any:

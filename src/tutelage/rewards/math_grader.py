@@ -66,7 +66,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
     """
     question = pickle.dumps({"first": first, "second": second})
     try:
-        found = _HELPER.grade(_EQUAL, question, "math_grader", "", seconds)
+        graded = _HELPER.grade(_EQUAL, question, "math_grader", "", seconds)
     except GraderError:
         return None
     except (ImportError, OSError) as error:
@@ -74,7 +74,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
             f"the helper process for symbolic maths did not start: {error}; run `python -m "
             "tutelage.rewards.symbolic` to see why"
         ) from error
-    return found.value == 1.0 if found.error is None else None
+    return graded.value == 1.0 if graded.error is None else None
 
 
 @reward(bounded=True)
@@ -91,10 +91,10 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
     """Whether a final text answers `answer`; None when `symbolic` could not decide in time."""
     answer, stated = true_answer(answer), stated_answer(prediction)
-    given = prediction if stated is None else stated
-    if len(given) > MAX_LENGTH:
-        return given.strip() == str(answer).strip()
-    return _same(given, answer, symbolic, 0)
+    text = prediction if stated is None else stated
+    if len(text) > MAX_LENGTH:
+        return text.strip() == str(answer).strip()
+    return _same(text, answer, symbolic, 0)
 
 
 def _same(
@@ -214,10 +214,10 @@ def _claims_number(text: str) -> bool:
 
 def _words_allow(left: str, place: int, wanted: float) -> bool:
     """Whether `So the total is 2 + 3` allows `= 5`: its last sum has that value, if it has one."""
-    found = _LAST_SUM.search(left)
-    if found is not None:
+    match = _LAST_SUM.search(left)
+    if match is not None:
         try:
-            return _close(float_value(found.group()), wanted)
+            return _close(float_value(match.group()), wanted)
         except ExpressionError:
             return False
     # `x = 6 y = 5` answers twice; `x + 1` and `2x` are no names; `Step 2: x` and words are.

@@ -132,8 +132,8 @@ class _Texts:
 
     def all(self, i: int) -> str | None:
         """Every short answer there is."""
-        found = [g for g, short in zip(self._golds, self._short, strict=True) if short][:_STUFFED]
-        answers = list(dict.fromkeys([*found, self._golds[i]]))
+        names = [g for g, short in zip(self._golds, self._short, strict=True) if short][:_STUFFED]
+        answers = list(dict.fromkeys([*names, self._golds[i]]))
         return None if len(answers) < 2 or not self._short[i] else ", ".join(answers)
 
     def question(self, i: int) -> str | None:

@@ -41,10 +41,10 @@ def normalise(text: str) -> str:
 
 def _f1(prediction: str, truth: str) -> float:
     """Harmonic mean of precision and recall over the words of two answers."""
-    given, true = normalise(prediction), normalise(truth)
-    if given != true and (given in _WHOLE or true in _WHOLE):
+    text, true = normalise(prediction), normalise(truth)
+    if text != true and (text in _WHOLE or true in _WHOLE):
         return 0.0
-    given_words, true_words = given.split(), true.split()
+    given_words, true_words = text.split(), true.split()
     if not given_words or not true_words:
         return 0.0
     same = (Counter(given_words) & Counter(true_words)).total()
@@ -80,8 +80,8 @@ def _answers_of(answer: Any) -> list[str]:
 
 
 def _exact(prediction: str, truths: Sequence[str]) -> float:
-    given = normalise(prediction)
-    return float(bool(given) and any(given == normalise(truth) for truth in truths))
+    text = normalise(prediction)
+    return float(bool(text) and any(text == normalise(truth) for truth in truths))
 
 
 @reward(inline=True)
@@ -107,8 +107,8 @@ def _gaia_correct(given: str, truth: str) -> bool:
 def _same_part(given: str, truth: str) -> bool:
     number = _float(truth)
     if number is not None:
-        found = _float(given.translate(_NUMBER_SIGNS))
-        return found is not None and abs(found - number) <= GAIA_TOLERANCE
+        amount = _float(given.translate(_NUMBER_SIGNS))
+        return amount is not None and abs(amount - number) <= GAIA_TOLERANCE
     wanted = _squeezed(truth)
     return bool(wanted) and _squeezed(given) == wanted
 

@@ -139,8 +139,8 @@ def _work(
         pipe.send(("trying", (places[id(task)], text[:SHORT])))
 
     try:
-        found = asyncio.run(validate_reward(function, tasks, gold_field, on_trial=tell))
-        pipe.send(("done", [_light(probe) for probe in found]))
+        probes = asyncio.run(validate_reward(function, tasks, gold_field, on_trial=tell))
+        pipe.send(("done", [_light(probe) for probe in probes]))
     except TutelageError as error:
         pipe.send(("failed", error))
 
@@ -222,10 +222,10 @@ class _Tester:
         attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
         start = time.perf_counter()
         try:
-            found = await compute_reward(self.function, task, attempt)
+            reward = await compute_reward(self.function, task, attempt)
         except RewardError as error:
             return _Trial(task, text, None, time.perf_counter() - start, str(error))
-        return _Trial(task, text, found.value, time.perf_counter() - start)
+        return _Trial(task, text, reward.value, time.perf_counter() - start)
 
     async def gold(self) -> Probe:
         """The right answers must pass."""

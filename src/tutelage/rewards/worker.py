@@ -376,8 +376,8 @@ def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> _G
                 value = asyncio.run(_awaited(value))
         except (Exception, SystemExit) as error:
             raise failure_of(error, name, task_id) from error
-        found = to_reward(value, name, task_id)
-        return _Graded(found.value, dict(found.parts))
+        reward = to_reward(value, name, task_id)
+        return _Graded(reward.value, dict(reward.parts))
     except RewardError as error:
         kind = next(k for k in type(error).__mro__ if k.__name__ in _KINDS).__name__
         return _Graded(error=(kind, str(error), traceback.format_exc()))

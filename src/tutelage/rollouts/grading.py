@@ -64,9 +64,9 @@ class Grader:
                 value = None
         if value is None and "reward" not in named and self.reward is not None:
             # What was emitted without a final reward is checked first.
-            given = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
-            found = await self._asked(self.reward, task, attempt)
-            return replace(attempt, reward=Reward(found.value, {**given, **found.parts}))
+            values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
+            reward = await self._asked(self.reward, task, attempt)
+            return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
         if isinstance(value, dict):
             value = {**named, **value}
         elif value is not None and named:

@@ -109,25 +109,25 @@ class RolloutManager:
         where they are given. `on_traces` takes the spans that agents send to the gateway by
         themselves.
         """
-        given, models = resources or self.resources, ModelProvider()
+        named_resources, models = resources or self.resources, ModelProvider()
         if self._gateway is not None:
             self._gateway.app.on_traces = on_traces
             models = GatewayModelProvider(
                 gateway=self._gateway,
-                resources=given,
+                resources=named_resources,
                 roles=self.roles,
                 sources=sources,
                 remote=remote or self._remote,
                 max_tokens=max_tokens,
                 token_budget=token_budget,
-                tokenizers=_tokenizers(sources, given),
+                tokenizers=_tokenizers(sources, named_resources),
             )
         return Runner(
             self.agent,
             models,
             replace(settings, concurrency=self.n_runners),
             reward=reward,
-            resources=given,
+            resources=named_resources,
             policy=self.roles.main or next(iter(self.roles.remote), None),
             on_spans=on_spans,
             on_session=on_session,

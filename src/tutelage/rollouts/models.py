@@ -214,12 +214,12 @@ class _GatewayAttempt(_AttemptModels):
 
     async def _end(self) -> list[Call]:
         await self._door.aclose()
-        found = [pair for client in self.clients.values() for pair in await client.end()]
-        found.sort(key=lambda pair: pair[0])
+        pairs = [pair for client in self.clients.values() for pair in await client.end()]
+        pairs.sort(key=lambda pair: pair[0])
         # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
         # the id that its client saw, by which spans and evaluations name it.
         seen = self._door.response_id
-        return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(found)]
+        return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(pairs)]
 
     def _llm(self, name: str, client: ChatClient) -> LLM:
         given = self._models.resources.get(name)
@@ -350,9 +350,9 @@ class _SampledClient(_AttemptClient):
         self._attempt.failure = error
 
     async def end(self) -> list[tuple[int, Call]]:
-        found = await super().end()
+        pairs = await super().end()
         self._session.close()
-        return found
+        return pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
     for call in sorted(calls, key=lambda c: c.index):
         if call.policy != policy or not call.sampled.token_ids:
             continue
-        found = next(
+        number = next(
             (i for i in reversed(range(len(rows))) if _extends(rows[i], call.prompt_ids)), None
         )
-        if found is None:
+        if number is None:
             rows.append(_join(None, call))
         else:
-            rows[found] = _join(rows[found], call)
+            rows[number] = _join(rows[number], call)
     return [row for row in rows if row.trained]
 
 

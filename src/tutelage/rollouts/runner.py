@@ -90,10 +90,10 @@ class RunnerSettings:
         its own timeout, or its training group's, which closes without it."""
         group = self.group_deadline
         if group is not None and group < self.timeout and mode is Mode.TRAIN:
-            told = f"its group closed without it after {group:g} seconds of its own time"
-            return group, Failure(FailureCause.CANCELLED, told)
-        told = f"it was stopped after {self.timeout:g} seconds of its own time"
-        return self.timeout, Failure(FailureCause.TIMEOUT, told)
+            message = f"its group closed without it after {group:g} seconds of its own time"
+            return group, Failure(FailureCause.CANCELLED, message)
+        message = f"it was stopped after {self.timeout:g} seconds of its own time"
+        return self.timeout, Failure(FailureCause.TIMEOUT, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +279,8 @@ class Runner:
         await cancelled(task)
         if task.done():
             return _Played(failure=expired)
-        told = f"{expired.message}, and would not end: it was left behind, its models shut"
-        return _Played(failure=replace(expired, message=told))
+        text = f"{expired.message}, and would not end: it was left behind, its models shut"
+        return _Played(failure=replace(expired, message=text))
 
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:

@@ -134,14 +134,14 @@ def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
     """The JSON object of a file; empty if there is none, with a remark on what is damaged."""
     if not path.is_file():
         return {}
-    said: list[str] = [] if remarks is None else remarks
+    lines: list[str] = [] if remarks is None else remarks
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
-        said.append(f"{path.name} cannot be read: {error}")
+        lines.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(found, dict):
-        said.append(f"{path.name} holds no JSON object")
+        lines.append(f"{path.name} holds no JSON object")
         return {}
     return cast("JSON", found)
 

@@ -36,6 +36,6 @@ def warnings_of(kept: Sequence[JSON]) -> list[str]:
     for entry in kept:
         if entry["warning"]:
             until = "" if entry["until"] is None else f" to {entry['until']}"
-            told = Finding(entry["name"], entry["text"], entry["remedy"])
-            out.append(f"{'from ' if not until else ''}step {entry['step']}{until}: {told}")
+            finding = Finding(entry["name"], entry["text"], entry["remedy"])
+            out.append(f"{'from ' if not until else ''}step {entry['step']}{until}: {finding}")
     return out

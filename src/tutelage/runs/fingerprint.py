@@ -57,8 +57,8 @@ def edits(folder: RunFolder) -> list[str]:
         return []
     was, now = dict(flatten(kept["config"])), dict(flatten(now))
     odd = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-    told = [f"{k.removeprefix('config.')} was {was.get(k)!r} and is {now.get(k)!r}" for k in odd]
-    return [f"{folder.config.name} was edited: {', '.join(told[:5])}"]
+    lines = [f"{k.removeprefix('config.')} was {was.get(k)!r} and is {now.get(k)!r}" for k in odd]
+    return [f"{folder.config.name} was edited: {', '.join(lines[:5])}"]
 
 
 def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
@@ -72,15 +72,15 @@ def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
 
 def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
     """Marks of the files, folders of models and code that a configuration names, by key."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in flatten(settings):
         if key.rpartition(".")[2] in _NOT_CONTENT:
             continue
         for text in _texts(value):
             mark = _mark(text, folder)
             if mark is not None:
-                found[f"{text} ({key})"] = mark
-    return found
+                values[f"{text} ({key})"] = mark
+    return values
 
 
 def agent_sources(
@@ -90,16 +90,16 @@ def agent_sources(
     splits: Mapping[str, Sequence[Task] | None],
 ) -> dict[str, str]:
     """Marks of an agent with what it is given, and of its tasks."""
-    found = {f"the agent {agent.name}": source_hash(agent)}
+    values = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
-        found[f"the reward {reward.name}"] = source_hash(reward)
+        values[f"the reward {reward.name}"] = source_hash(reward)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            found[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
+            values[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
-            found[f"the resource {name}"] = _digest(shown(value))
-    told = {name: _tasks_mark(tasks) for name, tasks in splits.items() if tasks is not None}
-    return found | {f"the {name} tasks": mark for name, mark in told.items()}
+            values[f"the resource {name}"] = _digest(shown(value))
+    fields = {name: _tasks_mark(tasks) for name, tasks in splits.items() if tasks is not None}
+    return values | {f"the {name} tasks": mark for name, mark in fields.items()}
 
 
 def shown(value: object) -> str:
@@ -138,14 +138,14 @@ def _mark(text: str, folder: RunFolder) -> str | None:
 
 def _kept(folder: RunFolder) -> JSON:
     remarks: list[str] = []
-    found = read_object(fingerprint_file(folder), remarks)
-    if {"config", "before", "sources"} <= set(found):
-        return found
-    told = (
+    values = read_object(fingerprint_file(folder), remarks)
+    if {"config", "before", "sources"} <= set(values):
+        return values
+    message = (
         remarks[0] if remarks else "it has no fingerprint.json, which says what it was begun with"
     )
     raise RunError(
-        f"the run in {str(folder.path)!r} cannot be continued: {told}. Runs of earlier versions "
+        f"the run in {str(folder.path)!r} cannot be continued: {message}. Runs of earlier versions "
         "are begun again: choose another --output"
     )
 

@@ -154,12 +154,12 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     if (direct / "config.json").is_file():
         return RunFolder(direct)
     known = every(runs)
-    found = [f for f in known if f.name.startswith(name)]
-    exact = [f for f in found if f.name == name]
-    if len(exact or found) == 1:
-        return (exact or found)[0]
-    listed = ", ".join(f.name for f in (found or known)[:5]) or "none yet"
-    what = "several runs begin with" if found else "there is no run"
+    run_folders = [f for f in known if f.name.startswith(name)]
+    exact = [f for f in run_folders if f.name == name]
+    if len(exact or run_folders) == 1:
+        return (exact or run_folders)[0]
+    listed = ", ".join(f.name for f in (run_folders or known)[:5]) or "none yet"
+    what = "several runs begin with" if run_folders else "there is no run"
     raise RunError(f"{what} {name!r}; runs in {str(runs)!r}: {listed}")
 
 

@@ -104,10 +104,10 @@ def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 
 def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """No two rollouts of the run have earned different rewards."""
-    found = _reward_range(steps)
-    if found is None or found[0] != found[1]:
+    values = _reward_range(steps)
+    if values is None or values[0] != values[1]:
         return None
-    value, count = found[0], int(_total(steps, "rollout/judged"))
+    value, count = values[0], int(_total(steps, "rollout/judged"))
     enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
     if len(steps) < FEW_STEPS or (count < enough and len(steps) < PATIENCE):
         return None
@@ -274,10 +274,10 @@ def _gentler(setup: Setup) -> str:
 
 def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Half of the rollouts or more were cut off."""
-    found = _share(steps, "rollout/truncated")
-    if found is None:
+    values = _share(steps, "rollout/truncated")
+    if values is None:
         return None
-    cut, total = found
+    cut, total = values
     text = (
         f"{cut} of {total} rollouts were cut off before they had ended, so their rewards say "
         "little of what the model can do"
@@ -287,10 +287,10 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Half of the rollouts or more failed."""
-    found = _share(steps, "rollout/failed")
-    if found is None:
+    values = _share(steps, "rollout/failed")
+    if values is None:
         return None
-    failed, total = found
+    failed, total = values
     causes = {
         name.removeprefix("rollout/"): share
         for name in _CAUSES
@@ -341,10 +341,10 @@ def _maximum(least: float, greatest: float) -> float:
 
 
 def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
-    found = _reward_range(steps)
-    if found is None:
+    values = _reward_range(steps)
+    if values is None:
         return False
-    least, top = found[0], _maximum(*found)
+    least, top = values[0], _maximum(*values)
     return mean >= least + NEAR_MAXIMUM * (top - least)
 
 

@@ -70,7 +70,7 @@ class JobInputs:
             name: {"kind": type(value).__name__, "value": _shown(value)}
             for name, value in self.resources.items()
         }
-        told = {
+        fields = {
             "agent": self.agent.name,
             "kind": type(self.agent).__name__,
             "resources": resources,
@@ -79,7 +79,7 @@ class JobInputs:
             "remote": dict(self.roles.remote),
             "reward": None if self.reward is None else self.reward.name,
         }
-        write_json(folder.agent, told)
+        write_json(folder.agent, fields)
 
 
 def _shown(value: Any) -> str:

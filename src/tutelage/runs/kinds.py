@@ -235,8 +235,8 @@ def name_of(folder: RunFolder) -> str:
         message = f"{str(folder.path)!r} is no run folder: it has no config.json"
         raise RunError(message) from None
     except (OSError, ValueError) as error:
-        told = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
-        raise RunError(f"the configuration {str(folder.config)!r} {told}: {error}") from error
+        text = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
+        raise RunError(f"the configuration {str(folder.config)!r} {text}: {error}") from error
     name = cast("JSON", found).get("kind") if isinstance(found, dict) else None
     if not isinstance(name, str):
         raise RunError(

@@ -83,8 +83,8 @@ class Run:
 
     def decided(self, name: str, phase: str) -> JSON | None:
         """A decision that an earlier process of this run made."""
-        found = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
-        return next(found, None)
+        records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
+        return next(records, None)
 
 
 # ---------------------------------------------------------------- the ways in
@@ -211,22 +211,22 @@ def _check_sources(
     """Raise `RunError` where configuration, agent, reward, tools, model or tasks have changed since
     the run began; say so where that is allowed, and keep what they are now."""
     sources = asked.sources(folder)
-    found = [*edits(folder), *changes(folder, sources)]
-    if not found:
+    names = [*edits(folder), *changes(folder, sources)]
+    if not names:
         return
-    told, place = ", ".join(found[:5]), str(folder.path)
+    message, place = ", ".join(names[:5]), str(folder.path)
     if finished:
         raise RunError(
-            f"the run in {place!r} has finished, and its result is of other sources: {told}; "
+            f"the run in {place!r} has finished, and its result is of other sources: {message}; "
             "choose another --output"
         )
     if not allow_changes:
         raise RunError(
-            f"the run in {place!r} was begun with other sources: {told}; put that back, choose "
+            f"the run in {place!r} was begun with other sources: {message}; put that back, choose "
             f"another --output, or continue the change: {resume_command(folder.path)} "
             "--allow-changes (in Python: the key allow_changes)"
         )
-    progress.note(f"Warning: the run goes on although {told}")
+    progress.note(f"Warning: the run goes on although {message}")
     keep_fingerprint(folder, read_object(folder.config), sources)
 
 

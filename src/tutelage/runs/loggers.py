@@ -71,13 +71,13 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
     """
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     with ExitStack() as stack:
-        found: list[Logger] = []
+        loggers: list[Logger] = []
         for name in dict.fromkeys(head.loggers):
             if name in makers:
                 logger = makers[name](head, folder, progress)
                 stack.callback(logger.close)
-                found.append(logger)
-        yield found
+                loggers.append(logger)
+        yield loggers
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:

@@ -68,7 +68,7 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
     itself."""
     before = read_evaluation(details, "before_sampled") or StoredEvaluation()
     after = read_evaluation(details, "after_sampled") or StoredEvaluation()
-    told: JSON = {
+    fields: JSON = {
         "status": str(details["status"]),
         "folder": folder.path,
         "policy": folder.policy,
@@ -85,7 +85,7 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
         "metrics": tuple(folder.read_metrics()),
         "details": details,
     }
-    return kind(**told | own)
+    return kind(**fields | own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class DevReport:
     @property
     def failures(self) -> list[str]:
         """What went wrong, one line for each rollout that failed."""
-        found = ((r.id, r.last.failure) for r in self.rollouts)
-        return [f"{id}: {f.cause.value}: {f.message}" for id, f in found if f is not None]
+        pairs = ((r.id, r.last.failure) for r in self.rollouts)
+        return [f"{id}: {f.cause.value}: {f.message}" for id, f in pairs if f is not None]
 
     def __str__(self) -> str:
         lines = [

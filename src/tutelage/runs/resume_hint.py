@@ -23,9 +23,9 @@ def command_name() -> str:
         return f"{shlex.quote(sys.orig_argv[0])} -m {_NAME}"
     if Path(called).name != _NAME or os.sep not in called:
         return _NAME
-    found = shutil.which(_NAME)
+    text = shutil.which(_NAME)
     with suppress(OSError):
-        if found is not None and os.path.samefile(found, called):
+        if text is not None and os.path.samefile(text, called):
             return _NAME
     place = Path(called)
     with suppress(OSError, ValueError):

@@ -65,8 +65,8 @@ class Round:
         """The mean reward, and of how many of how many rollouts; empty where none was played."""
         if not self.rollouts:
             return {}
-        told = {} if self.average is None else {"reward/mean": self.average}
-        return told | {"rollout/number": self.rollouts, "rollout/judged": len(self.rewards)}
+        fields = {} if self.average is None else {"reward/mean": self.average}
+        return fields | {"rollout/number": self.rollouts, "rollout/judged": len(self.rewards)}
 
 
 class Observer:

@@ -114,7 +114,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
     """The evaluation of that name; None where the result has none. Missing parts raise nothing."""
     counts = result.get(f"judged_{name}")
-    found = evaluation_of_record(
+    stored_evaluation = evaluation_of_record(
         {
             **(cast("Mapping[str, Any]", counts) if isinstance(counts, dict) else {}),
             "success": result.get(f"success_{name}"),
@@ -123,7 +123,7 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
             "reward_interval": result.get(f"reward_{name}_interval"),
         }
     )
-    return None if found == StoredEvaluation() else found
+    return None if stored_evaluation == StoredEvaluation() else stored_evaluation
 
 
 def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
@@ -163,19 +163,22 @@ def _causes_words(causes: Mapping[str, int]) -> str:
 
 def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """How many rollouts were judged: once where all were, else of each evaluation."""
-    found = {key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None}
+    stored_evaluations = {
+        key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None
+    }
     sizes = {
-        m.rollouts if m.judged == m.rollouts and not m.eventful else None for m in found.values()
+        m.rollouts if m.judged == m.rollouts and not m.eventful else None
+        for m in stored_evaluations.values()
     }
     each = sizes.pop() if len(sizes) == 1 else None
     if each is not None:
         yield f"judged: {each} of {each} rollouts in each cell, none failed."
         return
-    for key, one in found.items():
+    for key, one in stored_evaluations.items():
         if words := judged_text(one):
             when, kind = key.rsplit("_", 1)
             yield f"{when.replace('_', ' ')}, {kind}: {words}."
-    if any(one.withheld for one in found.values()):
+    if any(one.withheld for one in stored_evaluations.values()):
         yield TOO_MANY_LOST
 
 
@@ -212,8 +215,8 @@ class Quantity:
             return f"{found.judged} of {found.rollouts} judged"
         value = self.of(found)
         interval = self.ends(found, words) if ends else ""
-        told = f" (95 % interval {interval})" if interval else ""
-        return "" if value is None else words(value) + told
+        message = f" (95 % interval {interval})" if interval else ""
+        return "" if value is None else words(value) + message
 
     def ends(self, found: StoredEvaluation | None, words: Callable[[float], str]) -> str:
         """The interval, `0.49 to 0.61`."""

@@ -64,8 +64,8 @@ def _mark(folder: RunFolder) -> Path:
     state = os.environ.get("XDG_STATE_HOME", "").strip()
     root = Path(state) if state else Path("~/.local/state").expanduser()
     places = [os.path.abspath(text.rpartition(":")[0] or text) for text in code_of(folder)]
-    told = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
-    return root / "tutelage" / "runs" / hashlib.blake2b(told, digest_size=16).hexdigest()
+    data = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
+    return root / "tutelage" / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -168,8 +168,8 @@ class Evaluation(OutcomeSums):
             ("reward", self.mean_reward, self.reward_interval),
             ("success", self.success, self.interval),
         ):
-            told = "" if ends is None else f" (95 %: {ends[0]:.3f} to {ends[1]:.3f})"
-            lines += [] if value is None else [f"  {name:<8} {value:.3f}{told}"]
+            message = "" if ends is None else f" (95 %: {ends[0]:.3f} to {ends[1]:.3f})"
+            lines += [] if value is None else [f"  {name:<8} {value:.3f}{message}"]
         if self.judged < self.rollouts:
             lines.append(f"  judged   {self.judged} of {self.rollouts}: {self.reason}")
         return "\n".join([*lines, f"  cost     {self.cost}"] if self.cost.calls else lines)
@@ -213,10 +213,10 @@ def _add_up(
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
     wins = [succeeded(r, rule) for r in rollouts]
-    told = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
+    outcome_sums = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
     judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
     return Evaluation(
-        **{entry.name: getattr(told, entry.name) for entry in fields(told)},
+        **{entry.name: getattr(outcome_sums, entry.name) for entry in fields(outcome_sums)},
         played=rollouts,
         kind=kind,
         solved=sum(judged) / max(1, len(judged)),
@@ -240,8 +240,8 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
     judged = [j for j in some if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
     wins = [j.success for j in judged]
-    told = not too_many_lost(len(judged), len(some))
-    defined = told and kind.has_success
+    flag = not too_many_lost(len(judged), len(some))
+    defined = flag and kind.has_success
     lost = [j for j in some if j.reward is None]
     return OutcomeSums(
         rollouts=len(some),
@@ -252,18 +252,18 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
         reason=next((j.message for j in lost if j.message), ""),
         success=sum(wins) / len(wins) if defined else None,
         interval=rate_interval(wins, tasks) if defined else None,
-        mean_reward=sum(rewards) / len(rewards) if told else None,
-        reward_interval=mean_interval(rewards, tasks) if told else None,
+        mean_reward=sum(rewards) / len(rewards) if flag else None,
+        reward_interval=mean_interval(rewards, tasks) if flag else None,
     )
 
 
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """The mean reward of each task, of its rollouts that were judged."""
-    found: dict[str, list[float]] = {}
+    mapping: dict[str, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:
-            found.setdefault(rollout.task.id, []).append(rollout.reward.value)
-    return {task: sum(values) / len(values) for task, values in found.items()}
+            mapping.setdefault(rollout.task.id, []).append(rollout.reward.value)
+    return {task: sum(values) / len(values) for task, values in mapping.items()}
 
 
 def _by_cause(causes: Iterable[str]) -> dict[str, int]:

@@ -115,14 +115,14 @@ def sft_rows(
     A row has `messages`, which end with what the model said, `tools`, and where it came from.
     Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
     """
-    given = None if tools is None else [tool.to_dict() for tool in tools]
+    records = None if tools is None else [tool.to_dict() for tool in tools]
     chosen = store.rollouts(
         run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=min_reward
     )
     return (
         {
             "messages": [m.to_dict() for m in messages],
-            "tools": _told(rollout.last.calls) if given is None else given,
+            "tools": _told(rollout.last.calls) if records is None else records,
             "task_id": rollout.task.id,
             "rollout_id": rollout.id,
             "agent": agent,
@@ -145,15 +145,15 @@ def conversations(calls: Sequence[Call]) -> list[tuple[str, tuple[Message, ...]]
     A call continues a conversation of the same agent when its messages begin with all of it. What
     the model said stands as it was sampled, not as a client repeated it.
     """
-    found: list[tuple[str, tuple[Message, ...]]] = []
+    pairs: list[tuple[str, tuple[Message, ...]]] = []
     for call in calls:
-        for i, (agent, before) in enumerate(found):
+        for i, (agent, before) in enumerate(pairs):
             if agent == call.agent and _continues(before, call.messages):
-                found[i] = (agent, (*before, *call.messages[len(before) :], call.reply))
+                pairs[i] = (agent, (*before, *call.messages[len(before) :], call.reply))
                 break
         else:
-            found.append((call.agent, (*call.messages, call.reply)))
-    return found
+            pairs.append((call.agent, (*call.messages, call.reply)))
+    return pairs
 
 
 def _continues(before: Sequence[Message], now: Sequence[Message]) -> bool:

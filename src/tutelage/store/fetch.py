@@ -73,11 +73,11 @@ def load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rol
         .join(schema.tasks, heads.c.task == schema.tasks.c.digest)
         .where(heads.c.run_id == run_id, heads.c.id.in_(ids))
     )
-    found = {row["id"]: row for row in conn.execute(query).mappings()}
-    attempts = load_attempts(conn, run_id, list(found), late=False)
+    values = {row["id"]: row for row in conn.execute(query).mappings()}
+    attempts = load_attempts(conn, run_id, list(values), late=False)
     out: list[Rollout] = []
     for rollout_id in ids:
-        if (head := found.get(rollout_id)) is not None:
+        if (head := values.get(rollout_id)) is not None:
             task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
             done = tuple(attempts[rollout_id])
             out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
@@ -134,8 +134,8 @@ def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[Too
     wanted = [digest for digest in digests if digest is not None]
     if not wanted:
         return {}
-    found = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
-    return {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in found}
+    cursor_result = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
+    return {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in cursor_result}
 
 
 def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:
@@ -150,16 +150,16 @@ def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str
     Raises `StoreError` that lists the candidates when several do, the nearest when none does.
     """
     exact = _starting(conn, prefix, run_id, exact=True)
-    found = exact or _starting(conn, prefix, run_id)
-    if len(found) == 1:
-        return found[0]
+    pairs = exact or _starting(conn, prefix, run_id)
+    if len(pairs) == 1:
+        return pairs[0]
     place = "the store" if run_id is None else f"run {run_id!r}"
     if len(exact) > 1:
         names = ", ".join(repr(run) for run, _ in exact)
         raise StoreError(f"rollout {prefix!r} is in several runs, {names}: name the run too")
-    if found:
-        more = ", ..." if len(found) > SHOWN else ""
-        names = ", ".join(repr(rollout) for _, rollout in found[:SHOWN])
+    if pairs:
+        more = ", ..." if len(pairs) > SHOWN else ""
+        names = ", ".join(repr(rollout) for _, rollout in pairs[:SHOWN])
         raise StoreError(
             f"{prefix!r} begins several rollouts of {place}, {names}{more}: give more of the id"
         )
@@ -187,6 +187,6 @@ def _starting(
 def _nearest(conn: Connection, prefix: str, run_id: str | None) -> list[tuple[str, str]]:
     """Rollouts that share the longest beginning with `prefix`."""
     for length in range(len(prefix) - 1, -1, -1):
-        if found := _starting(conn, prefix[:length], run_id):
-            return found[:SHOWN]
+        if pairs := _starting(conn, prefix[:length], run_id):
+            return pairs[:SHOWN]
     return []

@@ -326,8 +326,8 @@ def _check_head(new: Row, old: Row) -> None:
 
 
 def _check_runs(conn: Connection, run_ids: set[str]) -> None:
-    found = set(conn.scalars(select(schema.runs.c.id).where(schema.runs.c.id.in_(run_ids))))
-    for run_id in sorted(run_ids - found):
+    items = set(conn.scalars(select(schema.runs.c.id).where(schema.runs.c.id.in_(run_ids))))
+    for run_id in sorted(run_ids - items):
         raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
 
 

@@ -116,8 +116,8 @@ _AT_THE_DOOR = (
 def _meaning(error: DBAPIError) -> str | None:
     state = str(getattr(error.orig, "sqlstate", None) or "")
     if not state:
-        said = str(error.orig)
-        state = next((code for words, code in _AT_THE_DOOR if re.search(words, said)), "")
+        message = str(error.orig)
+        state = next((code for words, code in _AT_THE_DOOR if re.search(words, message)), "")
     for prefix, meaning in _MEANINGS:
         if state.startswith(prefix):
             return meaning

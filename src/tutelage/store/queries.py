@@ -84,10 +84,10 @@ class Queries:
 
         `run_id` is needed only when several runs of one seed share the file.
         """
-        found = self.find_rollout(rollout_id, run_id)
-        if found.id != rollout_id:
-            raise StoreError(f"no rollout {rollout_id!r}: did you mean {found.id!r}?")
-        return found
+        rollout = self.find_rollout(rollout_id, run_id)
+        if rollout.id != rollout_id:
+            raise StoreError(f"no rollout {rollout_id!r}: did you mean {rollout.id!r}?")
+        return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
         """The only rollout whose id begins with `prefix`; an exact match wins.
@@ -158,14 +158,14 @@ class Queries:
             .where(*clauses(run_id, chosen), ended)
             .group_by(c.cause)
         )
-        found: list[FailureCount] = []
+        failure_counts: list[FailureCount] = []
         with self._read("count failures of", run_id) as conn:
             counted: list[tuple[str | None, int]] = [(cause, n) for cause, n in conn.execute(query)]
             for cause, number in sorted(counted, key=lambda pair: (-pair[1], pair[0] or "")):
                 first = conn.execute(_first_message(run_id, chosen, cause).where(ended)).scalar()
                 known = None if cause is None else FailureCause(cause)
-                found.append(FailureCount(known, number, first or ""))
-        return found
+                failure_counts.append(FailureCount(known, number, first or ""))
+        return failure_counts
 
     def totals(self, run_id: str) -> Totals:
         """Rollouts, calls and tokens of a run, summed over all attempts. Raises `StoreError` for an

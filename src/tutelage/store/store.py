@@ -138,10 +138,10 @@ class Store(Queries):
 
         Raises `StoreError` when that version is there with other content.
         """
-        given = ResourceRow(name, version, step, kind, data)
+        resource_row = ResourceRow(name, version, step, kind, data)
         with self._write("store a resource in", run_id) as conn:
             runs.one_run(conn, run_id)
-            runs.put_resource(conn, run_id, given)
+            runs.put_resource(conn, run_id, resource_row)
 
     def discard_after(self, run_id: str, step: int, *, labels: Sequence[str] = ()) -> Counter[str]:
         """Remove what was recorded for later steps than `step`, which a resume does again.

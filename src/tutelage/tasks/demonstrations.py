@@ -78,18 +78,18 @@ def _read_demonstration(row: RawRow) -> Demonstration:
 def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
     """A question and what the assistant answers."""
     asked = next((name for name in INPUT_FIELDS if name in fields), None)
-    said = next((name for name in ANSWER_FIELDS if name in fields), None)
-    if asked is None or said is None:
+    text = next((name for name in ANSWER_FIELDS if name in fields), None)
+    if asked is None or text is None:
         there = ", ".join(repr(name) for name in fields) or "nothing"
         raise DataError(
             f"{place}: no demonstration; the row has {there}, and needs 'messages', or one of "
             f"{', '.join(INPUT_FIELDS[:-1])} with one of {', '.join(ANSWER_FIELDS)}"
         )
-    question, answer = fields[asked], fields[said]
+    question, answer = fields[asked], fields[text]
     if isinstance(answer, (int, float)) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(answer, str) or not answer.strip():
-        raise DataError(f"{place}: field {said!r} must be a text, not {short(answer)}")
+        raise DataError(f"{place}: field {text!r} must be a text, not {short(answer)}")
     if isinstance(question, str) and question.strip():
         before = [Message("user", question)]
     elif isinstance(question, list):
@@ -182,8 +182,8 @@ def _read(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Rea
     except ValidationError as misfit:
         error = misfit.errors()[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
-        told = f"{error['msg']}, not {short(error['input'])}"
-        raise DataError(f"{place}: field {field + ''.join(steps)!r}: {told}") from misfit
+        message = f"{error['msg']}, not {short(error['input'])}"
+        raise DataError(f"{place}: field {field + ''.join(steps)!r}: {message}") from misfit
 
 
 def _messages(place: str, field: str, value: Any) -> list[Message]:
@@ -191,8 +191,8 @@ def _messages(place: str, field: str, value: Any) -> list[Message]:
 
 
 def _tools(place: str, value: Any) -> tuple[ToolSpec, ...]:
-    found = _read(_TOOLS, place, "tools", value) or ()
-    return tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in found)
+    items = _read(_TOOLS, place, "tools", value) or ()
+    return tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in items)
 
 
 def _check_order(place: str, messages: Sequence[Message]) -> None:
@@ -230,9 +230,9 @@ def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str 
             return None
         if not open_calls:
             return "a result of a tool that nobody called"
-        given = message.tool_call_id
-        if given is not None and given not in open_calls:
-            return f"tool_call_id {given!r} is none of the open calls {list(open_calls)!r}"
+        text = message.tool_call_id
+        if text is not None and text not in open_calls:
+            return f"tool_call_id {text!r} is none of the open calls {list(open_calls)!r}"
         return None
     if role == "assistant" and open_calls and before == "tool":
         return f"the assistant goes on before the call {open_calls[0]!r} has its result"

@@ -69,16 +69,16 @@ class Overlap:
     def notes(self, *, drawn: bool = False) -> list[str]:
         """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
         repeat one another by chance, which is no fault of a file."""
-        found: list[str] = []
+        names: list[str] = []
         if self.test_in_train:
-            found.append(
+            names.append(
                 f"{shared_words(self.test_in_train, self.test)}: success on them is not success on "
                 "held-out tasks; test on others with --test FILE (data.test_files, test_dataset=)"
             )
         elif self.val_in_train:
-            found.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
+            names.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
         if self.train_repeated and not drawn:
-            found.append(
+            names.append(
                 f"{self.train_repeated} of {self.train} training tasks repeat another one and are "
                 "played as often as they stand there"
             )
@@ -87,8 +87,8 @@ class Overlap:
             ("test", self.test_repeated, self.test),
         ):
             if count:
-                found.append(f"{count} of {size} {name} tasks repeat another one and count again")
-        return found
+                names.append(f"{count} of {size} {name} tasks repeat another one and count again")
+        return names
 
 
 def shared_words(shared: int, tasks: int, name: str = "test") -> str:
@@ -134,8 +134,8 @@ def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]
 def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
     """How many tasks of a split were trained on, by a result.json; 0 where it does not say."""
     found = result.get("overlap")
-    told = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
-    count = told.get(f"{split}_in_train")
+    fields = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    count = fields.get(f"{split}_in_train")
     return count if isinstance(count, int) else 0
 
 

@@ -48,10 +48,10 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers["content-length"]))
             collector.go.wait(_PATIENCE)
             status = collector.statuses.pop(0) if collector.statuses else 200
-            given = {k.lower(): v for k, v in self.headers.items()}
-            collector.requests.append({"path": self.path, **given})
+            values = {k.lower(): v for k, v in self.headers.items()}
+            collector.requests.append({"path": self.path, **values})
             if status == 200:
-                kind, encoding = given["content-type"], given.get("content-encoding", "")
+                kind, encoding = values["content-type"], values.get("content-encoding", "")
                 collector.spans += read_otlp(body, kind, encoding)
             self.send_response(status)
             self.end_headers()

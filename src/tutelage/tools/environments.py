@@ -123,15 +123,15 @@ def environment_tools(cls: type) -> list[Tool]:
         return cls(task) if takes_task else cls()
 
     environment = partial(ToolEnvironment, cls.__name__, make)
-    found = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
-    if not found:
+    tools = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
+    if not tools:
         raise ToolDefinitionError(
             f"the environment {cls.__name__!r} has no tools; put @tool on its methods"
         )
     # In the order of their definition, which the class keeps and `getmembers` does not.
     order = {id(value): place for place, value in enumerate(vars(cls).values())}
-    found.sort(key=lambda value: order.get(id(value), -1))
-    return [replace(value, environment=environment) for value in found]
+    tools.sort(key=lambda value: order.get(id(value), -1))
+    return [replace(value, environment=environment) for value in tools]
 
 
 def _takes_task(cls: type) -> bool:

@@ -229,16 +229,18 @@ class _Connection(Environment):
             reason = f"it did not answer within {START_SECONDS:g} seconds"
         words.seek(0)
         last = words.read()[-_TAIL:].strip()
-        said = f"; it said: {last}" if last else ""
-        return f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{said}"
+        text = f"; it said: {last}" if last else ""
+        return f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{text}"
 
 
 def _transport(target: _Target, words: IO[str]) -> Any:
     if isinstance(target, str | MCPServer):
         return target
     # A child gets almost no variables unless it is given them.
-    given = StdioServerParameters(command=target[0], args=[*target[1:]], env=dict(os.environ))
-    return stdio_client(given, errlog=cast("Any", words))
+    stdio_server_parameters = StdioServerParameters(
+        command=target[0], args=[*target[1:]], env=dict(os.environ)
+    )
+    return stdio_client(stdio_server_parameters, errlog=cast("Any", words))
 
 
 def _shown(target: _Target) -> str:

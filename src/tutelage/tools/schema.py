@@ -96,12 +96,12 @@ def signature_of(
 
     def check(text: str) -> dict[str, Any]:
         try:
-            found = model.model_validate_json(text, strict=True)
+            base_model = model.model_validate_json(text, strict=True)
         except ValidationError as error:
             problems = [_problem(dict(e)) for e in error.errors(include_url=False)]
             raise ArgumentError("; ".join(problems) + f"; expected {_summary(schema)}") from None
         # Only what was given: the function's own defaults stay the function's.
-        return {names[name]: getattr(found, name) for name in found.model_fields_set}
+        return {names[name]: getattr(base_model, name) for name in base_model.model_fields_set}
 
     return description, Signature(schema, check)
 
@@ -224,12 +224,12 @@ def _check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in values:
                 raise ArgumentError(f"argument {key[:60]!r} is given twice")
-            found[key] = value
-        return found
+            values[key] = value
+        return values
 
     def no_constant(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")

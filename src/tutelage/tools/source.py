@@ -19,20 +19,20 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def file_mark(path: Path, name: str = "") -> str:
     """A mark of what `name` of a Python file means; of the whole file without a name."""
-    told = "\0".join(_reached(path.resolve(), name, set()))
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    message = "\0".join(_reached(path.resolve(), name, set()))
+    return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
 def object_source(subject: Any) -> str | None:
     """What a function or class of the user's means, by its file; None for one that has no file, and
     for one of this package, whose version identifies it."""
     try:
-        found = inspect.getsourcefile(subject)
+        text = inspect.getsourcefile(subject)
     except TypeError:
         return None
-    if found is None or not Path(found).is_file():
+    if text is None or not Path(text).is_file():
         return None
-    path = Path(found).resolve()
+    path = Path(text).resolve()
     if path.is_relative_to(Path(__file__).resolve().parents[1]):
         return None
     return file_mark(path, str(getattr(subject, "__qualname__", "")).partition(".")[0])

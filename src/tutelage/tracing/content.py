@@ -73,14 +73,14 @@ def _few_words(name: str) -> str:
 
 
 def _kept(attributes: Mapping[str, Any], *, all_texts: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in attributes.items():
         if not _KEY.fullmatch(name):
             continue
         text = all_texts or name in _TEXTS
         if isinstance(value, (bool, int, float)) or (text and _short(name, value)):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _short(name: str, value: Any) -> bool:

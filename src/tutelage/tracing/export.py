@@ -54,18 +54,18 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
     """
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" and url is None:
         return None
-    found = url or env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
-    if not found:
+    text = url or env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
+    if not text:
         base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
-        found = base and base.rstrip("/") + TRACES_PATH
-    if not found:
+        text = base and base.rstrip("/") + TRACES_PATH
+    if not text:
         return None
-    parts = urlsplit(found)
+    parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"{found!r} is no OTLP/HTTP endpoint: use a URL such as http://localhost:4318"
+            f"{text!r} is no OTLP/HTTP endpoint: use a URL such as http://localhost:4318"
         )
-    return urlunsplit(parts._replace(path=TRACES_PATH)) if parts.path in ("", "/") else found
+    return urlunsplit(parts._replace(path=TRACES_PATH)) if parts.path in ("", "/") else text
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:

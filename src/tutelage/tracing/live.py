@@ -68,8 +68,8 @@ class AttemptTrace:
 
     def ended(self, span: ReadableSpan) -> None:
         """Keep a span that was taken in."""
-        found = span.get_span_context()
-        if found is not None and self._open.pop(found.span_id, None) is not None:
+        span_context = span.get_span_context()
+        if span_context is not None and self._open.pop(span_context.span_id, None) is not None:
             self._ended.append(span)
 
     def close(self) -> None:
@@ -89,27 +89,27 @@ class _AttemptProcessor(SpanProcessor):
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Called by the SDK."""
-        found = _current(parent_context)
-        if found is None:
+        attempt_trace = _current(parent_context)
+        if attempt_trace is None:
             return
-        identity = found.identity
+        identity = attempt_trace.identity
         span.set_attributes(
             {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
         )
         # It may end in another context or thread, and what is passed then is a copy.
-        self._owners[_span_key(span)] = found
-        found.began(span)
+        self._owners[_span_key(span)] = attempt_trace
+        attempt_trace.began(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Called by the SDK."""
-        found = self._owners.pop(_span_key(span), None)
-        if found is not None:
-            found.ended(span)
+        attempt_trace = self._owners.pop(_span_key(span), None)
+        if attempt_trace is not None:
+            attempt_trace.ended(span)
 
 
 def _span_key(span: ReadableSpan) -> tuple[int, int]:
-    found = span.get_span_context()
-    return (0, 0) if found is None else (found.trace_id, found.span_id)
+    span_context = span.get_span_context()
+    return (0, 0) if span_context is None else (span_context.trace_id, span_context.span_id)
 
 
 @contextmanager
@@ -118,19 +118,21 @@ def trace_attempt(identity: Identity) -> Generator[AttemptTrace]:
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
-    found = AttemptTrace(identity)
+    attempt_trace = AttemptTrace(identity)
     root = NonRecordingSpan(
-        SpanContext(int(found.trace_id, 16), int(found.root_id, 16), False, _SAMPLED)
+        SpanContext(
+            int(attempt_trace.trace_id, 16), int(attempt_trace.root_id, 16), False, _SAMPLED
+        )
     )
-    here = trace.set_span_in_context(root, context.set_value(_KEY, found))
+    here = trace.set_span_in_context(root, context.set_value(_KEY, attempt_trace))
     here = baggage.set_baggage(names.ROLLOUT_ID, identity.rollout_id, here)
     here = baggage.set_baggage(names.ATTEMPT_ID, identity.attempt_id, here)
     token = context.attach(here)
     try:
-        yield found
+        yield attempt_trace
     finally:
         context.detach(token)
-        found.close()
+        attempt_trace.close()
 
 
 @contextmanager
@@ -179,9 +181,9 @@ class _Ids(IdGenerator):
     """Identifiers from the attempt while there is one, otherwise random."""
 
     def generate_span_id(self) -> int:
-        found = _current(None)
+        attempt_trace = _current(None)
         # Outside of a rollout nothing repeats anyway.
-        return random.getrandbits(64) or 1 if found is None else found.next_id()
+        return random.getrandbits(64) or 1 if attempt_trace is None else attempt_trace.next_id()
 
     def generate_trace_id(self) -> int:
         return random.getrandbits(128) or 1
@@ -204,12 +206,12 @@ def _tracer() -> trace.Tracer:
 
 
 def _record(span: ReadableSpan, identity: Identity) -> SpanRecord:
-    found = span.get_span_context()
-    assert found is not None
+    span_context = span.get_span_context()
+    assert span_context is not None
     parent, scope = span.parent, span.instrumentation_scope
     return SpanRecord(
-        trace_id=f"{found.trace_id:032x}",
-        span_id=f"{found.span_id:016x}",
+        trace_id=f"{span_context.trace_id:032x}",
+        span_id=f"{span_context.span_id:016x}",
         parent_id=None if parent is None else f"{parent.span_id:016x}",
         name=span.name,
         start_ns=span.start_time or 0,

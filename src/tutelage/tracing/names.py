@@ -130,20 +130,20 @@ _PARAMETERS: Mapping[str, str] = {
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes, with the present name added for each old one; a present name wins."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for old, new in OLD_NAMES.items():
         if old in attributes:
-            found.setdefault(new, attributes[old])
+            values.setdefault(new, attributes[old])
     for kind in _KINDS:
         operation = _OPERATIONS.get(str(attributes.get(kind)).lower())
         if operation is not None:
-            found.setdefault(OPERATION, operation)
+            values.setdefault(OPERATION, operation)
     for name, value in _invocation(attributes.get("llm.invocation_parameters")).items():
         if name in _PARAMETERS and value is not None:
-            found.setdefault(_PARAMETERS[name], value)
-    if isinstance(found.get(FINISH_REASONS), str):
-        found[FINISH_REASONS] = [found[FINISH_REASONS]]
-    return found | dict(attributes)
+            values.setdefault(_PARAMETERS[name], value)
+    if isinstance(values.get(FINISH_REASONS), str):
+        values[FINISH_REASONS] = [values[FINISH_REASONS]]
+    return values | dict(attributes)
 
 
 def _invocation(text: Any) -> Mapping[str, Any]:

@@ -80,15 +80,15 @@ class _Builder:
         results = {result.call_id: result for result in attempt.tool_results}
         parents = {a: span_id_of(self._trace, "agent", a) if team else self._root for a in agents}
         below: list[SpanRecord] = []
-        told: set[str] = set()
+        lines: set[str] = set()
         for i, call in enumerate(attempt.calls):
             below.append(self._chat(i, call, parents[call.agent]))
             for made in call.reply.tool_calls:
-                if made.id in results and made.id not in told:
-                    told.add(made.id)
+                if made.id in results and made.id not in lines:
+                    lines.add(made.id)
                     below.append(self._tool(made.id, results[made.id], parents[call.agent]))
         for i, result in enumerate(attempt.tool_results):
-            if result.call_id not in told:  # no call on record asked for it
+            if result.call_id not in lines:  # no call on record asked for it
                 parent = parents.get(asked.get(result.call_id, ""), self._root)
                 below.append(self._tool(f"{i}", result, parent))
         groups = [self._agent(a, parents[a], below) for a in agents] if team else []
@@ -119,11 +119,11 @@ class _Builder:
         rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
         start = min([self._start, *(s.start_ns for s in below)])
         end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
-        asked = said = None
+        asked = text = None
         if self._content:
             asked = _messages(_task_messages(rollout))
             if attempt.answer is not None:
-                said = _messages([Message("assistant", attempt.answer)], attempt.stop)
+                text = _messages([Message("assistant", attempt.answer)], attempt.stop)
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
@@ -137,7 +137,7 @@ class _Builder:
             names.LABEL: rollout.label or None,
             names.ERROR_TYPE: None if failure is None else failure.cause.value,
             names.INPUT_MESSAGES: asked,
-            names.OUTPUT_MESSAGES: said,
+            names.OUTPUT_MESSAGES: text,
         }
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
         return self._span(

@@ -113,8 +113,8 @@ def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> b
     """Bring each call below the span whose event names it; whether there was one."""
     calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
     named = [(span, event.attributes) for span in extra for event in span.events]
-    told = [(span, said) for span, said in named if said.get(names.RESPONSE_ID) in calls]
-    for span, said in told:
+    pairs = [(span, said) for span, said in named if said.get(names.RESPONSE_ID) in calls]
+    for span, said in pairs:
         ours = calls[said[names.RESPONSE_ID]]
         attributes = {**spans[ours].attributes, **said}
         spans[ours] = replace(
@@ -124,7 +124,7 @@ def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> b
             attributes=attributes,
             status="error" if names.ERROR_TYPE in said else spans[ours].status,
         )
-    return bool(told)
+    return bool(pairs)
 
 
 def _call_within(span: SpanRecord, calls: Sequence[SpanRecord], met: set[str]) -> str | None:

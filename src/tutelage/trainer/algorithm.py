@@ -35,8 +35,8 @@ class RL:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
-        given = {**dict(flatten(config or {})), **dict(flatten(keys))}
-        self.keys: dict[str, Any] = {key: v for key, v in given.items() if v != {}}
+        values = {**dict(flatten(config or {})), **dict(flatten(keys))}
+        self.keys: dict[str, Any] = {key: v for key, v in values.items() if v != {}}
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`.
@@ -106,8 +106,8 @@ class SFT(RL):
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
-        given = {"data.train_files": self.demonstrations} | flags
-        return super().resolve("sft", own_agent=own_agent, **given)
+        values = {"data.train_files": self.demonstrations} | flags
+        return super().resolve("sft", own_agent=own_agent, **values)
 
     def __repr__(self) -> str:
         return f"SFT({self.demonstrations!r}, {self.keys!r})"

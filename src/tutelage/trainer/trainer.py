@@ -147,13 +147,13 @@ class Trainer:
             progress = CallbackProgress(self.progress, self.callbacks)
             setup = self._search(self.algorithm, agent, train_dataset, val_dataset, progress)
             return await search_agent(setup, self.output_dir, self.callbacks, progress)
-        resolved, place, given = self._plan(
+        resolved, place, job_inputs = self._plan(
             self.algorithm, agent, train_dataset, val_dataset, claim=True
         )
         if self.output_dir is None:
             check_name_is_new(resolved)
-        async with given.stage as stage:
-            work = asyncio.ensure_future(asyncio.to_thread(self._job, resolved, place, given))
+        async with job_inputs.stage as stage:
+            work = asyncio.ensure_future(asyncio.to_thread(self._job, resolved, place, job_inputs))
             try:
                 result = await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -194,10 +194,10 @@ class Trainer:
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
-        resolved, _, given = self._plan(self.algorithm, agent, None, None)
-        async with given.stage:
-            setting = await asyncio.to_thread(prepare_rl, resolved.config, None, given)
-            rollouts = await asyncio.to_thread(play_once, setting, given, n)
+        resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None)
+        async with job_inputs.stage:
+            setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
+            rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
         return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
@@ -251,21 +251,21 @@ class Trainer:
     ) -> _Plan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
         player = as_agent(agent)
-        given = {**player.own_resources(), **self.resources}
-        if not any(isinstance(v, LLM) and not v.tokenizer_only for v in given.values()):
-            given = {POLICY: LLM(), **given}
-        resources = NamedResources(given)
-        found = Roles.of(resources, self.endpoints)
-        if found.main is None:
+        values = {**player.own_resources(), **self.resources}
+        if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
+            values = {POLICY: LLM(), **values}
+        resources = NamedResources(values)
+        roles = Roles.of(resources, self.endpoints)
+        if roles.main is None:
             raise ConfigError(
                 "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
                 "mark one as LLM(trainable=True)"
             )
         player.check([*resources])
-        main = found.policies[found.main]
+        main = roles.policies[roles.main]
         if main != POLICY:
-            found = with_main_policy(found, main)
-        unknown = sorted({*self._policies} - {*found.policies.values()})
+            roles = with_main_policy(roles, main)
+        unknown = sorted({*self._policies} - {*roles.policies.values()})
         if unknown:
             raise ConfigError(
                 f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
@@ -281,21 +281,21 @@ class Trainer:
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         place = self.output_dir or fresh_name("agent", claim=claim)
-        folder = model_folder(resources[cast("str", found.main)])
+        folder = model_folder(resources[cast("str", roles.main)])
         resolved = self._resolve(algorithm, train, test, place, folder)
         stage = RolloutManager(
             player,
             resources,
-            found,
+            roles,
             n_runners=self.n_runners,
             isolation=self.isolation,
-            remote=remotes_of(resources, found, resolved.config.rollout.temperature),
+            remote=remotes_of(resources, roles, resolved.config.rollout.temperature),
         )
         told = on_rollout(self.callbacks)
-        given = JobInputs(
-            player, resources, found, stage, train, val, test, self._reward, self._policies, told
+        values = JobInputs(
+            player, resources, roles, stage, train, val, test, self._reward, self._policies, told
         )
-        return resolved, place, given
+        return resolved, place, values
 
     def _resolve(
         self,

@@ -162,7 +162,7 @@ def load_newest(
     damaged: dict[Path, RunError] = {}
     for path in reversed(complete(folder)):
         try:
-            found = load(path)
+            values = load(path)
         except RunError as error:
             damaged[path] = error
             continue
@@ -173,7 +173,7 @@ def load_newest(
             note(f"Warning: {error}; it is set aside as {aside.name}")
         if damaged:
             note(f"Warning: going on from the checkpoint before, {path.name}")
-        return found
+        return values
     if damaged:
         (path, error), *others = damaged.items()
         whole = "" if not others else f", nor can the {len(others)} before it"
@@ -187,8 +187,8 @@ def complete(folder: RunFolder) -> list[Path]:
     """All complete checkpoints, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
-    found = (p for p in folder.checkpoints.iterdir() if _NAME.fullmatch(p.name))
-    return sorted(p for p in found if (p / SUMS).is_file())
+    paths = (p for p in folder.checkpoints.iterdir() if _NAME.fullmatch(p.name))
+    return sorted(p for p in paths if (p / SUMS).is_file())
 
 
 def of_training(folder: RunFolder) -> list[Path]:
@@ -217,8 +217,8 @@ def _disk_reason(error: Exception) -> OSError:
     cause = error.__cause__ if isinstance(error, ModelError) else error
     if isinstance(cause, OSError):
         return cause
-    told = str(error).partition("\n")[0]
-    return OSError(f"the disk refused to write (full, over a file-size limit, or failing): {told}")
+    text = str(error).partition("\n")[0]
+    return OSError(f"the disk refused to write (full, over a file-size limit, or failing): {text}")
 
 
 def _flush(path: Path) -> None:

@@ -85,8 +85,8 @@ def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     if last or ("skilled" not in data and done % sft.eval_every == 0):
-        found = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
-        if found.solved >= sft.skill_target:
+        evaluation = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
+        if evaluation.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
         data.setdefault("skilled", done)
@@ -96,10 +96,10 @@ def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
         elif ctx.setting.given is None:
             # What the clean demonstrations alone came to, on the tasks of the table before and
             # after: the tasks that measure the skill may be easier ones.
-            found = measure(
+            evaluation = measure(
                 ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
             )
-            state.results["clean/greedy"] = found.record()
+            state.results["clean/greedy"] = evaluation.record()
 
 
 def _mixed_step_ended(ctx: TrainingContext, mixed: int, values: dict[str, float]) -> None:
@@ -107,8 +107,8 @@ def _mixed_step_ended(ctx: TrainingContext, mixed: int, values: dict[str, float]
     state, sft = ctx.state, ctx.setting.config.sft
     if mixed % MIXED_EVERY == 0:
         warm = ctx.setting.config.rollout.temperature
-        found = quick_eval(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
-        if found.solved <= sft.mixed_success:
+        evaluation = quick_eval(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
+        if evaluation.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
     if mixed >= sft.mixed_steps:
         state.phase_data["ended"] = state.phase_step

@@ -131,8 +131,8 @@ class TrainingContext:
 
     def check_stop(self) -> None:
         """Save and raise `KeyboardInterrupt` when the user asked to stop."""
-        given = self.setting.given
-        if self.run.stop.asked or (given is not None and given.stage.stopping):
+        job_inputs = self.setting.given
+        if self.run.stop.asked or (job_inputs is not None and job_inputs.stage.stopping):
             self.save()
             raise self.run.stop.stopped()
 
@@ -172,15 +172,15 @@ class TrainingContext:
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
-        given = None if self.state.phase == "cold_start" else self.setting.given
+        job_inputs = None if self.state.phase == "cold_start" else self.setting.given
         # A reward that failed has been fixed since, where it is a function of ours.
-        good = given is not None or not any(_ungraded(r) for r in known.values())
+        good = job_inputs is not None or not any(_ungraded(r) for r in known.values())
         if len(known) == len(ids) and all(i in known for i in ids) and good:
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
-        if given is not None:
-            rollouts = self._play_live(specs, given, temperature, invariant, on_done)
+        if job_inputs is not None:
+            rollouts = self._play_live(specs, job_inputs, temperature, invariant, on_done)
         else:
             engine = self._engine(POLICY, invariant, self.setting.config.rollout.schedule)
             runner = Runner(
@@ -196,7 +196,7 @@ class TrainingContext:
             rollouts = found
             self.run.writer.submit(rollouts)
         self._counted(rollouts)
-        if given is not None:
+        if job_inputs is not None:
             self._stop_if_all_failed(rollouts)
         else:
             self._stop_if_ungraded(rollouts)
@@ -212,10 +212,10 @@ class TrainingContext:
     ) -> list[Rollout]:
         """Run rollouts of a Python agent on its stage, storing each as it ends."""
         setting, stage = self.setting, given.stage
-        told = [f for f in (on_done, given.on_rollout) if f is not None]
+        items = [f for f in (on_done, given.on_rollout) if f is not None]
 
         def done(rollout: Rollout) -> None:
-            for listener in told:
+            for listener in items:
                 listener(rollout)
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:

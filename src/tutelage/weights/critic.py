@@ -103,11 +103,11 @@ class Critic:
 
         def loss(chosen: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             numbers = [part[i] for i in chosen]
-            found = self.model.values([rows[b] for b in numbers], numerics.dtype)
-            cut = batch.cutter(numbers, found.values.device)
+            token_tensors = self.model.values([rows[b] for b in numbers], numerics.dtype)
+            cut = batch.cutter(numbers, token_tensors.values.device)
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
-                (found.rows_K, found.columns_K), found.values
+                (token_tensors.rows_K, token_tensors.columns_K), token_tensors.values
             )
             value, fraction = value_loss(
                 values,

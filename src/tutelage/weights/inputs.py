@@ -176,7 +176,7 @@ def prepare_rl(
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
     named = given is None and config.agent.tools
-    told = template_tools(config.agent.agent_type, tools) if named else []
+    tool_specs = template_tools(config.agent.agent_type, tools) if named else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora makes adapters for a model that the run loads, and this one was passed "
@@ -184,7 +184,7 @@ def prepare_rl(
         )
     policy = _handed(given, policy_folder)
     if policy is None:
-        policy = _policy(config, tasks, tools, policy_folder, told)
+        policy = _policy(config, tasks, tools, policy_folder, tool_specs)
     tools, policy, choice = _placed(config, tools, policy)
     others = {} if given is None else _others(given, policy, config)
     overlap = _overlap(tasks, reward, tools, given)
@@ -215,8 +215,8 @@ def prepare_sft(
     else:
         source = str(source)
         template = config.agent.template if policy_folder is None else None
-        told = template_tools(config.agent.agent_type, tools) if config.agent.tools else []
-        known, codec = load_codec(source, template=template, tools=told)
+        tool_specs = template_tools(config.agent.agent_type, tools) if config.agent.tools else []
+        known, codec = load_codec(source, template=template, tools=tool_specs)
         lessons = _lessons(config, codec, max_positions(known), train, val)
         policy = _adapted(load_policy(source, template=template), config)
     tools, policy, choice = _placed(config, tools, policy)
@@ -264,10 +264,10 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
         if name == POLICY or name in out:
             continue
         folder = model_folder(given.resources[resource])
-        found = given.policies.get(name) or (
+        policy = given.policies.get(name) or (
             _adapted(load_policy(folder), config) if folder is not None else main.copy()
         )
-        out[name] = found if found.device == main.device else found.to(main.device)
+        out[name] = policy if policy.device == main.device else policy.to(main.device)
         if config.model.enable_gradient_checkpointing:
             out[name].network.recompute()
     return out

@@ -121,8 +121,8 @@ class WeightTraining(RunKind):
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those that the configuration names, and those of the caller's agent."""
-        given = {} if self.given is None else self.given.sources
-        return super().sources(folder) | given
+        values = {} if self.given is None else self.given.sources
+        return super().sources(folder) | values
 
     def extends(self, folder: RunFolder) -> bool:
         """Whether it is to train longer than the run in the folder, or to keep more of it."""
@@ -297,5 +297,5 @@ def _base(files: RunFiles) -> str:
 
 def _base_mark(files: RunFiles) -> str | None:
     path = files.section("model").get("path")
-    found = folder_hash(Path(str(path)) if path else files.run.checkpoints / "initial")
-    return found or (f"model:{path}" if path else None)
+    text = folder_hash(Path(str(path)) if path else files.run.checkpoints / "initial")
+    return text or (f"model:{path}" if path else None)

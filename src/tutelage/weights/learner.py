@@ -98,7 +98,7 @@ class Learner:
             values |= {**batch.group_metrics, "max_dlogp": batch.known_gap, "lr": 0.0}
         else:
             rate = learning_rate_share(step, limit, config.actor.optim)
-            batch, found = update_policy(
+            batch, fields = update_policy(
                 self._policy,
                 self.optimizer,
                 batch,
@@ -108,7 +108,7 @@ class Learner:
                 rate=rate,
                 reference=None if self.reference is None else self.reference.whole,
             )
-            values |= {**found, "lr": config.actor.optim.lr * rate}
+            values |= {**fields, "lr": config.actor.optim.lr * rate}
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values
@@ -166,10 +166,12 @@ class MultiPolicyLearner:
         for name, batch in batches.items():
             main = name == POLICY
             under = seeds if main else seeds.child("policy", name)
-            done[name], found = self._all[name].optimize(batch, seeds=under, step=step, limit=limit)
+            done[name], fields = self._all[name].optimize(
+                batch, seeds=under, step=step, limit=limit
+            )
             prefix = "" if main else f"policy/{name}/"
-            values |= {f"{prefix}{key}": value for key, value in found.items()}
-            values["max_dlogp"] = max(values["max_dlogp"], found["max_dlogp"])
+            values |= {f"{prefix}{key}": value for key, value in fields.items()}
+            values["max_dlogp"] = max(values["max_dlogp"], fields["max_dlogp"])
         return done, values
 
     def state_dict(self) -> dict[str, Any]:

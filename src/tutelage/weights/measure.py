@@ -56,17 +56,17 @@ def quick_eval(
     They are `val/success_sampled` and so on, with how many were judged of how many; a rate that
     there is not has no key.
     """
-    found = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
-    values |= _metrics(found.record(), "val", label.rpartition("/")[2])
-    return found
+    evaluation = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+    values |= _metrics(evaluation.record(), "val", label.rpartition("/")[2])
+    return evaluation
 
 
 def _metrics(found: JSON, split: str, name: str) -> dict[str, float]:
     """The metrics of a measurement, from its record."""
     known = {"judged": "judged", "rollouts": "rollouts"}
     known |= {"success": "success", "mean_reward": "reward"}
-    told = {f"{split}/{word}_{name}": found[key] for key, word in known.items()}
-    return {key: value for key, value in told.items() if value is not None}
+    fields = {f"{split}/{word}_{name}": found[key] for key, word in known.items()}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool = False) -> None:
@@ -82,7 +82,7 @@ def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool =
         if label in ctx.state.results:
             continue
         ctx.state.tick += 1
-        found = measure(
+        evaluation = measure(
             ctx,
             ctx.setting.tasks.test,
             label,
@@ -90,7 +90,7 @@ def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool =
             mode=Mode.TEST,
             with_tools=with_tools,
         )
-        ctx.state.results[label] = found.record()
+        ctx.state.results[label] = evaluation.record()
         ctx.save()
         ctx.check_stop()
     tasks = ctx.setting.tasks

@@ -56,8 +56,8 @@ def make_optimizer(
     """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
     parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
     with one learning rate."""
-    found = [t for n, t in named if t.ndim == 2 and _in_block(n)]
-    matrices = found if kind == "muon" else []
+    tensors = [t for n, t in named if t.ndim == 2 and _in_block(n)]
+    matrices = tensors if kind == "muon" else []
     chosen = {id(t) for t in matrices}
     rest = [t for _, t in named if id(t) not in chosen]
     lr, decay = optim.lr, optim.weight_decay

@@ -62,9 +62,9 @@ def find_checkpoint(path: Path) -> Path:
         return path
     inside = [place for place in (path, path.parent) if (place / "checkpoints").is_dir()]
     if inside and path.is_dir():
-        found = checkpoint.of_training(RunFolder(inside[0]))
-        if found:
-            return found[-1]
+        paths = checkpoint.of_training(RunFolder(inside[0]))
+        if paths:
+            return paths[-1]
     there = [
         p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
     ]

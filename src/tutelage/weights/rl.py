@@ -135,19 +135,19 @@ def _validate(ctx: TrainingContext, phase: str, values: dict[str, float]) -> Non
     start, cpu = time.perf_counter(), time.process_time()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
-    found = quick_eval(ctx, tasks, f"{phase}/sampled", warm, values)
+    evaluation = quick_eval(ctx, tasks, f"{phase}/sampled", warm, values)
     quick_eval(ctx, tasks, f"{phase}/greedy", 0.0, values)
-    if found.mean_reward is not None:
-        values["val/reward/mean"] = found.mean_reward
+    if evaluation.mean_reward is not None:
+        values["val/reward/mean"] = evaluation.mean_reward
         if phase == RL:
-            note_best(ctx, found.mean_reward)
+            note_best(ctx, evaluation.mean_reward)
     values["time/validate"] = time.perf_counter() - start
     values["time/validate_cpu"] = time.process_time() - cpu
     if trainer.stop_at_success is None:
         return
-    if found.success is not None and found.success >= trainer.stop_at_success:
-        state.phase_data["solved"] = found.success
-    elif not found.kind.has_success and "told" not in state.phase_data:
+    if evaluation.success is not None and evaluation.success >= trainer.stop_at_success:
+        state.phase_data["solved"] = evaluation.success
+    elif not evaluation.kind.has_success and "told" not in state.phase_data:
         state.phase_data["told"] = True
         ctx.run.progress.note(
             "trainer.stop_at_success waits for a success, and the reward is graded: say what "

@@ -55,9 +55,9 @@ def run_sft(ctx: TrainingContext) -> None:
     limit = step_limit(setting)
     ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
     if state.phase_step == 0 and lessons.val and config.trainer.val_before_train:
-        found = _loss_of(setting, lessons.val)
-        state.results["val_loss_before"] = found
-        ctx.log(SFT, 0, {"val/loss": found})
+        number = _loss_of(setting, lessons.val)
+        state.results["val_loss_before"] = number
+        ctx.log(SFT, 0, {"val/loss": number})
     size = config.data.train_batch_size
     order = setting.seeds.child(SFT, "order")
     while not ended(ctx, SFT, limit):

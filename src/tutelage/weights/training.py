@@ -138,8 +138,8 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
     more = asked.extends(folder)
     if more:
         _rewind(asked, folder, progress)
-    if found := checkpoint.load_newest(folder, progress.note):
-        asked.state, asked.tensors = found
+    if values := checkpoint.load_newest(folder, progress.note):
+        asked.state, asked.tensors = values
     if more:
         asked.record(folder)
     _check_phases(asked.state)
@@ -225,8 +225,8 @@ def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> Non
     remarks: list[str] = []
     before = read_object(folder.conditions, remarks)
     if not before:
-        told = remarks[0] if remarks else f"{folder.conditions.name} is missing"
-        progress.note(f"Warning: {told}, so a change of the machine since is not known")
+        message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
+        progress.note(f"Warning: {message}, so a change of the machine since is not known")
     for change in machine.differences(before, now) if before else ():
         progress.note(f"not bit for bit from here: {change}")
     write_json(folder.conditions, now)
@@ -278,14 +278,14 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
 
 def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
-    given = setting.given
+    job_inputs = setting.given
     source = setting.config.model.path or f"embedded {setting.config.model.size}"
-    if given is not None and POLICY in given.policies:
+    if job_inputs is not None and POLICY in job_inputs.policies:
         source = "passed in Python"
     return {
         "device": setting.choice.reason,
         "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",
-        "tools": ", ".join(setting.tools) or "none" if given is None else "the agent's own",
+        "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
     }
 
@@ -359,11 +359,11 @@ def _save_policies(setting: TrainingInputs, folder: RunFolder) -> None:
 def outcome(ctx: TrainingContext, status: str) -> JSON:
     """The outcome in numbers, as in result.json."""
     state, setting = ctx.state, ctx.setting
-    config, found = setting.config, dict(state.results)
+    config, values = setting.config, dict(state.results)
     if state.phase in STEPS:  # it was stopped within the phase
-        found.setdefault(STEPS[state.phase], state.phase_step)
+        values.setdefault(STEPS[state.phase], state.phase_step)
     if state.phase == SFT:
-        found = learned(state) | found
+        values = learned(state) | values
     out: JSON = {
         "status": status,
         "recipe": config.recipe,
@@ -371,9 +371,9 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         "level": config.data.level if not config.data.train_files else None,
         "seed": config.seed,
         "wall_seconds": round(ctx.clock.elapsed(), 3),
-        "rl_steps": found.get("rl_steps", 0),
-        "cold_start_steps": found.get("cold_start_steps", 0),
-        "best_step": found.get(BEST, {}).get("step"),
+        "rl_steps": values.get("rl_steps", 0),
+        "cold_start_steps": values.get("cold_start_steps", 0),
+        "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
         "tokens": state.tokens,
         "policy": str(ctx.run.folder.policy),
@@ -381,19 +381,19 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         "test_tasks": len(setting.tasks.test),
         "overlap": setting.overlap.record(),
         "guess_share": config.sft.guess_share,
-        "failures": found.get("failures", {}),
-        "failures_by_phase": found.get("failures_by_phase", {}),
-        "first_failures": found.get("first_failures", {}),
-        "warnings": [*found.get("warnings", []), *warnings_of(found.get("health", []))],
-        "health": found.get("health", []),
-        "mixed_steps": found.get("mixed_steps", 0),
+        "failures": values.get("failures", {}),
+        "failures_by_phase": values.get("failures_by_phase", {}),
+        "first_failures": values.get("first_failures", {}),
+        "warnings": [*values.get("warnings", []), *warnings_of(values.get("health", []))],
+        "health": values.get("health", []),
+        "mixed_steps": values.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
     if setting.lessons is not None:
         out["examples"] = len(setting.lessons.train)
-    told = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after")
-    out |= {name: found[name] for name in told if name in found}
+    fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after")
+    out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded
     for label, name in EVALUATIONS.items():
-        out |= evaluation_keys(name, found.get(label), ctx.kind)
+        out |= evaluation_keys(name, values.get(label), ctx.kind)
     return out

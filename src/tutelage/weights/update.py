@@ -70,8 +70,8 @@ def update_policy(
         per_epoch = len(parts)
         for number, part in enumerate(parts):
             drawn = under.child("part", number)
-            given = (policy, batch, part, config, numerics, drawn, reference)
-            reports.append(_gradient(*given) if part else [])
+            values = (policy, batch, part, config, numerics, drawn, reference)
+            reports.append(_gradient(*values) if part else [])
             # A batch without any variance has no gradient; the optimizer's clock still goes on.
             norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1
@@ -103,9 +103,9 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     before the step, entropies, and importance weights where a correction is on."""
     logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
     before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
-    for found in passes:
-        scores = found.scores
-        where = (torch.tensor(found.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
+    for micro_batch_report in passes:
+        scores = micro_batch_report.scores
+        where = (torch.tensor(micro_batch_report.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
         known_K = scores.logp_K if before_BT is None else before_BT[where]
         logp_BT[where] = known_K.float().cpu()
         entropy_BT[where] = scores.entropy_K.float().cpu()

@@ -114,22 +114,25 @@ class ChatCompletions:
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        given = read(_Request, body)
-        if given.stream_options is not None and not given.stream:
+        request = read(_Request, body)
+        if request.stream_options is not None and not request.stream:
             raise invalid("`stream_options` needs `stream`: true", "stream_options")
-        tools = tool_specs([tool.function for tool in given.tools])
+        tools = tool_specs([tool.function for tool in request.tools])
         return ChatRequest(
-            model=given.model,
-            messages=tuple(_message(each, i) for i, each in enumerate(given.messages)),
-            sampling=given.sampling(defaults, given.max_completion_tokens or given.max_tokens),
+            model=request.model,
+            messages=tuple(_message(each, i) for i, each in enumerate(request.messages)),
+            sampling=request.sampling(
+                defaults, request.max_completion_tokens or request.max_tokens
+            ),
             tools=tools,
-            constraint=given.constraint(tools, _schema(given.response_format)),
-            seed=given.seed,
-            n=given.n,
-            stream=given.stream,
-            include_usage=given.stream_options is not None and given.stream_options.include_usage,
-            logprobs=given.logprobs,
-            token_ids=given.return_token_ids,
+            constraint=request.constraint(tools, _schema(request.response_format)),
+            seed=request.seed,
+            n=request.n,
+            stream=request.stream,
+            include_usage=request.stream_options is not None
+            and request.stream_options.include_usage,
+            logprobs=request.logprobs,
+            token_ids=request.return_token_ids,
         )
 
     def written(self, reply: ChatReply) -> JSON:
@@ -163,19 +166,19 @@ class ChatCompletions:
 def _message(given: _Message, position: int) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
-    said = given.content
+    text = given.content
     if role == "tool" and given.tool_call_id is None:
         raise missing(f"messages[{position}].tool_call_id")
     if role != "assistant":
         answered = given.tool_call_id if role == "tool" else None
-        return Message(role, said or "", tool_call_id=answered, name=given.name)
-    if said is None:
-        said = given.refusal
+        return Message(role, text or "", tool_call_id=answered, name=given.name)
+    if text is None:
+        text = given.refusal
     calls = tuple(
         ToolCall(each.id, each.function.name, each.function.arguments) for each in given.tool_calls
     )
     # An empty string beside calls is what some SDKs make of the null that they were sent.
-    return Message(role, (said or None) if calls else said or "", calls, name=given.name)
+    return Message(role, (text or None) if calls else text or "", calls, name=given.name)
 
 
 def _schema(wanted: _Format | None) -> JSON | None:
@@ -239,8 +242,8 @@ class _Chunks:
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
-                said = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
-                out += self._chunk(i, {"tool_calls": [said]})
+                fields = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
+                out += self._chunk(i, {"tool_calls": [fields]})
             out += self._last(i, reply, choice)
         if self._include_usage:
             out += event({**self._head, "choices": [], "usage": _usage(reply)})

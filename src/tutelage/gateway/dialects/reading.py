@@ -80,19 +80,19 @@ class RequestObject(BaseModel):
     def _present(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = cast("JSON", data)
-        if None in given.values():
-            given = {k: v for k, v in given.items() if v is not None}
-        if given.keys() <= cls.known:
-            return given
-        for name in (name for name in given if name not in cls.known):
+        values = cast("JSON", data)
+        if None in values.values():
+            values = {k: v for k, v in values.items() if v is not None}
+        if values.keys() <= cls.known:
+            return values
+        for name in (name for name in values if name not in cls.known):
             if name not in cls.neutral:
                 words = "this server does not know it"
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
-            if given[name] not in cls.neutral[name]:
+            if values[name] not in cls.neutral[name]:
                 words = "it cannot be honoured by this server; leave it out"
                 raise PydanticCustomError("unsupported_parameter", words, {"name": name})
-        return given
+        return values
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:

@@ -139,32 +139,32 @@ class Responses:
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        given = read(_Request, body)
-        tools = tool_specs(given.tools)
-        wanted = None if given.text is None else given.text.format
+        request = read(_Request, body)
+        tools = tool_specs(request.tools)
+        wanted = None if request.text is None else request.text.format
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
-        conversation = _conversation(given, stored)
-        instructions = given.instructions
+        conversation = _conversation(request, stored)
+        instructions = request.instructions
         return ChatRequest(
-            model=given.model,
+            model=request.model,
             # Instructions hold for one request only.
             messages=conversation
             if instructions is None
             else (Message("system", instructions), *conversation),
-            sampling=given.sampling(defaults, given.max_output_tokens),
+            sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
-            constraint=given.constraint(tools, schema),
-            seed=given.seed,
-            stream=given.stream,
-            logprobs=_LOGPROBS in given.include,
-            conversation=conversation if given.store else None,
+            constraint=request.constraint(tools, schema),
+            seed=request.seed,
+            stream=request.stream,
+            logprobs=_LOGPROBS in request.include,
+            conversation=conversation if request.store else None,
             echo={
                 "instructions": instructions,
-                "max_output_tokens": given.max_output_tokens,
+                "max_output_tokens": request.max_output_tokens,
                 "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": given.parallel_tool_calls,
-                "previous_response_id": given.previous_response_id,
-                "store": given.store,
+                "parallel_tool_calls": request.parallel_tool_calls,
+                "previous_response_id": request.previous_response_id,
+                "store": request.store,
                 "text": body.get("text") or {"format": {"type": "text"}},
                 "tool_choice": body.get("tool_choice") or "auto",
                 "tools": body.get("tools") or [],
@@ -203,8 +203,8 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
     before: tuple[Message, ...] = ()
     previous = given.previous_response_id
     if previous is not None:
-        found = stored.get(previous)
-        if found is None:
+        values = stored.get(previous)
+        if values is None:
             raise ApiError(
                 404,
                 f"no response {previous!r} of this attempt is stored; it may have been made with "
@@ -212,7 +212,7 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        before, _ = found
+        before, _ = values
     whole = before + _messages(given.input, stored)
     if not whole:
         raise invalid("`input` must not be empty", "input")
@@ -243,10 +243,10 @@ def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, .
             answer = read(_FunctionCallOutput, item, at)
             messages.append(Message("tool", answer.output or "", tool_call_id=answer.call_id))
         else:
-            said = read(_Message, item, at)
+            message = read(_Message, item, at)
             # Templates know a developer's message as a system message.
-            role = "system" if said.role == "developer" else said.role
-            messages.append(Message(role, said.content))
+            role = "system" if message.role == "developer" else message.role
+            messages.append(Message(role, message.content))
         open_turn = messages[-1].role == "assistant"
     return tuple(messages)
 
@@ -347,11 +347,11 @@ class _Events:
 
     def failed(self, error: JSON) -> bytes:
         """What a stream that breaks ends with."""
-        told = {k: error["error"][k] for k in ("code", "message", "param")}
+        fields = {k: error["error"][k] for k in ("code", "message", "param")}
         final = _object(self._reply, "failed")
         code = _CODES.get(error["error"]["type"], "server_error")
-        final["error"] = {"code": code, "message": told["message"]}
-        return self._events(("error", told), ("response.failed", {"response": final}))
+        final["error"] = {"code": code, "message": fields["message"]}
+        return self._events(("error", fields), ("response.failed", {"response": final}))
 
     def _begin(self) -> bytes:
         if self._begun:

@@ -105,10 +105,10 @@ def assignments_of(
     `plans` gives the candidates (a planner's beam); without it the workflow's own plan is executed.
     """
     for workflow in workflows:
-        found = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
-        if not found:
+        values = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
+        if not values:
             raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
-        yield found, _same_plan(workflow.plan)
+        yield values, _same_plan(workflow.plan)
 
 
 async def collect(
@@ -211,16 +211,16 @@ async def _one(
     for candidate, plan in enumerate(plans):
         name = f"collect/{number}/{candidate}"
         try:
-            found = await system.aexecute(
+            execution = await system.aexecute(
                 plan.instruction, plan=plan, budget=budget, name=name,
                 judge=partial(_judged, goal),
             )  # fmt: skip
         except ConfigError as error:
             refused = error
             continue
-        executions.append(found)
-        if found.success:
-            tried = await _cheaper(system.executor, found, alternatives)
+        executions.append(execution)
+        if execution.success:
+            tried = await _cheaper(system.executor, execution, alternatives)
             return CollectedInstruction(tuple(executions), tuple(tried), refused)
     return CollectedInstruction(tuple(executions), refused=refused)
 
@@ -241,7 +241,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
     the log has them.
     """
     outputs = {n.node: n.output for n in execution.nodes if n.output is not None}
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     pool = executor.pool
     for node in execution.nodes if count else ():
         asked = [step for step in execution.steps if step.node == node.node]
@@ -264,7 +264,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
         for _, i in others[:count]:
             answer = await pool.execute(pool.workers[i], work)
             verdict = await executor.verifiers.check(work, answer)
-            found.append(
+            records.append(
                 {
                     "node": node.node,
                     "worker": pool.workers[i].name,
@@ -274,7 +274,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
                     "latency": answer.seconds,
                 }
             )
-    return found
+    return records
 
 
 def _log(logger: ExecutionLogger, collected: CollectedInstruction) -> None:
@@ -289,7 +289,9 @@ def _log(logger: ExecutionLogger, collected: CollectedInstruction) -> None:
 
 
 def _added_up(gathered: Sequence[CollectedInstruction]) -> Collection:
-    told = add_up([_judgement(place, found) for place, found in enumerate(gathered)], RewardKind())
+    outcome_sums = add_up(
+        [_judgement(place, found) for place, found in enumerate(gathered)], RewardKind()
+    )
     executions = [execution for found in gathered for execution in found.executions]
     tried = [other for found in gathered for other in found.alternatives]
     seconds = (sum(e.total_latency_ms / 1000.0 for e in c.executions) for c in gathered)
@@ -301,12 +303,12 @@ def _added_up(gathered: Sequence[CollectedInstruction]) -> Collection:
         alternatives_cost=math.fsum(other["cost"] for other in tried),
         alternatives_passed=sum(bool(other["passed"]) for other in tried),
         mean_latency=sum(seconds) / max(1, len(executions)),
-        judged=told.judged,
-        lost=told.lost,
-        failed=told.failed,
-        reason=told.reason,
-        success_rate=told.success,
-        interval=told.interval,
+        judged=outcome_sums.judged,
+        lost=outcome_sums.lost,
+        failed=outcome_sums.failed,
+        reason=outcome_sums.reason,
+        success_rate=outcome_sums.success,
+        interval=outcome_sums.interval,
         refused=sum(found.refused is not None for found in gathered),
     )
 

@@ -139,8 +139,8 @@ class _PlanRecord(FileRecord):
     def parents(self) -> Sequence[Sequence[int]] | None:
         """The subtasks that each subtask waits for."""
         graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
-        given = graph if self.adjacency is None else self.adjacency
-        return given if self.dependencies is None else self.dependencies
+        items = graph if self.adjacency is None else self.adjacency
+        return items if self.dependencies is None else self.dependencies
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -229,15 +229,15 @@ class _Log(_Asked):
 
     def _chosen(self) -> list[int | str] | None:
         """Workers that are given by number are places in the line's `workers`."""
-        given, names = self.planner_outputs.model_selections, self.workers
-        if given is None or not isinstance(names, list) or not names:
-            return given
+        items, names = self.planner_outputs.model_selections, self.workers
+        if items is None or not isinstance(names, list) or not names:
+            return items
         known = [str(name) for name in cast("list[Any]", names)]
         try:
-            return [worker if isinstance(worker, str) else known[worker] for worker in given]
+            return [worker if isinstance(worker, str) else known[worker] for worker in items]
         except IndexError as error:
             raise DataError(
-                f"'planner_outputs.model_selections' is {given}, and the line's 'workers' are "
+                f"'planner_outputs.model_selections' is {items}, and the line's 'workers' are "
                 f"{len(known)}"
             ) from error
 
@@ -323,14 +323,14 @@ def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Wor
     Types given by number need the catalog: they are places in it. Raises `DataError` with the file,
     the row and the field.
     """
-    found: list[Workflow] = []
+    workflows: list[Workflow] = []
     for index, row in enumerate(read_rows(path)):
         try:
-            found.append(workflow_of(row, catalog))
+            workflows.append(workflow_of(row, catalog))
         except DataError as error:
             called = f" ({row['id']!r})" if "id" in row else ""
             raise DataError(f"{str(path)!r}, row {index}{called}: {error}") from error
-    return found
+    return workflows
 
 
 def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:

@@ -39,8 +39,8 @@ def hashed(text: str) -> NDArray[np.int64]:
     pairs = [f"{a}_{b}" for a, b in pairwise(words)]
     size = f"L{min(9, int(math.log2(len(words) + 1)))}"
     # crc32 is the same in every process, unlike hash().
-    found = {zlib.crc32(gram.encode()) % FEATURES for gram in (*words, *pairs, size)}
-    return np.array(sorted(found), dtype=np.int64)
+    numbers = {zlib.crc32(gram.encode()) % FEATURES for gram in (*words, *pairs, size)}
+    return np.array(sorted(numbers), dtype=np.int64)
 
 
 class NearestTexts:

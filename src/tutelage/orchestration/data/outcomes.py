@@ -188,12 +188,12 @@ def read_outcomes(
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{str(path)!r} needs a list of rows with 'scores'; it has none")
-    given = [
+    queries = [
         read_as(_ROW, row, f"{str(path)!r}, row {index}")
         for index, row in enumerate(cast("list[Any]", rows))
     ]
-    names = list(dict.fromkeys(name for row in given for name in row.scores))
-    return _table(given, _read_models(models, names), seeds or SeedTree(0))
+    names = list(dict.fromkeys(name for row in queries for name in row.scores))
+    return _table(queries, _read_models(models, names), seeds or SeedTree(0))
 
 
 def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:
@@ -218,8 +218,8 @@ def stated_latency(name: str, size: object = None) -> Latency:
     0.2 s until it starts, and 0.004 + 0.0003 B seconds for each token that it writes: about what
     a served model of that size shows, and larger for larger ones, which is what matters here.
     """
-    told = (re.search(_BILLIONS, str(text).replace("-", " ")) for text in (size, name))
-    billions = next((float(found[1]) for found in told if found), PLAIN_SIZE)
+    items = (re.search(_BILLIONS, str(text).replace("-", " ")) for text in (size, name))
+    billions = next((float(found[1]) for found in items if found), PLAIN_SIZE)
     return Latency(0.2, SPREAD, 0.004 + 0.0003 * billions)
 
 
@@ -229,12 +229,12 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
         [prompt_tokens(row.text) if row.input_tokens is None else row.input_tokens for row in rows],
         dtype=np.float64,
     )
-    given = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
+    values = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
     out_QW = _matrix(rows, "output_tokens", names)
-    out_QW = np.where(np.isnan(out_QW) & np.isnan(given["cost"]), TOKENS_OUT, out_QW)
+    out_QW = np.where(np.isnan(out_QW) & np.isnan(values["cost"]), TOKENS_OUT, out_QW)
     price_in_W, price_out_W = _prices(workers)
     costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
-    costs_QW = np.where(np.isnan(given["cost"]), costs_QW, given["cost"])
+    costs_QW = np.where(np.isnan(values["cost"]), costs_QW, values["cost"])
     seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
     for j, worker in enumerate(workers):
         # A place of its own for each worker: one that comes later changes nobody else's draws.
@@ -248,9 +248,9 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
         instructions=tuple(row.text for row in rows),
         types=tuple(row.type for row in rows),
         workers=workers,
-        scores_QW=given["scores"],
+        scores_QW=values["scores"],
         costs_QW=costs_QW,
-        seconds_QW=np.where(np.isnan(given["latency"]), seconds_QW, given["latency"]),
+        seconds_QW=np.where(np.isnan(values["latency"]), seconds_QW, values["latency"]),
         tokens_in_Q=tokens_in_Q,
         tokens_out_QW=out_QW,
         draws_QW=draws_QW,

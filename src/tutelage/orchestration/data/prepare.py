@@ -35,13 +35,13 @@ class _Prepared:
 
 def _log_files(paths: Sequence[str | Path]) -> list[Path]:
     """The JSONL files of files and folders, sorted. Raises `DataError` if there is none."""
-    found = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
-    if [] in found:
+    items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
+    if [] in items:
         raise DataError(
-            f"{str(paths[found.index([])])!r} has no execution log (*.jsonl); write one with: "
+            f"{str(paths[items.index([])])!r} has no execution log (*.jsonl); write one with: "
             f"tutelage orchestrate collect"
         )
-    return [file for inside in found for file in inside]
+    return [file for inside in items for file in inside]
 
 
 def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:

@@ -50,13 +50,13 @@ def read_json(path: str | Path) -> Any:
             first = json.loads(lines[0][1])
         except ValueError:
             raise DataError(f"{str(path)!r} is no readable JSON file: {whole}") from whole
-        found = [first]
+        items = [first]
         for number, line in lines[1:]:
             try:
-                found.append(json.loads(line))
+                items.append(json.loads(line))
             except ValueError as error:
                 raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
-        return found
+        return items
 
 
 def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
@@ -124,8 +124,8 @@ def without_nulls(row: Any) -> Any:
     """An object without what is null: null says nothing."""
     if not isinstance(row, Mapping):
         return row
-    given = cast("Mapping[str, Any]", row)
-    return {key: value for key, value in given.items() if value is not None}
+    values = cast("Mapping[str, Any]", row)
+    return {key: value for key, value in values.items() if value is not None}
 
 
 class FileRecord(BaseModel):

@@ -152,15 +152,15 @@ def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
         typed = any(tool.outputs for tool in catalog.tools)
         both = itertools.permutations(catalog.tools, 2)
         pairs = [(a.name, b.name) for a, b in both if not typed or _fits(a, b)]
-    found: dict[str, list[str]] = {name: [] for name in catalog.names}
+    values: dict[str, list[str]] = {name: [] for name in catalog.names}
     for before, after in pairs:
-        found[before].append(after)
-    return {name: tuple(after) for name, after in found.items()}
+        values[before].append(after)
+    return {name: tuple(after) for name, after in values.items()}
 
 
 def _fits(before: CatalogTool, after: CatalogTool) -> bool:
-    given = {kind.lower() for kind in before.outputs}
-    return any(kind.lower() in given for kind in after.inputs)
+    names = {kind.lower() for kind in before.outputs}
+    return any(kind.lower() in names for kind in after.inputs)
 
 
 def _grow(
@@ -267,13 +267,13 @@ def _nouns(graph: _ToolGraph, draw: random.Random, tools: Sequence[str]) -> list
 
 def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[int]:
     """Steps that need no clause: the only parent of the next step, whose input their name is."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for index, (_, parents) in enumerate(nodes[:-1]):
         children = [child for child, (_, before) in enumerate(nodes) if index in before]
         only = children == [index + 1] and nodes[index + 1][1] == [index]
-        if only and len(parents) < 2 and index - 1 not in found and draw.random() < _HIDDEN:
-            found.add(index)
-    return found
+        if only and len(parents) < 2 and index - 1 not in numbers and draw.random() < _HIDDEN:
+            numbers.add(index)
+    return numbers
 
 
 def _named(

@@ -85,18 +85,18 @@ class RewardAudit:
     @property
     def warning(self) -> str | None:
         """What is wrong with training under this reward, None when nothing was found."""
-        found: list[str] = []
+        names: list[str] = []
         if self.oracle_on_top is False:
-            found.append(f"{self.ranking[0][0]!r} earns more than the oracle")
+            names.append(f"{self.ranking[0][0]!r} earns more than the oracle")
         if self.oracle_on_top is None and self.failing_wins:
-            found.append("failing at once earns more than doing the work")
+            names.append("failing at once earns more than doing the work")
         elif self.losing > LOSING:
             share = f"{100 * self.losing:.0f} %"
-            found.append(f"{share} of the successes earn less than failing at once")
-        if not found:
+            names.append(f"{share} of the successes earn less than failing at once")
+        if not names:
             return None
         return (
-            f"the reward {self.preset!r} rewards the wrong thing: {'; '.join(found)}. "
+            f"the reward {self.preset!r} rewards the wrong thing: {'; '.join(names)}. "
             "Train under 'normalized', or change the weights"
         )
 
@@ -201,22 +201,22 @@ def judged_results(rows: Sequence[Mapping[str, Any]]) -> list[ExecutionResult]:
             f"only {len(kept)} of {len(rows)} executions were judged: the workers' servers did not "
             "answer the others. What is left may be a biased part; collect them again"
         )
-    found: list[ExecutionResult] = []
+    execution_results: list[ExecutionResult] = []
     for number, row in kept.items():
         try:
-            told: Mapping[str, Any] = row["execution_result"]
-            found.append(
+            fields: Mapping[str, Any] = row["execution_result"]
+            execution_results.append(
                 ExecutionResult(
-                    bool(told["success"]),
-                    dict(told.get("outputs") or {}),
-                    float(told["total_cost"]),
-                    float(told["total_latency_ms"]),
-                    float(told.get("verified_fraction", float(bool(told["success"])))),
+                    bool(fields["success"]),
+                    dict(fields.get("outputs") or {}),
+                    float(fields["total_cost"]),
+                    float(fields["total_latency_ms"]),
+                    float(fields.get("verified_fraction", float(bool(fields["success"])))),
                 )
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"line {number} is no execution: bad or missing {error}") from error
-    return found
+    return execution_results
 
 
 def audit_routers(pool: WorkerPool) -> dict[str, Router]:
@@ -247,10 +247,10 @@ async def run_policies(
 
     Raises `ConfigError` for a pool without the truth.
     """
-    found: dict[str, list[Execution]] = {}
+    executions: dict[str, list[Execution]] = {}
     for name, router in audit_routers(pool).items():
         executor = Executor(pool, router, catalog=catalog)
-        found[name] = await asyncio.gather(
+        executions[name] = await asyncio.gather(
             *(executor.run(p, seeds=seeds.child("flow", i)) for i, p in enumerate(plans))
         )
-    return found
+    return executions

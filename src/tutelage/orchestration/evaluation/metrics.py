@@ -54,15 +54,15 @@ class PlanScores:
 
     def summary(self) -> dict[str, float]:
         """All means by name; those of a shape as `node_f1/dag`."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for shape in (None, *sorted(set(self.shapes))):
             for name in SCORES:
                 mean = self.mean(name, shape)
                 if mean is not None:
-                    found[name if shape is None else f"{name}/{shape}"] = mean
+                    values[name if shape is None else f"{name}/{shape}"] = mean
         whole = ("node_f1_micro", "edge_f1_micro", "validity", "raw_validity", "hallucination")
-        told = {name: getattr(self, name) for name in whole}
-        return found | {name: value for name, value in told.items() if value is not None}
+        fields = {name: getattr(self, name) for name in whole}
+        return values | {name: value for name, value in fields.items() if value is not None}
 
     @staticmethod
     def of(
@@ -112,9 +112,9 @@ def _edges(plan: Plan) -> Counter[tuple[str, str]]:
 
 def _f1(has: Counter[K], needs: Counter[K], pool: list[int]) -> float:
     """F1 of two multisets; both empty agree. Adds what it counted to `pool`."""
-    found = (has & needs).total(), has.total(), needs.total()
-    pool[:] = [before + more for before, more in zip(pool, found, strict=True)]
-    return _micro(found)
+    values = (has & needs).total(), has.total(), needs.total()
+    pool[:] = [before + more for before, more in zip(pool, values, strict=True)]
+    return _micro(values)
 
 
 def _micro(pool: Sequence[int]) -> float:

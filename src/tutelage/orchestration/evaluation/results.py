@@ -46,8 +46,8 @@ def evaluate(
     """
     planned, scores = _scored(model, test)
     scores = {PLANNER: scores}
-    told = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
-    more: dict[str, Any] = {"in_training": told}
+    number = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
+    more: dict[str, Any] = {"in_training": number}
     if before is not None:
         before.use_catalog(model.catalog)
         _, scores[BEFORE] = _scored(before, test)

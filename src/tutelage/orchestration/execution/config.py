@@ -50,8 +50,8 @@ def _seconds(value: Any) -> Any:
     """`20s`, `500ms`, `2m` or a number of seconds. Raises `ValueError`."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", value)
-    time = 0.0 if found is None else float(found[1]) * _UNITS[found[2] or "s"]
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", value)
+    time = 0.0 if match is None else float(match[1]) * _UNITS[match[2] or "s"]
     if time <= 0:
         raise ValueError("give a time above 0, such as 20s, 500ms or 2m")
     return time
@@ -151,8 +151,8 @@ class WorkConfig(PlanningConfig):
             listed = name.removeprefix("cascade:").split(",")
             names = [part.strip() for part in listed if part.strip()]
             if lost := [worker for worker in names if worker not in known]:
-                told = f"--router names {lost[0]!r}; the workers are {sorted(known)!r}"
-                raise ConfigError(told)
+                message = f"--router names {lost[0]!r}; the workers are {sorted(known)!r}"
+                raise ConfigError(message)
             return routing.cascade(names)
         if name in _ROUTERS:
             return _ROUTERS[name]()

@@ -57,8 +57,8 @@ class ExecutorSettings(Section):
             super().__init__(**given)
         except ValidationError as misfit:
             found = misfit.errors(include_url=False)[0]
-            told = f"{found['loc'][0]} is {found['input']!r}; {remedy_of(found)}"
-            raise ConfigError(told) from misfit
+            message = f"{found['loc'][0]} is {found['input']!r}; {remedy_of(found)}"
+            raise ConfigError(message) from misfit
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,10 @@ class ExecutionJournal:
         self.steps: dict[int, NodeStep] = {}
         """Those that began; what was running is paid for at its bound."""
         self.elapsed = 0.0
-        told = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
+        fields = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)
         for key in ("id", "plan") if events else ():
-            if events[0].get(key) != told[key]:
+            if events[0].get(key) != fields[key]:
                 raise RunError(
                     f"{str(path)!r} is the log of another execution: its {key} is not this one's; "
                     "give each execution a file of its own"
@@ -59,7 +59,7 @@ class ExecutionJournal:
         except OSError as error:
             raise RunError(f"cannot write {str(path)!r}: {error.strerror}") from error
         if not events:
-            self({"event": "plan", **told})
+            self({"event": "plan", **fields})
         self._restore(events)
 
     def __call__(self, event: Event) -> None:
@@ -85,8 +85,8 @@ class ExecutionJournal:
             self.elapsed = max(self.elapsed, float(event.get("at", 0.0)))
             match event["event"]:
                 case "dispatch":
-                    given = {"action": "worker", **event, "index": event["step"]}
-                    opened[event["step"]] = _step({**given, "started": event["at"]})
+                    values = {"action": "worker", **event, "index": event["step"]}
+                    opened[event["step"]] = _step({**values, "started": event["at"]})
                 case "request":
                     asked[event["step"]] = event["bound"]
                 case "verify":
@@ -121,11 +121,11 @@ def _step(row: Mapping[str, Any]) -> NodeStep:
 def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) -> None:
     """End a step whose end was never written: the bounds are of what was running."""
     if asked is not None:
-        told = WorkerError("cancelled", "the process ended while this was running")
-        step.requests += (WorkerAnswer(cost=asked, error=told, estimated=True),)
+        error = WorkerError("cancelled", "the process ended while this was running")
+        step.requests += (WorkerAnswer(cost=asked, error=error, estimated=True),)
     if judged is not None:
-        told = "the process ended while this was judged"
-        step.verdict = Verification(False, told, checked=False, cost=judged)
+        error = "the process ended while this was judged"
+        step.verdict = Verification(False, error, checked=False, cost=judged)
     step.ended, step.queued = now, now - step.started
 
 
@@ -145,8 +145,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
-    given = read_as(_PLAN, row, "this is no plan: it")
-    return Plan(given.instruction, given.nodes)
+    planned = read_as(_PLAN, row, "this is no plan: it")
+    return Plan(planned.instruction, planned.nodes)
 
 
 def _read(path: Path) -> list[Event]:

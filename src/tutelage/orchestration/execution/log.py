@@ -58,7 +58,7 @@ class ExecutionLogger:
         """Append one line and return it. Raises `DataError` for outputs that are no plan."""
         result, now = execution_result, datetime.fromtimestamp(self._clock(), UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
-        told = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
+        fields = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
         row = {
             "timestamp": now.isoformat(timespec="seconds"),
             "instruction": instruction,
@@ -66,7 +66,7 @@ class ExecutionLogger:
             "cost": result.total_cost,
             "latency_ms": result.total_latency_ms,
             "planner_outputs": _planned(planner_outputs, result, self._workers),
-            "execution_result": {"success": result.success, **told},
+            "execution_result": {"success": result.success, **fields},
             "run_id": self._run_id,
             "workers": list(self._workers),
         }
@@ -88,9 +88,9 @@ class ExecutionLogger:
 
 
 def _node_row(plan: Plan, node: NodeResult) -> dict[str, Any]:
-    told = ("status", "worker", "seconds", "checked", "reason")
+    values = ("status", "worker", "seconds", "checked", "reason")
     place = {"node": node.node, "type": plan.nodes[node.node].tool}
-    return place | {name: getattr(node, name) for name in told}
+    return place | {name: getattr(node, name) for name in values}
 
 
 def _try_row(step: NodeStep) -> dict[str, Any]:

@@ -120,8 +120,8 @@ class NodeRun:
         """Give the node up."""
         step = self._next("stop", choice)
         self._keep(step)
-        told = "stopped by the router" if state.candidates else "no worker is left"
-        self._end("failed", reason=self._why(told), at=step)
+        message = "stopped by the router" if state.candidates else "no worker is left"
+        self._end("failed", reason=self._why(message), at=step)
 
     def accept(self, choice: Choice) -> None:
         """Keep the last answer, although its verifier did not pass it."""
@@ -135,9 +135,9 @@ class NodeRun:
         """A try with the chosen worker, whose place and cost are reserved; kept when it ends."""
         run, worker = self._run, choice.action
         step = self._next("worker", choice, self._pool.workers[worker].name)
-        told = step.to_json()
+        fields = step.to_json()
         keys = ("attempt", "worker", "choice", "log_prob", "mask")
-        self._tell("dispatch", step, **{key: told[key] for key in keys})
+        self._tell("dispatch", step, **{key: fields[key] for key in keys})
         run.budget.reserve(self._estimates[worker].bound)  # its mask said that it fits
         self._slots.load[worker] += 1
         try:
@@ -177,14 +177,14 @@ class NodeRun:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
                 except TimeoutError:
-                    told = f"no answer within {run.settings.try_timeout} s"
-                    answer = self._cut("timeout", told, bound, loop.time() - begun)
+                    message = f"no answer within {run.settings.try_timeout} s"
+                    answer = self._cut("timeout", message, bound, loop.time() - begun)
                 return answer
         finally:
             step.queued += (loop.time() if begun is None else begun) - asked
             if answer is None and begun is not None:
-                told = "the request was given up"
-                answer = self._cut("cancelled", told, bound, loop.time() - begun)
+                message = "the request was given up"
+                answer = self._cut("cancelled", message, bound, loop.time() - begun)
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 step.requests += (answer,)
@@ -195,8 +195,8 @@ class NodeRun:
         run, verifiers = self._run, self._run.place.verifiers
         bound = verifiers.bound(self._work, answer)
         if bound and not run.budget.reserve(bound):
-            told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
-            step.verdict = Verification(False, told, checked=False)
+            message = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
+            step.verdict = Verification(False, message, checked=False)
             return
         if bound:
             self._tell("verify", step, bound=bound)
@@ -242,8 +242,8 @@ class NodeRun:
         """A reason, with that of the last try; the budget where that is all that is in the way."""
         if self._blocked:
             return "budget"
-        found = [step.verdict.reason for step in self._steps if step.verdict is not None]
-        return f"{told}: {found[-1]}" if found else told
+        names = [step.verdict.reason for step in self._steps if step.verdict is not None]
+        return f"{told}: {names[-1]}" if names else told
 
     def _end(
         self,
@@ -254,14 +254,16 @@ class NodeRun:
     ) -> None:
         seconds = sum(step.seconds for step in self._steps)
         ended = self._run.now if at is None else at.ended
-        found = NodeResult(self._node, status, None, None, reason, seconds, self._started, ended)
+        node_result = NodeResult(
+            self._node, status, None, None, reason, seconds, self._started, ended
+        )
         if kept is not None and kept.answer is not None:
             checked = kept.verdict is None or kept.verdict.checked
             output, correct = kept.answer.output, kept.answer.correct
-            found = replace(
-                found, output=output, worker=kept.worker, checked=checked, correct=correct
+            node_result = replace(
+                node_result, output=output, worker=kept.worker, checked=checked, correct=correct
             )
-        self._result = found
+        self._result = node_result
 
     def _cut(
         self, kind: Literal["timeout", "cancelled"], told: str, bound: float, seconds: float

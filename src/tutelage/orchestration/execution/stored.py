@@ -131,10 +131,10 @@ def _failure(execution: Execution) -> Failure | None:
     if execution.success:
         return None
     lost = [node for node in execution.nodes if not node.kept]
-    told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
+    message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
     wrong = execution.reason == WRONG_PLAN
     whole = "the plan is not what the instruction asks for" if wrong else _UNCHECKED
-    return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), told or whole)
+    return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), message or whole)
 
 
 # ---------------------------------------------------------------- calls
@@ -177,7 +177,7 @@ def _execution_spans(
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace = trace_id_of(identity)
     planned, origin = int(began * 1e9), int((began + plan) * 1e9)
-    told = " ".join(execution.plan.instruction.split())[:_NAME_LENGTH]
+    message = " ".join(execution.plan.instruction.split())[:_NAME_LENGTH]
     own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
     shared = {names.PROVIDER: "tutelage", **own}
     attributes: dict[str, Any] = {
@@ -195,7 +195,7 @@ def _execution_spans(
         trace,
         span_id_of(trace, "workflow"),
         span_id_of(trace),
-        f"{names.INVOKE_WORKFLOW} {told}",
+        f"{names.INVOKE_WORKFLOW} {message}",
         start_ns=planned,
         end_ns=origin + int(execution.wall_seconds * 1e9),
         attributes=attributes | shared,
@@ -257,20 +257,20 @@ def _node_span(
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
     """What was chosen, what it cost, what the verifier said, and which call it made."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
-    told: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}
+    fields: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}
     if step.worker is not None:
-        told |= dict.fromkeys((names.REQUEST_MODEL, names.RESPONSE_MODEL), step.worker)
-        told |= {names.COST: step.cost, names.REQUESTS: len(step.requests)}
+        fields |= dict.fromkeys((names.REQUEST_MODEL, names.RESPONSE_MODEL), step.worker)
+        fields |= {names.COST: step.cost, names.REQUESTS: len(step.requests)}
     if call_id is not None:
-        told[names.RESPONSE_ID] = call_id
+        fields[names.RESPONSE_ID] = call_id
     if answer is not None:
         tokens = {names.INPUT_TOKENS: answer.tokens_in, names.OUTPUT_TOKENS: answer.tokens_out}
-        told |= {**tokens, names.MOCK: answer.mock}
+        fields |= {**tokens, names.MOCK: answer.mock}
         if answer.error is not None:
-            told[names.ERROR_TYPE] = answer.error.kind
+            fields[names.ERROR_TYPE] = answer.error.kind
     if verdict is not None:
-        told[names.VERDICT] = "passed" if verdict.passed else "failed"
-        told[names.VERDICT_REASON] = verdict.reason
+        fields[names.VERDICT] = "passed" if verdict.passed else "failed"
+        fields[names.VERDICT_REASON] = verdict.reason
         if not verdict.passed:
-            told.setdefault(names.ERROR_TYPE, verdict.reason)
-    return told
+            fields.setdefault(names.ERROR_TYPE, verdict.reason)
+    return fields

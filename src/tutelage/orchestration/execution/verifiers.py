@@ -55,8 +55,8 @@ class Verifiers:
         return await self._of(work).check(work, answer)
 
     def _of(self, work: Subtask) -> _Verifier:
-        found = (self.by_type[label] for label in work.labels if label in self.by_type)
-        return next(found, self.default)
+        verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
+        return next(verifiers, self.default)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
         """USD that the verdict cannot exceed: what a budget reserves for it."""
@@ -116,8 +116,8 @@ class _Regex:
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
-        found = self._pattern.search(answer.output) is not None
-        return Verification(found, f"{'fits' if found else 'lacks'} {self._pattern.pattern!r:.60}")
+        known = self._pattern.search(answer.output) is not None
+        return Verification(known, f"{'fits' if known else 'lacks'} {self._pattern.pattern!r:.60}")
 
 
 class _Schema:
@@ -130,8 +130,8 @@ class _Schema:
             from jsonschema import Draft202012Validator
             from jsonschema.exceptions import SchemaError
         except ImportError as error:
-            told = "the verifier 'schema' needs jsonschema: pip install 'tutelage[mcp]'"
-            raise MissingExtraError(told) from error
+            message = "the verifier 'schema' needs jsonschema: pip install 'tutelage[mcp]'"
+            raise MissingExtraError(message) from error
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
@@ -145,8 +145,8 @@ class _Schema:
         except ValueError as error:
             return Verification(False, f"no JSON: {error}")
         error = next(iter(self._validator.iter_errors(value)), None)
-        told = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
-        return Verification(error is None, told)
+        message = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
+        return Verification(error is None, message)
 
 
 class _Tests:
@@ -166,8 +166,8 @@ class _Tests:
         """See `_Verifier`."""
         found = await self._reward.fn(answer.output, self._tests, self._entry_point)
         parts = cast("Mapping[str, float]", found)
-        told = f"{parts['passed']:g} of {parts['tests']:g} tests pass"
-        return Verification(bool(parts["all"]), told)
+        message = f"{parts['passed']:g} of {parts['tests']:g} tests pass"
+        return Verification(bool(parts["all"]), message)
 
 
 _UNSEEN = (
@@ -227,8 +227,8 @@ class _Judge:
         output = "x" * (_LETTERS * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
             return 0.0
-        told = "".join(message.content or "" for message in self._messages(work, output))
-        return self._cost(len(told.encode("utf-8", "replace")) + OVERHEAD, self._max_tokens)
+        text = "".join(message.content or "" for message in self._messages(work, output))
+        return self._cost(len(text.encode("utf-8", "replace")) + OVERHEAD, self._max_tokens)
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`; `cost` is that of the verdict."""
@@ -236,12 +236,12 @@ class _Judge:
             return Verification(False, "the answer is empty, or too long to be judged")
         said = await self._ask(self._messages(work, answer.output), self.bound(work, answer))
         if said.error is not None and said.error.kind not in ("truncated", "empty"):
-            told = f"no verdict: {said.error.message}"
-            return Verification(False, told, checked=False, cost=said.cost)
+            message = f"no verdict: {said.error.message}"
+            return Verification(False, message, checked=False, cost=said.cost)
         good = read_verdict(said.output)
         if good is None:
-            told = f"no verdict in {said.output!r:.80}"
-            return Verification(False, told, checked=False, cost=said.cost)
+            message = f"no verdict in {said.output!r:.80}"
+            return Verification(False, message, checked=False, cost=said.cost)
         return Verification(good, f"the judge says {'right' if good else 'wrong'}", cost=said.cost)
 
     async def _ask(self, messages: tuple[Message, Message], bound: float) -> WorkerAnswer:
@@ -252,9 +252,13 @@ class _Judge:
         sampling = Sampling(temperature=0.0, max_tokens=self._max_tokens)
         try:
             for number in range(TRIES - 1):
-                said = await ask(client, messages, sampling, self._cost, bound)
-                if said.error is None or said.estimated or not said.error.transient:
-                    return said
+                worker_answer = await ask(client, messages, sampling, self._cost, bound)
+                if (
+                    worker_answer.error is None
+                    or worker_answer.estimated
+                    or not worker_answer.error.transient
+                ):
+                    return worker_answer
                 await asyncio.sleep(PAUSE * 2**number)
             return await ask(client, messages, sampling, self._cost, bound)
         finally:
@@ -304,8 +308,8 @@ def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> _Verif
     fields = dict(given)
     kind = fields.pop("kind", None)
     if str(kind) not in _KINDS:
-        told = f"kind {kind!r} does not exist; there are {', '.join(_KINDS)}"
-        raise ConfigError(f"{where}: {told}")
+        message = f"kind {kind!r} does not exist; there are {', '.join(_KINDS)}"
+        raise ConfigError(f"{where}: {message}")
     try:
         return _KINDS[str(kind)](**fields)
     except TypeError as error:

@@ -45,8 +45,8 @@ def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) 
         if tool.kind:
             return tool.kind
         types, description = " ".join((*tool.inputs, *tool.outputs)), tool.description
-    for told in (types, name, description):
-        words = told.lower().replace("_", " ").replace("-", " ").split()
+    for message in (types, name, description):
+        words = message.lower().replace("_", " ").replace("-", " ").split()
         for kind, stems in _BY_WORD.items():
             if any(word.startswith(stem) for word in words for stem in stems):
                 return kind
@@ -71,11 +71,11 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     rows = cast("Mapping[str, Any]", data).get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise DataError(f"{str(path)!r} needs a list of workers, or an object with one: 'workers'")
-    found = [
+    workers = [
         worker_from(row, f"{str(path)!r}, worker {index}")
         for index, row in enumerate(cast("list[Any]", rows))
     ]
-    return check_workers(found)
+    return check_workers(workers)
 
 
 _WORKER = TypeAdapter(Worker)

@@ -272,15 +272,15 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
 
 def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...]:
     """Who can do a work at all, by capability. Raises `ConfigError` when nobody can."""
-    found = tuple(worker.can(*work.labels) for worker in workers)
-    if not any(found):
+    numbers = tuple(worker.can(*work.labels) for worker in workers)
+    if not any(numbers):
         known = sorted({label for worker in workers for label in worker.capabilities})
         raise ConfigError(
             f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), and none of "
             f"the {len(workers)} workers can: they know {known!r}; add a worker with that "
             f"capability, or with {ANY!r}"
         )
-    return found
+    return numbers
 
 
 def prompt_tokens(text: str) -> int:

@@ -22,19 +22,19 @@ _REFERENCE = re.compile(r"<node-(\d+)>")
 
 def references(value: object) -> tuple[int, ...]:
     """The nodes that an argument names, ascending; looks into lists and mappings."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     waiting = [value]
     while waiting:
         match waiting.pop():
             case str() as text:
-                found.update(int(k) for k in _REFERENCE.findall(text))
+                numbers.update(int(k) for k in _REFERENCE.findall(text))
             case Mapping() as inner:
                 waiting.extend(cast("Mapping[object, object]", inner).values())
             case list() | tuple() as inner:
                 waiting.extend(cast("Sequence[object]", inner))
             case _:
                 pass
-    return tuple(sorted(found))
+    return tuple(sorted(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,10 @@ def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> 
     """
     lines = ["flowchart LR"]
     for index, node in enumerate(plan.nodes):
-        told = (node.tool, *(notes or {}).get(index, ()))
+        values = (node.tool, *(notes or {}).get(index, ()))
         label = "<br/>".join(
             "".join(c if c.isalnum() or c in " _-.,:" else f"#{ord(c)};" for c in line)
-            for line in told
+            for line in values
         )
         lines.append(f'    n{index}["{label}"]')
     lines.extend(f"    n{before} --> n{after}" for before, after in plan.edges)

@@ -97,7 +97,7 @@ def search(
     last fields of `BeamResult`.
     """
     rows, width, end = len(text.hidden_BD), settings.beam, len(text.known_T)
-    found = torch.full((rows, width, 0), -1)
+    tensor = torch.full((rows, width, 0), -1)
     scores = torch.full((rows, width), _NEVER)
     scores[:, 0] = 0.0
     done = torch.zeros(rows, width, dtype=torch.bool)
@@ -127,7 +127,7 @@ def search(
         scores, place = flat.topk(width, dim=1)
         beam, tool = place // (end + 1), place % (end + 1)
         done = done.gather(1, beam) | (tool == end)
-        found = torch.cat([_kept(found, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
+        tensor = torch.cat([_kept(tensor, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
         if bool(done.all()):
             break
         before = torch.where(done, end, tool)
@@ -136,7 +136,7 @@ def search(
         covered = _kept(covered, beam) + mentioned.words_BNP
         used = _kept(used, beam).scatter(2, before[:, :, None], True)
         used[:, :, end] = False
-    return found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores
+    return tensor[:, :, : max(1, tensor.shape[2] - 1)] if done.all() else tensor, scores
 
 
 def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:

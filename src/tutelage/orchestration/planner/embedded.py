@@ -51,8 +51,8 @@ class PlannerRecipe:
         """A hash of what decides the weights: recipe, catalog, and the code that makes workflows
         and planners."""
         own = None if catalog is None else (catalog.tools, catalog.links)
-        said = (metadata.version("tutelage"), torch.__version__, asdict(self), own)
-        digest = hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=10)
+        values = (metadata.version("tutelage"), torch.__version__, asdict(self), own)
+        digest = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=10)
         here = files("tutelage.orchestration")
         code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
         made_by = ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")

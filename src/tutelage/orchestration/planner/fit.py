@@ -188,8 +188,8 @@ class PlannerTrainer:
         prepared, targets = self._held_out
         for begin in range(0, len(self.held_out), _LOSS_ROWS):
             rows = list(range(begin, min(begin + _LOSS_ROWS, len(self.held_out))))
-            found = self._loss(prepared.rows(rows), targets.rows(rows))["total_loss"]
-            loss += float(found) * len(rows) / len(self.held_out)
+            tensor = self._loss(prepared.rows(rows), targets.rows(rows))["total_loss"]
+            loss += float(tensor) * len(rows) / len(self.held_out)
         greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
         return {"val_loss": loss, **self._scores(greedy)}
 
@@ -197,10 +197,10 @@ class PlannerTrainer:
         planned = self.model.plan_all(self._held_out[0], search)
         raw = [p.raw_valid for p in planned]
         plans = [p.plan for p in planned]
-        found = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
+        values = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
-        scores = {f"val_{name}": found[name] for name in names}
-        return {**scores, "workflow_validity": found["raw_validity"]}
+        scores = {f"val_{name}": values[name] for name in names}
+        return {**scores, "workflow_validity": values["raw_validity"]}
 
     def _judge(self, metrics: dict[str, float]) -> bool:
         """Keep the best, reduce the rate on a plateau; True when this is to end the stage.
@@ -321,11 +321,11 @@ def tune(
                 continue
             other = replace(best, **{name: value})
             tried = before if name in _AFTER_SEARCH else list(model.searched(prepared, other))
-            found = _sample_scores(model, held_out, tried, other)
-            gain = found - scores
+            tensor = _sample_scores(model, held_out, tried, other)
+            gain = tensor - scores
             error = float(gain.std(correction=0)) / math.sqrt(len(gain))
             if float(gain.mean()) > 0.5 * error:
-                best, scores, beams = other, found, tried
+                best, scores, beams = other, tensor, tried
     return best
 
 
@@ -335,9 +335,9 @@ def _sample_scores(
     beams: Sequence[BeamResult],
     how: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for found in beams for plan in model.decided(found, how)]
-    found = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
-    parts = (found.node_f1, found.edge_f1, found.exact_nodes)
+    planned = [plan for plan_scores in beams for plan in model.decided(plan_scores, how)]
+    plan_scores = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
+    parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
 
 
@@ -345,12 +345,12 @@ def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[l
     """The batches of an epoch: drawn at random, then sorted by size within pools of a few batches,
     so that texts of one length stand together and little is padded."""
     order = draw.permutation(len(sizes))
-    found: list[list[int]] = []
+    items: list[list[int]] = []
     for begin in range(0, len(order), _POOL * batch):
         pool = sorted(order[begin : begin + _POOL * batch].tolist(), key=sizes.__getitem__)
         made = [pool[i : i + batch] for i in range(0, len(pool), batch)]
-        found += [made[i] for i in draw.permutation(len(made)).tolist()]
-    return found
+        items += [made[i] for i in draw.permutation(len(made)).tolist()]
+    return items
 
 
 @contextmanager

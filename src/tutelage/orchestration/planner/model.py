@@ -152,12 +152,12 @@ class PlannerModel(nn.Module):
 
     def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
         """Encode instructions; see `_Outputs`. Raises `DataError` for an empty batch."""
-        given = (
+        encoded_instructions = (
             instructions
             if isinstance(instructions, EncodedInstructions)
             else self.prepare(instructions)
         )
-        return _Outputs(self.greedy, self._read(given))
+        return _Outputs(self.greedy, self._read(encoded_instructions))
 
     def compute_supervised_loss(
         self,
@@ -172,8 +172,8 @@ class PlannerModel(nn.Module):
         `targets` as `PlanTargets.given` takes them.
         """
         end = len(self.catalog)
-        given = PlanTargets.given(targets, end)
-        types = given.types_BN
+        plan_targets = PlanTargets.given(targets, end)
+        types = plan_targets.types_BN
         count = types.shape[1]
         text = outputs.text
         placed = torch.where((types >= 0) & (types < end), types, end)
@@ -191,14 +191,16 @@ class PlannerModel(nn.Module):
         }
         nodes = max(1, count - 1)
         mentioned = Mentions(*(part[:, :nodes] for part in mentioned))
-        edges = self._edges(text, state[:, :nodes], placed[:, :nodes], mentioned, given.lengths_B)
-        adjacency = given.adjacency_BNN[:, :nodes, :nodes]
-        parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
+        edges = self._edges(
+            text, state[:, :nodes], placed[:, :nodes], mentioned, plan_targets.lengths_B
+        )
+        adjacency = plan_targets.adjacency_BNN[:, :nodes, :nodes]
+        parts["edge_loss"] = losses.edge_loss(edges, adjacency, plan_targets.lengths_B)
         parts["worker_loss"] = logits.new_zeros(())
-        if bool((given.workers_BN >= 0).any()):
+        if bool((plan_targets.workers_BN >= 0).any()):
             scores = self.network.worker_logits(state, chosen)
-            parts["worker_loss"] = losses.type_loss(scores, given.workers_BN)
-        dag = losses.dag_loss(torch.sigmoid(edges), given.lengths_B, dag_loss)
+            parts["worker_loss"] = losses.type_loss(scores, plan_targets.workers_BN)
+        dag = losses.dag_loss(torch.sigmoid(edges), plan_targets.lengths_B, dag_loss)
         ce = parts["type_loss"] + parts["edge_loss"] + parts["worker_loss"]
         ce = ce + SET_WEIGHT * parts["set_loss"]
         return {"total_loss": ce + lambda_dag * dag, "ce_loss": ce, "dag_loss": dag, **parts}
@@ -339,8 +341,8 @@ class PlannerModel(nn.Module):
         covered = earlier.words_BNP.cumsum(1)
         so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
-        found = self.network.states(text, before, so_far, earlier, covered, places)
-        return (*found, mentioned)
+        values = self.network.states(text, before, so_far, earlier, covered, places)
+        return (*values, mentioned)
 
     def _edges(
         self, text: Encoded, state: Tensor, placed: Tensor, mentioned: Mentions, lengths: Tensor
@@ -361,8 +363,8 @@ def _compatibility(catalog: Catalog) -> Tensor:
     """(T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where
     nothing is known of either.
     """
-    given = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
+    items = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
     taken = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
     return torch.tensor(
-        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in given]
+        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in items]
     )

@@ -37,9 +37,9 @@ class SparseRows(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
         """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
-        found = [_unit(text, weights.numpy()) for text in texts]
-        sizes = np.cumsum([len(ids) for ids, _ in found])
-        parts = ([[0], sizes], *zip(*found, strict=True))
+        pairs = [_unit(text, weights.numpy()) for text in texts]
+        sizes = np.cumsum([len(ids) for ids, _ in pairs])
+        parts = ([[0], sizes], *zip(*pairs, strict=True))
         return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
     def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:

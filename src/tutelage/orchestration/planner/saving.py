@@ -88,16 +88,16 @@ def load_planner(path: str | Path) -> PlannerModel:
     Raises `ModelError` when there is none, or another program wrote it.
     """
     place = _find(path)
-    found = read(place)
+    values = read(place)
     needed = ("model_state_dict", "vocabulary", "shape", "search")
-    missing = [key for key in needed if key not in found]
-    if missing or found.get("format") != FORMAT:
+    missing = [key for key in needed if key not in values]
+    if missing or values.get("format") != FORMAT:
         raise ModelError(
             f"{str(place)!r} is no planner of this version: it lacks {missing or 'its format'}; "
             f"train one with: tutelage train planner"
         )
     try:
-        return _planner_of(found)
+        return _planner_of(values)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
         # Torch lists every missing tensor on a line of its own; all but the head say the same.
         reason = " ".join(str(error).split())[:160]

@@ -130,9 +130,9 @@ class PlannerConfig(RunSettings):
             raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
         if (self.outcomes is None) != (self.models is None):
             lacking = "models" if self.models is None else "outcomes"
-            given = "outcomes" if self.models is None else "models"
+            text = "outcomes" if self.models is None else "models"
             raise ConfigError(
-                f"--{given} {getattr(self, given)!r} needs --{lacking} FILE: a table of outcomes "
+                f"--{text} {getattr(self, text)!r} needs --{lacking} FILE: a table of outcomes "
                 f"and the prices of its workers go together"
             )
         if self.train is None and self.test is not None:
@@ -161,9 +161,9 @@ def read_settings(
     """
     values = {} if path is None else keys_of(path)
     origins = dict.fromkeys(values, f"file {path}")
-    given = {full_key(key): value for key, value in (overrides or {}).items()}
-    values |= given
-    origins |= dict.fromkeys(given, "given")
+    fields = {full_key(key): value for key, value in (overrides or {}).items()}
+    values |= fields
+    origins |= dict.fromkeys(fields, "given")
     known = _known_keys()
     raise_issues(
         [_unknown(key, value) for key, value in values.items() if key not in known], origins

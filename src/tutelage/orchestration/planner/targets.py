@@ -118,8 +118,8 @@ class PlanTargets(NamedTuple):
         lengths = ((types >= 0) & (types < end)).sum(1)
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
-            given = _padded(targets["model_selections"], None)
-            workers[:, : given.shape[1]] = given[:, : workers.shape[1]]
+            tensor = _padded(targets["model_selections"], None)
+            workers[:, : tensor.shape[1]] = tensor[:, : workers.shape[1]]
         count = types.shape[1]
         adjacency = torch.zeros(len(types), count, count)
         if targets.get("adjacency") is not None:
@@ -179,18 +179,18 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         if len({len(column) for column in columns}) != 1 or not instructions:
             sizes = [len(column) for column in columns]
             raise DataError(f"the five lists have lengths {sizes}; give each workflow one of each")
-        found: list[Workflow] = []
+        workflows: list[Workflow] = []
         names = ("subtasks", "task_types", "dependencies", "model_selections")
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
             targets = dict(zip(names, map(list[Any], lists), strict=True))
             try:
                 row = {"instruction": instruction, "targets": targets}
-                found.append(workflow_of(row, catalog))
+                workflows.append(workflow_of(row, catalog))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self.workflows = found
-        self.vocabulary = Vocabulary.of(found, catalog)
-        self._targets = PlanTargets.of(found, self.vocabulary)
+        self.workflows = workflows
+        self.vocabulary = Vocabulary.of(workflows, catalog)
+        self._targets = PlanTargets.of(workflows, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)

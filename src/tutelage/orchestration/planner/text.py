@@ -53,13 +53,13 @@ def _bucket(feature: str) -> int:
 @lru_cache(maxsize=1 << 16)
 def _of_word(word: str) -> tuple[int, ...]:
     """The word itself, its stem, and its character n-grams."""
-    found = [_bucket(word)]
+    numbers = [_bucket(word)]
     if len(word) > _STEM:
-        found.append(_bucket("^" + word[:_STEM]))
+        numbers.append(_bucket("^" + word[:_STEM]))
     framed = f"<{word}>"
     if len(word) > 2:
-        found += [_bucket("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
-    return tuple(found)
+        numbers += [_bucket("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
+    return tuple(numbers)
 
 
 def features(text: str) -> Features:

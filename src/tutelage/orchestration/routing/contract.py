@@ -153,14 +153,14 @@ def greedy(weights: RewardWeights | None = None) -> RankedRouter:
     Utility = alpha * skill - beta * cost / references.cost - gamma * seconds / references.latency,
     with the weights of the reward: alpha is what a verified node is worth.
     """
-    given = weights or RewardWeights()
+    reward_weights = weights or RewardWeights()
 
     def key(state: RouteState, worker: int) -> float:
         estimate, against = state.estimates[worker], state.references or References(1.0, 1.0)
         utility = (
-            given.alpha * state.workers[worker].skill(*state.work.labels)
-            - given.beta * estimate.cost / against.cost
-            - given.gamma_latency * estimate.seconds / against.latency
+            reward_weights.alpha * state.workers[worker].skill(*state.work.labels)
+            - reward_weights.beta * estimate.cost / against.cost
+            - reward_weights.gamma_latency * estimate.seconds / against.latency
         )
         return math.inf if state.tries and utility <= 0 else -utility
 
@@ -188,8 +188,8 @@ class RandomRouter:
 
     def choose(self, state: RouteState) -> Choice:
         """See `Router`. The log-probability is that of the even draw."""
-        found = state.candidates
-        if not found or (state.tries and not self._escalate):
+        numbers = state.candidates
+        if not numbers or (state.tries and not self._escalate):
             return Choice(state.stop)
         mask = (*state.mask[:-2], False, False)
-        return Choice(state.seeds.python().choice(found), -math.log(len(found)), mask)
+        return Choice(state.seeds.python().choice(numbers), -math.log(len(numbers)), mask)

@@ -72,9 +72,9 @@ class RouterEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the single rewards left out."""
-        told = asdict(self)
-        del told["rewards"]
-        return told
+        fields = asdict(self)
+        del fields["rewards"]
+        return fields
 
 
 def evaluate_routers(
@@ -136,16 +136,16 @@ def _row(
         RolloutOutcome(str(place), float(reward), bool(success), DEADLINE if late else None)
         for place, (reward, success, late) in enumerate(sides)
     ]
-    told = add_up(judged, RewardKind(graded=True))
+    outcome_sums = add_up(judged, RewardKind(graded=True))
     wins = int(outcome.success_B.sum())
-    low, high = told.interval or (0.0, 1.0)
+    low, high = outcome_sums.interval or (0.0, 1.0)
     reward = float(outcome.reward_B.mean())
-    reward_low, reward_high = told.reward_interval or (reward, reward)
+    reward_low, reward_high = outcome_sums.reward_interval or (reward, reward)
     return {
         "name": name,
-        "workflows": told.judged,
-        "late": told.failed.get(DEADLINE, 0),
-        "success": told.success or 0.0,
+        "workflows": outcome_sums.judged,
+        "late": outcome_sums.failed.get(DEADLINE, 0),
+        "success": outcome_sums.success or 0.0,
         "success_low": low,
         "success_high": high,
         "cost": float(outcome.cost_B.mean()),

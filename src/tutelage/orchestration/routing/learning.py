@@ -108,10 +108,10 @@ def ppo_update(
         "gae", rewards_BT, batch.mask_BT, values_BT=values_BT, gamma=gamma, lam=lam
     )
     advantages_D, returns_D = advantages_BT[places], returns_BT[places]
-    told: list[dict[str, float]] = []
+    records: list[dict[str, float]] = []
     epoch = 0
     for epoch in range(settings.epochs):
-        told = []
+        records = []
         for picked in _minibatches(len(advantages_D), settings.minibatch_size, seeds, epoch):
             loss = model.compute_loss(
                 states=batch.states.take(picked),
@@ -124,10 +124,10 @@ def ppo_update(
                 entropy_coef=settings.entropy_coef,
             )
             _descend(model, optimizer, loss["total_loss"], settings.max_grad_norm)
-            told.append({name: number.item() for name, number in loss.items()})
-        if float(np.mean([t["approx_kl"] for t in told])) > settings.target_kl:
+            records.append({name: number.item() for name, number in loss.items()})
+        if float(np.mean([t["approx_kl"] for t in records])) > settings.target_kl:
             break
-    means = {name: float(np.mean([t[name] for t in told])) for name in told[0]}
+    means = {name: float(np.mean([t[name] for t in records])) for name in records[0]}
     return {"train_loss": means.pop("total_loss"), **means, "epochs": epoch + 1}
 
 

@@ -113,8 +113,8 @@ def train_phase2(
     warning = world.reward_warning(seeds)
     if warning is not None:
         (warn or partial(warnings.warn, stacklevel=2))(warning)
-    told = _fingerprint(table, settings, scenario, seed)
-    run = _Phase2Training(folder, world, settings, seeds, earlier, told, log, record)
+    message = _fingerprint(table, settings, scenario, seed)
+    run = _Phase2Training(folder, world, settings, seeds, earlier, message, log, record)
     (run.restore if resume else run.begin)()
     while run.progress.update < settings.updates:
         run.update()
@@ -315,8 +315,8 @@ def _fingerprint(
 ) -> str:
     """Changes with anything that the course of training depends on."""
     digest = hashlib.blake2b(digest_size=16)
-    told = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
-    digest.update(json.dumps(told).encode())
+    fields = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
+    digest.update(json.dumps(fields).encode())
     for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()

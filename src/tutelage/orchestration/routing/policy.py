@@ -146,7 +146,7 @@ class ModelSelector(nn.Module):
         logp_DA, values_D = self(states)
         row_1D = torch.ones(1, len(states))
         chosen_1D, old_1D = logp_DA.gather(1, actions[:, None]).T, old_log_probs[None]
-        surrogate, told = policy_loss(
+        surrogate, tensors = policy_loss(
             "vanilla", chosen_1D, old_1D, advantages[None], row_1D, clip_ratio=clip_epsilon
         )
         values_1D = values_D[None]
@@ -157,7 +157,7 @@ class ModelSelector(nn.Module):
             "policy_loss": surrogate,
             "value_loss": 2 * half_error,
             "entropy": spread,
-            **{name: told[name] for name in ("approx_kl", "clip_fraction")},
+            **{name: tensors[name] for name in ("approx_kl", "clip_fraction")},
         }
 
 

@@ -120,13 +120,13 @@ class OutcomePredictor:
         own = list(range(len(table)))
         near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
         known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
-        found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
+        pairs: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             tried = replace(predictor, temperature=temperature, share=share)
             support = tried._weighted(near, table.types, own)
             loss = _log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
-            found.append((loss, tried, support))
-        _, best, support = min(found, key=lambda item: item[0])
+            pairs.append((loss, tried, support))
+        _, best, support = min(pairs, key=lambda item: item[0])
         raw = _logit(best.chances(support))
         x = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
         # Drawn to 0 and 1: no calibration.

@@ -65,8 +65,8 @@ class Phase2Settings(Section):
     def weights(self) -> RewardWeights:
         """The reward's weights, defaults filled in."""
         base = NORMALIZED if self.reward in ("normalized", "gated") else RewardWeights()
-        given = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
-        return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in given.items()})
+        values = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
+        return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in values.items()})
 
     @property
     def updates(self) -> int:

@@ -170,8 +170,8 @@ class QueryTable(QueryForecast):
         """
         lost = set(table.names) - {worker.name for worker in predictor.workers}
         if lost:
-            told = f"the predictor knows no worker {min(lost)!r}"
-            raise ConfigError(f"{told}; let it adopt() that one")
+            message = f"the predictor knows no worker {min(lost)!r}"
+            raise ConfigError(f"{message}; let it adopt() that one")
         able = {k: [worker.can(k) for worker in table.workers] for k in set(table.types)}
         legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
         if not legal_QW.any(axis=1).all():
@@ -181,13 +181,13 @@ class QueryTable(QueryForecast):
                 "that type among its capabilities, or leave the query out"
             )
         support = support or predictor.support(table.instructions, table.types)
-        told = QueryForecast.by(
+        message = QueryForecast.by(
             predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
         )
         rates = scenario.rates
         threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
         return QueryTable(
-            **{known.name: getattr(told, known.name) for known in fields(told)},
+            **{known.name: getattr(message, known.name) for known in fields(message)},
             table=table,
             scenario=scenario,
             passes_QW=table.draws_QW < threshold_QW,

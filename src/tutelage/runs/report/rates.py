@@ -76,15 +76,15 @@ def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
 
 def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
     """The cell; how many were judged where that is all there is to tell."""
-    told, value = what.cell(found, WORDS[what]), what.of(found)
+    message, value = what.cell(found, WORDS[what]), what.of(found)
     if value is None:
-        return Cell(told, bar=False) if told else None
+        return Cell(message, bar=False) if message else None
     if found is None or (what is SUCCESS and not 0 <= value <= 1):
         return None
     low, high = what.interval(found) or (value, value)
     # A bar is drawn from 0 to 1, which is where most rewards are.
     edges = [100 * min(1.0, max(0.0, edge)) for edge in (value, low, high)]
-    return Cell(told, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
+    return Cell(message, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
 
 
 def _changes(source: ReportSource) -> Iterator[Change]:
@@ -97,13 +97,13 @@ def _changes(source: ReportSource) -> Iterator[Change]:
         if before is None or after is None or old is None or new is None:
             continue
         name = "Sampled, as in training" if kind == "sampled" else "Greedy"
-        told, scale = points(new - old), ("0", "50", percent(1.0))
+        message, scale = points(new - old), ("0", "50", percent(1.0))
         if what is REWARD:
             name, scale = f"Mean reward, {kind}", ("0", "0.5", "1")
-            told = f"{new - old:+.3f}".replace("-", "−")
+            message = f"{new - old:+.3f}".replace("-", "−")
         ends = [("before", before.range), ("after", after.range)]
         ranges = [(role, f"interval {words}") for role, words in ends if words]
-        yield Change(name, told, before, after, scale, ranges)
+        yield Change(name, message, before, after, scale, ranges)
 
 
 def _tables(source: ReportSource) -> Iterator[_RateTable]:
@@ -117,7 +117,7 @@ def _tables(source: ReportSource) -> Iterator[_RateTable]:
         ("no_tools", "After, without tools", "out of the prompt, results withheld"),
     )
     for what in report_quantities(source):
-        told = [
+        pairs = [
             (
                 key,
                 name,
@@ -126,8 +126,8 @@ def _tables(source: ReportSource) -> Iterator[_RateTable]:
             )
             for key, name, note in rows
         ]
-        if shown := [row for row in told if any(row[3])]:
-            missing = [name for _, name, _, cells in told if not any(cells)]
+        if shown := [row for row in pairs if any(row[3])]:
+            missing = [name for _, name, _, cells in pairs if not any(cells)]
             yield _RateTable(what.name.capitalize(), shown, missing)
 
 

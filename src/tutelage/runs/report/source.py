@@ -74,8 +74,8 @@ class ReportSource:
     @property
     def mixed_steps(self) -> int | None:
         """Steps of the cold start's mixed part, once a result tells."""
-        found = self.number("mixed_steps")
-        return None if found is None else int(found)
+        number = self.number("mixed_steps")
+        return None if number is None else int(number)
 
     def number(self, key: str) -> float | None:
         """A finite number of the result, else None."""

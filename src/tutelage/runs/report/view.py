@@ -137,23 +137,23 @@ def _pair_kind(source: ReportSource) -> str:
 
 
 def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Sequence[Transcript]]:
-    found = source.evaluations
-    return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
+    transcripts = source.evaluations
+    return transcripts.get(f"before/{kind}", ()), transcripts.get(f"after/{kind}", ())
 
 
 def _endings(source: ReportSource) -> dict[str, Sequence[Transcript]]:
     kind = _kind(source)
     names = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
     names |= {"after/no_tools": "no tools, greedy"}
-    found = source.evaluations
-    return {name: found[label] for label, name in names.items() if label in found}
+    transcripts = source.evaluations
+    return {name: transcripts[label] for label, name in names.items() if label in transcripts}
 
 
 def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
     """How long each phase took: its name, formatted, its share of the whole, its colour."""
     times: object = source.result.get("phases")
-    found = cast("JSON", times) if isinstance(times, dict) else {}
-    read = {name: finite(value) for name, value in found.items()}
+    values = cast("JSON", times) if isinstance(times, dict) else {}
+    read = {name: finite(value) for name, value in values.items()}
     known = {name: s for name, s in read.items() if s is not None and s >= 0}
     total = sum(known.values()) or 1.0
     return [
@@ -345,18 +345,18 @@ def _measuring(source: ReportSource) -> str:
 
 def _against_control(source: ReportSource) -> str:
     what = report_quantities(source)[0]
-    told, against = (
+    stored_evaluation, against = (
         read_evaluation(source.result, f"{name}_sampled") for name in ("after", "control")
     )
-    after, control = what.of(told), what.of(against)
-    if told is None or against is None or after is None or control is None:
+    after, control = what.of(stored_evaluation), what.of(against)
+    if stored_evaluation is None or against is None or after is None or control is None:
         return ""
     if abs(after - control) < 5e-4:
         return f"RL and the control end at the same sampled {what.name}."
     side = "above" if after > control else "below"
     gap = points(abs(after - control), signed=False) if what is SUCCESS else short(after - control)
     sentence = f"RL ends {gap.lstrip('−')} {side} the control, sampled"
-    ends = what.interval(told), what.interval(against)
+    ends = what.interval(stored_evaluation), what.interval(against)
     if ends[0] is None or ends[1] is None:
         return f"{sentence}."
     overlap = ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1]

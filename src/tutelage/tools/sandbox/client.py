@@ -209,8 +209,8 @@ class _Session:
             first = await asyncio.wait_for(session._receive(), OPEN_SECONDS)
         except TimeoutError:
             await session.close()
-            told = f"an interpreter did not start within {OPEN_SECONDS:g} seconds"
-            raise SandboxError(told) from None
+            message = f"an interpreter did not start within {OPEN_SECONDS:g} seconds"
+            raise SandboxError(message) from None
         except BaseException:
             await session.close()
             raise
@@ -260,17 +260,17 @@ class _Session:
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
     """Each tier with None when it works here, else with the reason; found by trying, once."""
-    found: dict[Tier, str | None] = {}
+    values: dict[Tier, str | None] = {}
 
     def work() -> None:
         for tier in TIERS[:2]:
-            found[tier] = asyncio.run(_try(tier))
+            values[tier] = asyncio.run(_try(tier))
 
     # In a thread of its own: whoever asks may be inside an event loop.
     thread = threading.Thread(target=work, name="tutelage-sandbox-probe")
     thread.start()
     thread.join()
-    return {**found, "none": None}
+    return {**values, "none": None}
 
 
 async def _try(tier: Tier) -> str | None:

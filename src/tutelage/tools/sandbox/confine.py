@@ -268,8 +268,8 @@ def _only_these_files(
     number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
-    given = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
-    for allowed, paths in given:
+    values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
+    for allowed, paths in values:
         for path in paths:
             _allow_below(libc, number, path, allowed)
     _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")

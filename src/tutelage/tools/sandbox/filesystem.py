@@ -42,14 +42,14 @@ class FileSystemView:
 
     def package_paths(self) -> list[str]:
         """Folders and files of the listed packages, with the libraries that come with them."""
-        found: list[str] = []
+        names: list[str] = []
         for name, origin in self.modules.items():
             place = os.path.dirname(origin)
             if os.path.basename(origin).startswith("__init__."):
-                found += [place, os.path.join(os.path.dirname(place), f"{name}.libs")]
+                names += [place, os.path.join(os.path.dirname(place), f"{name}.libs")]
             else:
-                found.append(origin)
-        return [path for path in found if os.path.exists(path)]
+                names.append(origin)
+        return [path for path in names if os.path.exists(path)]
 
     def finder(self) -> _ListedPackages:
         """What imports the listed packages, for `sys.meta_path`."""
@@ -63,13 +63,13 @@ def site_folders() -> list[str]:
 
 def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
     """The packages that are installed in one of `places`, with the file of each."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in names:
         spec = PathFinder.find_spec(name, list(places)) if name.isidentifier() else None
         if spec is not None and spec.has_location and spec.origin is not None:
             # One that is installed from elsewhere (a link) is where it is.
-            found[name] = os.path.realpath(spec.origin)
-    return found
+            values[name] = os.path.realpath(spec.origin)
+    return values
 
 
 def filesystem_view(
@@ -106,10 +106,10 @@ def _hidden(folder: str, name: str) -> list[str]:
 
 
 def _libraries() -> list[str]:
-    found = {os.path.realpath(path) for pattern in _LIBRARIES for path in glob(pattern)}
-    if not any(glob(f"{folder}/libc.so*") for folder in found):
-        found |= {os.path.realpath(path) for path in _WHERE_THERE_ARE_NONE}
-    return [path for path in found if os.path.isdir(path)]
+    names = {os.path.realpath(path) for pattern in _LIBRARIES for path in glob(pattern)}
+    if not any(glob(f"{folder}/libc.so*") for folder in names):
+        names |= {os.path.realpath(path) for path in _WHERE_THERE_ARE_NONE}
+    return [path for path in names if os.path.isdir(path)]
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
@@ -126,13 +126,13 @@ def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
         return []
     if not any(path.startswith(folder + "/") for path in hidden):
         return [folder]
-    found: list[str] = []
+    names: list[str] = []
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         # A link out of the folder would open what it leads to.
         if not os.path.islink(path) or os.path.realpath(path).startswith(folder + "/"):
-            found += _parts(path, hidden)
-    return found
+            names += _parts(path, hidden)
+    return names
 
 
 class _ListedPackages:

@@ -55,11 +55,11 @@ class _Server:
         self._process = process
         weakref.finalize(self, _end, line, process, self._base)
         line.settimeout(OPEN_SECONDS)
-        said = b""
+        literal = b""
         with contextlib.suppress(OSError):
-            said = line.recv(16)
+            literal = line.recv(16)
         line.settimeout(None)
-        if said != b"ready":
+        if literal != b"ready":
             process.kill()
             told = process.stderr.read().decode(errors="replace") if process.stderr else ""
             raise SandboxError(f"the server of sandboxes did not start: {told.strip()[-500:]}")

@@ -51,7 +51,7 @@ class Interpreter:
         out = os.fdopen(os.dup(self._output), "w", encoding="utf-8", errors="backslashreplace")
         sys.stdout = sys.stderr = out
         reply: dict[str, Any] = {"error": None}
-        told = ""
+        message = ""
         try:
             if request.get("op") == "value":
                 value = eval(compile(source, name, "eval"), self._names)
@@ -62,8 +62,8 @@ class Interpreter:
             reply["error"] = type(error).__name__
             if isinstance(error, SystemExit):
                 reply["exit"] = error.code if isinstance(error.code, int) else int(bool(error.code))
-            told = _cut(_told(error, name), self._kept)
-        reply["output"] = self._collect(out) + told
+            message = _cut(_told(error, name), self._kept)
+        reply["output"] = self._collect(out) + message
         return reply
 
     def _run(self, source: str, name: str, *, show: bool) -> None:

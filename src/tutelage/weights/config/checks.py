@@ -92,15 +92,15 @@ def unused_keys(
     """
     on_cpu = machine.device_of(config) == "cpu"
     others = list(_reads_of_others(config))
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key in set_keys:
         reasons = UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
         reasons += [
             reason for read, reason in others if f"{key}.".startswith(read.rstrip(".") + ".")
         ]
         if reasons:
-            found[key] = reasons[0]
-    return found
+            values[key] = reasons[0]
+    return values
 
 
 def _reads_of_others(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -29,8 +29,8 @@ NO_ESTIMATOR = ("none", "auto")
 def registered_names() -> dict[str, tuple[str, ...]]:
     """The registered names by key, those of `trainer.control` too."""
     known: Mapping[str, Mapping[str, Any]] = {ESTIMATOR: ESTIMATORS, LOSS: LOSSES, AGENT: AGENTS}
-    found = {key: tuple(registry) for key, registry in known.items()}
-    return found | {CONTROL: (*NO_ESTIMATOR, *found[ESTIMATOR])}
+    values = {key: tuple(registry) for key, registry in known.items()}
+    return values | {CONTROL: (*NO_ESTIMATOR, *values[ESTIMATOR])}
 
 
 def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:

@@ -75,8 +75,8 @@ def resolve(
     recipe_setting = _recipe(recipe)
     parsed = parse_overrides(overrides)
     names = registered_names()
-    told = _command(parsed, flags)
-    command = _layer(told, recipe_setting, names)
+    pairs = _command(parsed, flags)
+    command = _layer(pairs, recipe_setting, names)
     in_file: list[_Given] = []
     if file is not None:
         in_file = [(key, value, f"file {file.name}") for key, value in flatten(read_keys(file))]
@@ -84,7 +84,7 @@ def resolve(
     from_file.pop("recipe", None)
     deleted = _deleted_keys([o for o in parsed if o.delete])
     users = {key: s for key, s in from_file.items() if key not in deleted} | command
-    from_preset = _preset_layer(recipe, users) | _method_layer([*in_file, *told])
+    from_preset = _preset_layer(recipe, users) | _method_layer([*in_file, *pairs])
     _check_deletes(deleted, from_preset | from_file, command)
     kept = {key: s for key, s in from_preset.items() if key not in deleted}
     if any(key in users and users[key].value is not None for key in _ENDS):
@@ -119,13 +119,13 @@ def _recipe(recipe: str) -> _Set:
 
 def _command(parsed: Sequence[Override], flags: Mapping[str, Any]) -> list[_Given]:
     """What the command line says: flags and overrides together."""
-    given = [
+    pairs = [
         (name, value, f"flag --{name.replace('_', '-')}")
         for name, value in flags.items()
         if value is not None
     ]
-    given += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
-    return given
+    pairs += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
+    return pairs
 
 
 def _method_of(spelling: str, value: Any) -> str | None:
@@ -166,8 +166,8 @@ def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
             key = canonical(spelling, value)
             fit = typed(key, value, names)
         except ConfigIssue as problem:
-            told = source if problem.key == spelling else _told(source, spelling)
-            problems.append(problem.located(told))
+            message = source if problem.key == spelling else _told(source, spelling)
+            problems.append(problem.located(message))
             continue
         origin = source if key == spelling else _told(source, spelling)
         other = layer.get(key)

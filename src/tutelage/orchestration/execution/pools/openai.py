@@ -153,8 +153,8 @@ async def ask(
         )
     usage, output, error = client.usage(call), call.reply.content or "", None
     if call.sampled.stop_reason is StopReason.LENGTH:
-        told = f"the answer was cut off after {call.sampling.max_tokens} tokens"
-        error = WorkerError("truncated", told)
+        message = f"the answer was cut off after {call.sampling.max_tokens} tokens"
+        error = WorkerError("truncated", message)
     elif not output.strip():
         error = WorkerError("empty", "the server answered without a text")
     tokens_in, tokens_out = usage or (0, 0)

@@ -64,8 +64,8 @@ class ReplayPool:
         table = self._table
         score, tokens_out = float(table.scores_QW[place]), float(table.tokens_out_QW[place])
         if math.isnan(score):
-            told = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
-            return WorkerAnswer(error=WorkerError("refused", told), mock=True, correct=False)
+            message = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
+            return WorkerAnswer(error=WorkerError("refused", message), mock=True, correct=False)
         seconds = float(table.seconds_QW[place])
         await asyncio.sleep(seconds)
         return WorkerAnswer(
@@ -98,8 +98,8 @@ class ReplayPool:
 
 def replayed_answer(table: OutcomeTable, row: int, column: int) -> str:
     """The stored form of an answer: the row, the worker, and whether it was right."""
-    told = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
-    return f"[replayed {table.ids[row]} by {table.workers[column].name}: {told}]"
+    message = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
+    return f"[replayed {table.ids[row]} by {table.workers[column].name}: {message}]"
 
 
 def _means(values_QW: np.ndarray, known_QW: np.ndarray) -> np.ndarray:
