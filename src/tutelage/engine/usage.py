@@ -45,7 +45,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What model calls came to: tokens read and written, and US dollars."""
+    """The cost of model calls: tokens read and written, and US dollars."""
 
     calls: int = 0
     prompt_tokens: int = 0

@@ -69,7 +69,7 @@ class EvaluationConfig(RunSettings):
     """Run folder that keeps it, DIR-1 and DIR-2 of two targets; without it nothing is kept."""
 
     def of_target(self, index: int) -> EvaluationConfig:
-        """What is asked of one of two targets."""
+        """The settings of one of two targets."""
         own = {name: getattr(self, name)[index:][:1] for name in ("endpoint", "model")}
         both = {name: value or getattr(self, name)[:1] for name, value in own.items()}
         place = None if self.output is None else f"{self.output}-{index + 1}"

@@ -161,7 +161,7 @@ class Subject:
         return price_of(self.prices, self.servers[name].model)
 
     def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
-        """What a rollout's calls came to: as servers counted them, and by token ids here."""
+        """The cost of a rollout's calls: as servers counted them, and by token ids here."""
         counted, here = meter.counted, cost_of(rollout)
         known = all(self._price(name) is not None for name in self.servers)
         if not self.policies:
@@ -176,7 +176,7 @@ class Subject:
 
 
 def cost_of(rollout: Rollout) -> Cost:
-    """What the calls of a rollout came to whose tokens are on record: nothing was paid."""
+    """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     prompt = sum(len(call.prompt_ids) for call in calls)
     return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)

@@ -118,7 +118,7 @@ def check_agent_type(run: FoundRun | None, trust: bool) -> None:
 
 
 def _final(folder: RunFolder) -> Path:
-    """The folder of the policy that a run came to."""
+    """The folder of a run's final policy."""
     if not folder.policy.is_dir():
         raise RunError(
             f"the run {folder.name!r} has no final policy yet; finish it first: "

@@ -115,7 +115,7 @@ class RunKind(Protocol):
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the run works with beside its keys: files that they name, code, tasks. Its
-        names are for people. A run is continued where they are as they were."""
+        names are shown to users. A run is continued where they are as they were."""
         return settings_sources(_told(self.head.settings), folder)
 
     def extends(self, folder: RunFolder) -> bool:

@@ -141,8 +141,8 @@ def check_place(asked: RunKind, folder: RunFolder) -> None:
         check_vacant(folder.path)
     elif difference := _difference(asked, folder):
         raise RunError(
-            f"the run in {str(folder.path)!r} {difference}; choose another --output, or go on "
-            f"with it as it is: {resume_command(folder.path)}"
+            f"the run in {str(folder.path)!r} {difference}; choose another --output, or "
+            f"continue it as it is: {resume_command(folder.path)}"
         )
 
 

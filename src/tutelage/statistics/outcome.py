@@ -148,7 +148,7 @@ class Evaluation(OutcomeSums):
     repeated: int = 0
     """How many of the tasks repeat another one."""
     cost: Cost = field(default_factory=Cost)
-    """What the model calls came to, where it was counted."""
+    """The cost of the model calls, where it was counted."""
 
     def compare(self, other: Evaluation, seed: int = 0) -> Difference:
         """The mean reward of `other` less this one's, paired by task, with its 95 % interval.
