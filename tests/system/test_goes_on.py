@@ -171,7 +171,7 @@ def test_what_a_run_was_begun_with_has_to_be_the_same(
         for again in (args, ["resume", "run"]):
             err = words(tutelage(*again).check(2).err)
             assert f"was begun with other sources: {told}; put that back" in err
-            assert "continue the change: tutelage resume run --allow-changes" in err
+            assert "continue with the change: tutelage resume run --allow-changes" in err
         result.write_bytes(kept)
         shutil.rmtree(own)
         backup.rename(own)

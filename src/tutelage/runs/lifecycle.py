@@ -223,7 +223,7 @@ def _check_sources(
     if not allow_changes:
         raise RunError(
             f"the run in {place!r} was begun with other sources: {message}; put that back, choose "
-            f"another --output, or continue the change: {resume_command(folder.path)} "
+            f"another --output, or continue with the change: {resume_command(folder.path)} "
             "--allow-changes (in Python: the key allow_changes)"
         )
     progress.note(f"Warning: the run goes on although {message}")
