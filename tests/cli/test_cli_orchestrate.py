@@ -399,7 +399,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
     assert "tutelage resume runs/one" in told
     assert "Traceback" not in told
     (here / "workers.json").write_text(json.dumps([{"name": "slow", **FAST}]))
-    done = CliRunner().invoke(build_app(), ["resume", "runs/one"])
+    done = CliRunner().invoke(build_app(), ["resume", "runs/one", "--allow-changes"])
     assert done.exit_code == 0, done.output
     # A request that was given up counts at its bound: the sum of the log is the cost.
     events = [json.loads(line) for line in log.read_text().splitlines()]
