@@ -38,8 +38,8 @@ def seen(fake: Fake, laptop: None) -> dict[str, Any]:
         folder.report.write_text("<html>")
         return RESULT
 
-    def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
-        kept.update(folder=folder)
+    def resume(folder: RunFolder, progress: Progress, *, allow_changes: bool) -> dict[str, Any]:
+        kept.update(folder=folder, allow_changes=allow_changes)
         progress.note("resumed at step 40")
         return RESULT
 
@@ -294,7 +294,7 @@ def test_resume_goes_on_with_the_run(
     make_run(tmp_path / "runs" / "sums", store=False)
     result = tutelage("resume", "su")
     assert result.exit_code == 0, result.output
-    assert seen["folder"].name == "sums"
+    assert (seen["folder"].name, seen["allow_changes"]) == ("sums", False)
     assert "resumed at step 40" in result.stderr
     assert "held-out success" in result.stdout
 

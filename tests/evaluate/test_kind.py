@@ -18,6 +18,7 @@ from tutelage.config import Machine
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.runs import lifecycle
+from tutelage.runs.fingerprint import fingerprint_file
 from tutelage.runs.folder import RunFolder, create, write_json
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
@@ -183,7 +184,7 @@ def test_what_no_judge_saw_is_played_again(place: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [("model", "is not the one that this evaluation began with"), ("tasks", "other tasks")],
+    [("model", "is not the one that this evaluation began with"), ("tasks", "(test) changed")],
 )
 def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, said: str) -> None:
     asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary", samples=2)
@@ -219,7 +220,11 @@ def test_code_of_the_run_that_is_evaluated_is_asked_about(
     told = folder.config.read_text()
     hidden = json.loads(told) | {"code": [], "reward": "math"}
     write_json(folder.config, hidden)
+    assert "config.json was edited" in " ".join(command("resume", "run", code=2).split())
+    kept = json.loads(fingerprint_file(folder).read_text())
+    write_json(fingerprint_file(folder), kept | {"config": hidden})
     assert refused in " ".join(command("resume", "run", code=2).split())
     folder.config.write_text(told)
+    write_json(fingerprint_file(folder), kept)
     command("resume", "run", "--trust")
     assert folder.read_result() is not None
