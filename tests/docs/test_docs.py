@@ -215,6 +215,8 @@ def test_files_that_are_named_exist(page: Path) -> None:
             "mlflow",
             "tensorboard",
             "refill",
+            "Qwen",
+            ".",
         )
         if name.split("/")[0] in known:
             continue  # of a run folder, or a metric
