@@ -107,6 +107,17 @@ def test_a_reward_that_falls_to_nothing_and_stays_there() -> None:
     assert "has fallen from 0.898 to 0" in found["reward_collapse"]["text"]
 
 
+def test_one_update_that_destroys_a_policy_is_said_at_once() -> None:
+    """As a learning rate 25 times too large did to the embedded policy."""
+    first = steps(binary, 16, 8, [0.25])[0]
+    after = line([[0.0] * 8] * 16, **{"rollout/truncated": 1.0})
+    del after["kl/update"]
+    found = {e["name"]: e for e in told([first | {"kl/update": 3.3}, *[after] * 5], 16)}
+    assert found["kl_jump"]["step"] == 1
+    assert "a smaller actor.optim.lr" in found["truncated"]["remedy"]
+    assert "in the first step 5% were" in found["truncated"]["text"]
+
+
 def test_a_finding_that_passes_is_kept_with_its_steps() -> None:
     ill = {"rollout/failed": 0.75, "rollout/timeout": 0.75}
     good = steps(binary, 4, 8, [0.5] * 7)

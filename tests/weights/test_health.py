@@ -145,7 +145,7 @@ def test_groups_without_contrast_are_told_of(train: Train) -> None:
 
 
 def test_an_exploding_learning_rate_is_told_of(train: Train) -> None:
-    told = train("vary", steps=3, actor__optim__lr=1.0)
+    told = train("vary", steps=2, actor__optim__lr=1.0)
     check_said(told, "kl_jump", "kl/update", "a smaller actor.optim.lr, which is 1")
 
 

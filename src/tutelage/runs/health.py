@@ -55,9 +55,11 @@ its task well keeps ten times as much, and pretrained models a hundred times."""
 ENTROPY_RISE, ENTROPY_FACTOR = 1.0, 3.0
 """Nats by which, and times its first value to which, the entropy rises where a policy falls apart;
 exploration that is encouraged adds a few tenths."""
-KL_JUMP = 1.0
-"""Nats per token that one update moves a policy which is being destroyed: PPO aims at 0.01, the
-first steps of a small policy from scratch reach some tenths."""
+KL_JUMP = 2.0
+"""Nats per token that one update moves a policy which it destroys: PPO aims at 0.01, and the very
+first update of a small policy that learns well reached 0.7."""
+KL_LARGE = 1.0
+"""The same of two updates in a row."""
 KL_REFERENCE = 5.0
 """Nats per token from the reference beyond which nothing of it is left; long runs reach 1."""
 MISMATCH = 0.5
@@ -244,13 +246,14 @@ def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """An update, or all of them together, moved the policy too far."""
     moved = [s.get("kl/update", 0.0) for s in steps[-2:]]
     away = [s.get("kl/ref", 0.0) for s in steps[-2:]]
-    if len(steps) < 2 or (min(moved) <= KL_JUMP and min(away) <= KL_REFERENCE):
+    jumped = moved[-1] > KL_JUMP or (len(moved) == 2 and min(moved) > KL_LARGE)
+    if not jumped and (len(away) < 2 or min(away) <= KL_REFERENCE):
         return None
     text = (
         f"one update moves the policy by {moved[-1]:.3g} nats per token (kl/update), a hundred "
         "times what is usual"
     )
-    if min(moved) <= KL_JUMP:
+    if not jumped:
         text = f"the policy is {away[-1]:.3g} nats per token from its reference (kl/ref)"
     return Finding("kl_jump", text, _gentler(setup))
 
@@ -282,6 +285,10 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
         f"{cut} of {total} rollouts were cut off before they had ended, so their rewards say "
         "little of what the model can do"
     )
+    before = steps[0].get("rollout/truncated", 0.0)
+    if before < HALF / 2:
+        grown = f"{text}; in the first step {before:.0%} were"
+        return Finding("truncated", grown, f"{_gentler(setup)}; or more room ({setup.limits})")
     return Finding("truncated", text, f"give them more room ({setup.limits})")
 
 
@@ -291,12 +298,8 @@ def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if values is None:
         return None
     failed, total = values
-    causes = {
-        name.removeprefix("rollout/"): share
-        for name in _CAUSES
-        if (share := steps[-1].get(name, 0.0)) > 0
-    }
-    named = max(causes, key=lambda name: causes[name], default="unknown")
+    causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
+    named = max(causes, key=lambda name: causes[name]).removeprefix("rollout/")
     text = f"{failed} of {total} rollouts failed, mostly by {named}"
     return Finding("failed", text, "look at one: tutelage show RUN --failed")
 
