@@ -336,7 +336,7 @@ def train(resolved, folder, progress):
         raise
 
 for name, members in {{
-    "tutelage.policy.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
+    "tutelage.policy.machine": {{"machine_facts": lambda: Machine(cuda_devices=0, cores=2)}},
     "tutelage.weights.jobs": {{"train": train}},
 }}.items():
     module = types.ModuleType(name)

@@ -213,6 +213,32 @@ def test_a_missing_control_is_said(tmp_path: Path) -> None:
     assert "the control, sampled" not in words
 
 
+def test_sentences_tell_only_what_was_measured(tmp_path: Path) -> None:
+    """A result has the keys of what was not measured all the same, as null."""
+    folder = RunFolder(tmp_path)
+    off = ("control", "no_tools", "success_before")
+    kept = {k: v for k, v in RESULT.items() if not any(name in k for name in off)}
+    gone = {f"success_{name}": None for name in ("control_sampled", "no_tools_greedy")}
+    write_json(folder.result, {**kept, **gone, "success_before_sampled": None, "graded": False})
+    words = plain(report(folder))
+    assert "Success is measured after on 200 held-out tasks" in words
+    assert "It learned from rewards alone" in words
+    for word in ("beside it stands a control", "with its tools", "Then it learned"):
+        assert word not in words
+    assert "Then it learned" in plain(report(make_folder(tmp_path / "whole", tasks=2)))
+
+
+def test_a_report_has_the_mean_reward_beside_success(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    rewards = {"reward_before_sampled": 0.355, "reward_after_sampled": 0.955}
+    write_json(folder.result, {**RESULT, **rewards, "graded": False})
+    words = plain(report(folder))
+    assert "From 31 % to 94.5 % of held-out tasks solved" in words
+    assert "Mean reward Sampled Greedy Before" in words
+    assert "0.355" in words
+    assert "0.955" in words
+
+
 def test_a_run_killed_in_its_cold_start_is_told_as_far_as_it_went(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", tasks=2)
     folder.result.unlink()

@@ -120,6 +120,20 @@ def test_a_dry_run_says_what_the_run_would_refuse(
     assert train(seed=5, **changed).stderr.splitlines()[-1] == done.stderr.splitlines()[-1]
 
 
+def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
+    train: Callable[..., Any], source: Path
+) -> None:
+    reward = {"agent__reward_name": f"{source / 'rewards.py'}:same", "reward__success": "'>=0.5'"}
+    done = train(trainer__val_before_train="true", agent__tools="[]", **reward)
+    assert done.exit_code == 0, done.output
+    cells = [line.split() for line in done.stdout.splitlines()]
+    assert ["mean", "reward,", "sampled", "1", "1", "+0.000"] in cells
+    assert "no tools" not in done.stdout
+    page = (next(Path("runs").iterdir()) / "report.html").read_text(encoding="utf-8")
+    assert "without tools" not in page.partition("Not measured")[0]
+    assert "with its tools" not in page
+
+
 def test_val_batch_size_bounds_what_is_played_at_once(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:

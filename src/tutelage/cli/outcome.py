@@ -9,6 +9,7 @@ is in `weights/`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -51,9 +52,15 @@ _WORDS = {SUCCESS: percent, REWARD: number}
 
 def before_after(result: Mapping[str, Any]) -> list[Table]:
     """What was measured before and after training and of the control: the mean reward where it is
-    graded, and success where there is one."""
+    graded, and success where there is one, with the mean reward in its last rows."""
     tables = [_table(result, what) for what in quantities(is_graded(result))]
-    return [table for table in tables if table is not None]
+    found = [table for table in tables if table is not None]
+    if is_graded(result) or len(found) < 2 or found[0].columns[1:] != found[1].columns[1:]:
+        return found
+    success, reward = found
+    kinds = [row for row in reward.rows if row.cells[0] in KINDS]
+    rows = [replace(row, cells=(f"mean reward, {row.cells[0]}", *row.cells[1:])) for row in kinds]
+    return [replace(success, rows=[*success.rows, *rows])]
 
 
 def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
@@ -76,7 +83,7 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         tones = [tone if name == "change" else "" for name in shown]
         cells["change"] = change
         rows.append(TableRow((kind, *(cells[name] for name in shown)), ("", *tones)))
-        if what is REWARD:
+        if what is REWARD and is_graded(result):
             ends = {name: what.ends(one, number) for name, one in told.items()}
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
             rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))

@@ -231,5 +231,5 @@ REWARD = Quantity("mean reward", lambda m: m.reward, lambda m: m.reward_interval
 def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
     """What a run is told in, the headline first: a graded reward in its mean."""
     if not graded:
-        return (SUCCESS,)
+        return SUCCESS, REWARD
     return (REWARD, SUCCESS) if has_success else (REWARD,)

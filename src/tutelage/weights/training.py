@@ -320,11 +320,12 @@ def _rewarded(setting: TrainingInputs) -> list[Work]:
     if own and bool(setting.tasks.shown) and config.sft.max_steps > 0:
         out.append((COLD, run_cold_start))
     if supervised:
-        return [*out, (AFTER, _measure("after", no_tools=True))]
+        return [*out, (AFTER, _measure("after", no_tools=bool(setting.tools)))]
     if config.trainer.val_before_train:
         out.append((BEFORE, _measure("before")))
     out.append((RL, run_rl))
-    out.append((AFTER, _measure("after", no_tools=setting.given is None)))
+    with_tools = setting.given is None and bool(setting.tools)
+    out.append((AFTER, _measure("after", no_tools=with_tools)))
     if config.trainer.control != "none":
         out.append((CONTROL, run_control))
         out.append((AFTER_CONTROL, _measure("control")))

@@ -318,10 +318,13 @@ def _learning(source: ReportSource) -> str:
     again = f", {config.agent.num_chains} for each task," if config and rollouts else ""
     grouped = config is not None and config.agent.num_chains > 1
     by = "where it earned more than the others of its task" if grouped else "by what it earned"
+    first = "Then it" if source.phase("cold_start") else "It"
+    # Measured without tools is only what has some.
+    tools = " played with its tools" if read_evaluation(source.result, NO_TOOLS) else ""
     return (
-        f"Then it learned from rewards alone by reinforcement learning{name}: {played}"
-        f"{counted(steps, 'step')}{again} played with its tools; what it sampled was reinforced "
-        f"{by}."
+        f"{first} learned from rewards alone by reinforcement learning{name}: {played}"
+        f"{counted(steps, 'step')}{again if tools else again.rstrip(',')}{tools}; what it sampled "
+        f"was reinforced {by}."
     )
 
 
@@ -332,15 +335,23 @@ def _measuring(source: ReportSource) -> str:
     config = source.settings
     what = "The mean reward" if source.kind.graded else "Success"
     kind = f"{split_name(source.result)} task"
-    sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
+    sides = [when for when in ("before", "after") if _was_evaluated(source, when)]
+    if not sides:
+        return ""
+    sentence = f"{what} is measured {' and '.join(sides)} on {counted(int(tasks), kind)}"
     if config is not None and config.recipe == "math":
         own = config.data.train_files or config.data.val_files
         sentence += "" if own else ", problems that training never shows"
-    if any(key.startswith(("judged_control", "success_control")) for key in source.result):
+    if _was_evaluated(source, "control"):
         estimator = cut(control_estimator(source.result) or "another", 40)
         sentence += "; beside it stands a control: the same training from the same start, with as "
         sentence += f"many steps and rollouts and the estimator {estimator}"
     return f"{sentence}."
+
+
+def _was_evaluated(source: ReportSource, when: str) -> bool:
+    kinds = ("sampled", "greedy")
+    return any(read_evaluation(source.result, f"{when}_{kind}") for kind in kinds)
 
 
 def _against_control(source: ReportSource) -> str:
