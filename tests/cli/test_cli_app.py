@@ -1,7 +1,10 @@
 """The command itself: help, versions, verbs and options that do not exist, what it loads."""
 
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -21,6 +24,37 @@ def test_help_lists_every_verb(tutelage: Tutelage, args: tuple[str, ...]) -> Non
     assert result.exit_code == 0
     listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines()[1:]]
     assert tuple(listed) == VERBS
+
+
+@pytest.mark.parametrize("args", [(), *((verb,) for verb in VERBS), ("train", "planner")])
+def test_help_fits_eighty_columns_and_nothing_is_cut(
+    tutelage: Tutelage, args: tuple[str, ...]
+) -> None:
+    lines = tutelage(*args, "--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines[1:] if line.endswith("...")]
+
+
+def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:
+    told = " ".join(tutelage("config", "actor.optim.lr").stdout.split())
+    assert "actor.optim.lr=1e-06" in told
+    assert "In math: 0.0002. In sft: 0.003." in told
+
+
+def test_config_is_paged_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from tutelage.cli import main; main()", "config"]
+    environment = {**os.environ, "PAGER": "head -3", "TERM": "xterm", "COLUMNS": "80"}
+    child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # the terminal is gone once the command has ended
+        while read := os.read(ours, 1 << 16):
+            told += read
+    os.close(ours)
+    assert child.wait(30) == 0
+    assert 1 <= told.count(b"\n") <= 3
+    assert b"seed=0" in told
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -25,19 +24,19 @@ _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
     "train": "Train a policy, or search for a better prompt.",
     "resume": "Continue a run that was stopped or killed.",
-    "eval": "Measure any agent, server, run or model on tasks; two of them are compared.",
-    "ask": "Ask a trained agent a question and show its turns, tool calls and answer.",
-    "serve": "Serve a policy, another server's model, or scripted replies, to any OpenAI client.",
+    "eval": "Measure agents, servers, runs or models on tasks.",
+    "ask": "Ask a trained agent a question and show its turns.",
+    "serve": "Serve a policy or another model to any OpenAI client.",
     "runs": "List the runs, the newest first.",
     "show": "Show what a run did, or one rollout turn by turn.",
-    "compare": "Compare runs of any kind: what they gained on held-out tasks, and what it cost.",
+    "compare": "Compare runs: gains on held-out tasks, and what they cost.",
     "export": "Write a run's rollouts as JSON lines.",
-    "index": "Build a search index over local files, for the tools search and google_search.",
-    "validate": "Prove a reward: gold answers pass; empty, constant and hacked answers do not.",
-    "config": "List the keys of a run: type, default, other spellings, meaning.",
-    "doctor": "Show what this machine offers, what is missing and how to get it.",
+    "index": "Build a search index over local files.",
+    "validate": "Prove a reward on right, empty, constant and hacked answers.",
+    "config": "List the keys of a run, with each recipe's values.",
+    "doctor": "Show what this machine offers and what is missing.",
     "prompts": "Look into a prompt search.",
-    "orchestrate": "Plan an instruction as a graph of subtasks, choose workers, and run it.",
+    "orchestrate": "Plan an instruction as a graph of subtasks, and run it.",
 }
 """What the list says of each verb, or group of verbs; it stands in the file of its name."""
 _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orchestrate_app"}
@@ -95,11 +94,8 @@ class _VerbGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of verbs, as the table has them."""
-        room = formatter.width - max(map(len, VERBS)) - 6
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, shorten(told, room, placeholder="...")) for name, told in VERBS.items()]
-            )
+            formatter.write_dl(list(VERBS.items()))
 
 
 @cache

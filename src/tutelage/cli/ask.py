@@ -21,7 +21,7 @@ def ask(
     options: AskConfig,
     trust: Trust = False,
 ) -> None:
-    """Ask a trained agent a question and show its turns, tool calls and answer."""
+    """Ask a trained agent a question and show its turns."""
     from tutelage.cli.console import output, waiting
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError

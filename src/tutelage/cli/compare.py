@@ -52,7 +52,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare runs of any kind: what they gained on held-out tasks, and what it cost."""
+    """Compare runs: gains on held-out tasks, and what they cost."""
     from tutelage.cli.kinds import kind_of
 
     chosen = _measure(measure)

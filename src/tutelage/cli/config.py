@@ -1,10 +1,13 @@
-"""`tutelage config [WORD]`: every key with its type, default, other spellings and meaning.
+"""`tutelage config [WORD]`: every key with its type, default, other spellings and meaning, and the
+values that recipes give it.
 
 The rows are made from the schema in `config/reference.py`, as is the page in the docs.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +27,10 @@ def config(
         bool, typer.Option("--prompts", help="The keys of prompt searches instead.")
     ] = False,
 ) -> None:
-    """List the keys of a run: type, default, other spellings, meaning."""
+    """List the keys of a run, with each recipe's values.
+
+    A terminal shows them page by page: q ends it.
+    """
     from tutelage.config import reference_markdown, reference_rows
     from tutelage.prompts.config import prompt_rows
     from tutelage.weights.config.extensions import registered_names
@@ -34,7 +40,19 @@ def config(
         typer.echo(reference_markdown(names), nl=False)
         return
     rows = prompt_rows() if prompts else reference_rows(names)
-    _show(rows if word is None else _matching(rows, word))
+    _show(rows if word is None else _matching(rows, word), {} if prompts else _recipe_values())
+
+
+def _recipe_values() -> dict[str, list[str]]:
+    """By key, what recipes start it with where that is not its default."""
+    from tutelage.weights.config.presets import RECIPES, recipe_preset
+
+    found: dict[str, list[str]] = {}
+    for recipe in RECIPES:
+        algorithm = "sft" if recipe == "sft" else "rl"
+        for key, value in recipe_preset(recipe, level="default", algorithm=algorithm)[1].items():
+            found.setdefault(key, []).append(f"{recipe}: {json.dumps(value)}")
+    return found
 
 
 def _matching(rows: list[ReferenceRow], word: str) -> list[ReferenceRow]:
@@ -50,14 +68,19 @@ def _matching(rows: list[ReferenceRow], word: str) -> list[ReferenceRow]:
     return found
 
 
-def _show(rows: list[ReferenceRow]) -> None:
+def _show(rows: list[ReferenceRow], recipes: dict[str, list[str]]) -> None:
+    from contextlib import nullcontext
+
     from rich.padding import Padding
     from rich.text import Text
 
     from tutelage.cli.console import output, say
 
     console = output()
-    for row in rows:
-        say(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
-        also = f" Also: {', '.join(row.aliases)}." if row.aliases else ""
-        console.print(Padding(Text(row.help + also), (0, 0, 0, 4)))
+    os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
+    with console.pager(styles=True) if console.is_terminal else nullcontext():
+        for row in rows:
+            say(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
+            told = [row.help, *(f"In {value}." for value in recipes.get(row.key, ()))]
+            told += [f"Also: {', '.join(row.aliases)}."] if row.aliases else []
+            console.print(Padding(Text(" ".join(told)), (0, 0, 0, 4)))

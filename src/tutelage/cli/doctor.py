@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def doctor() -> None:
-    """Show what this machine offers, what is missing and how to get it."""
+    """Show what this machine offers and what is missing."""
     from tutelage.cli.console import output, say, visible
     from tutelage.policy.machine import describe
 

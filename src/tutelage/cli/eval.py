@@ -51,7 +51,7 @@ def evaluate(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure any agent, server, run or model on tasks; two of them are compared."""
+    """Measure agents, servers, runs or models on tasks."""
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.tracing.export import endpoint
 

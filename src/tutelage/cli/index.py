@@ -20,7 +20,7 @@ def index(
         Path, typer.Option(metavar="FILE", help="The index to write; replaced when it is there.")
     ] = Path("corpus.db"),
 ) -> None:
-    """Build a search index over local files, for the tools search and google_search."""
+    """Build a search index over local files."""
     from tutelage.cli.console import output, say
     from tutelage.tools import corpus
 

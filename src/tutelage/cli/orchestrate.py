@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def orchestrate_app() -> typer.Typer:
     """The group with its verbs."""
     group = typer.Typer(
-        help="Plan an instruction as a graph of subtasks, choose workers, and run it.",
+        help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
         **PLAIN,
     )

@@ -62,7 +62,7 @@ class _AuditConfig(PoolConfig, RunSettings):
 
 
 def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
-    """Say what a reward wants: its terms, failing at once, and who comes out on top."""
+    """Show what a reward prefers, and which worker it ranks first."""
     from tutelage.cli.console import counted, shown_path
     from tutelage.orchestration.evaluation.audit import (
         PRESETS,

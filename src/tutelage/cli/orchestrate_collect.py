@@ -55,7 +55,7 @@ class _CollectConfig(WorkConfig, RunSettings):
 
 
 def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
-    """Execute many instructions and log them, so that training data can be made of them."""
+    """Execute many instructions and log them as training data."""
     from tutelage.cli.console import messages, say, shown_path
     from tutelage.orchestration.data.collect import assignments_of
     from tutelage.orchestration.execution.log import ExecutionLogger

@@ -70,7 +70,7 @@ class _RunFlags(Section):
 
 
 def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> None:
-    """Plan an instruction and run it with live progress, a budget and a deadline."""
+    """Plan an instruction and run it, live, within a budget."""
     from tutelage.orchestration.execution.runs import RECIPE
     from tutelage.runs.folder import create, find, place_of
 

@@ -38,7 +38,7 @@ def _tree(
         bool, typer.Option("--all", help="Candidates that were rejected or dropped, too.")
     ] = False,
 ) -> None:
-    """Show the candidates of a search, each below the one it was made of."""
+    """Show the candidates of a search as a tree of edits."""
     from rich.tree import Tree
 
     from tutelage.cli.console import counted, output, say, shown_path
@@ -123,7 +123,7 @@ def _export(
         str, typer.Option(metavar="ID", help="Another candidate than the best one.")
     ] = "best",
 ) -> None:
-    """Print the best prompt, or write its components to files and a JSON object of all."""
+    """Print the best prompt, or write its components to files."""
     import json
 
     from tutelage.cli.console import counted, messages, say

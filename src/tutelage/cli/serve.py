@@ -62,7 +62,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a policy, another server's model, or scripted replies, to any OpenAI client."""
+    """Serve a policy or another model to any OpenAI client."""
     from tutelage.gateway import Gateway
     from tutelage.gateway.serving import CallLog
     from tutelage.types import UNBOUNDED, Sampling
