@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 PathPart = str | int
+
+
+_LONGEST_NAME = 80
+"""Characters of a run's name in an identifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,13 @@ class SeedTree:
         """A uniform integer in [0, 2**bits), a pure function of seed and path."""
         return int.from_bytes(self._digest(), "big") & ((1 << bits) - 1)
 
-    def id(self, prefix: str) -> str:
-        """An identifier such as `roll_5f2c...` (96 bits), the same in every repeat of the run."""
-        return f"{prefix}_{self._digest()[:12].hex()}"
+    def id(self, prefix: str, run: str = "") -> str:
+        """An identifier such as `roll_5f2c...` (96 bits), the same in every repeat of the run.
+
+        With the name of the `run` at its end it is another one in each run of this seed.
+        """
+        name = re.sub(r"[^\w.-]", "-", run)[:_LONGEST_NAME]
+        return f"{prefix}_{self._digest()[:12].hex()}" + (f"_{name}" if name else "")
 
     def python(self) -> random.Random:
         """A fresh standard-library generator."""

@@ -1,6 +1,7 @@
 """`show` of a run and of a rollout, and `runs`."""
 
 import fcntl
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -57,14 +58,15 @@ def test_a_run_at_60_columns(
 
 def test_rollouts_of_a_run_can_be_listed(tutelage: Tutelage, runs: Path) -> None:
     every = tutelage("show", "sums", "--rollouts", "3").stdout
-    assert every.count("roll_") == 3
+    assert every.count("roll_") == 3 + 1
+    assert re.search(r"One turn by turn: tutelage show roll_\w+ --run runs/sums$", every, re.M)
     assert "4 rollouts match" in every
     failed = tutelage("show", "sums", "--failed").stdout
-    assert failed.count("roll_") == 1
+    assert failed.count("roll_") == 1 + 1
     assert "1 rollout matches" in failed
     assert "roll_aaaaaabbb" in failed
     second = tutelage("show", "sums", "--step", "2").stdout
-    assert second.count("roll_") == 1
+    assert second.count("roll_") == 1 + 1
     assert "roll_ccccccccc" in second
 
 
@@ -186,15 +188,19 @@ def test_a_prefix_of_several_rollouts_lists_them(tutelage: Tutelage, runs: Path)
     assert "roll_aaaaaabbbbbbbbbbbbbbbbbb" in result.stderr
 
 
-def test_runs_of_one_seed_share_ids_and_the_newest_is_shown(tutelage: Tutelage, runs: Path) -> None:
+def test_of_several_runs_with_such_an_id_the_newest_is_first(
+    tutelage: Tutelage, runs: Path
+) -> None:
     make_run(runs / "again")
     result = tutelage("show", "roll_cccc")
     assert result.exit_code == 0
     assert "run     again" in result.stdout
-    assert "have it too: sums" in result.stdout
+    assert "Other runs have a rollout whose id begins so: runs/sums." in " ".join(
+        result.stdout.split()
+    )
     chosen = tutelage("show", "roll_cccc", "--run", "sums").stdout
     assert "run     sums" in chosen
-    assert "have it too" not in chosen
+    assert "Other runs" not in chosen
 
 
 def test_a_run_can_be_shown_after_its_folder_was_renamed(tutelage: Tutelage, runs: Path) -> None:
@@ -232,8 +238,8 @@ def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:
     assert lines[0] == ["run", "status", "seed", "steps", "test", "age"]
     by_name = {line[0]: line[1:] for line in lines[2:]}
     assert by_name["sums"][:7] == ["finished", "3", "2", "31", "->", "94", "%"]
-    assert by_name["cut"][:3] == ["stopped", "3", "2"]
-    assert by_name["bad"][:3] == ["stopped", "3", "2"]
+    assert by_name["cut"][:3] == ["stopped", "3", "2/300"]
+    assert by_name["bad"][:3] == ["stopped", "3", "2/300"]
 
 
 def test_runs_elsewhere_or_nowhere(tutelage: Tutelage, runs: Path) -> None:

@@ -157,8 +157,9 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Path) -> None:
     for name in ("math-1", "math-12", "other"):
-        create(tmp_path / name).config.write_text("{}")
+        create(tmp_path / name).config.write_text('{"kind": "weights"}')
     create(tmp_path / "empty")
+    create(tmp_path / "model").config.write_text('{"model_type": "qwen2"}')
     assert {f.name for f in every(tmp_path)} == {"math-1", "math-12", "other"}
     assert find("oth", tmp_path).path == tmp_path / "other"
     assert find("math-1", tmp_path).name == "math-1", "an exact name wins"

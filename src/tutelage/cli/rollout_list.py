@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from tutelage.cli.console import number, one_line, say, visible
 from tutelage.errors import RunError, StoreError
 from tutelage.tracing import SpanRecord, names, rollout_trees
 from tutelage.tracing.tree import SpanNode
-from tutelage.types import Rollout
+from tutelage.types import Attempt, Rollout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
 
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
-    from tutelage.cli.console import say
+    from tutelage.cli.console import say, shown_path
     from tutelage.cli.rollout_view import show_head, show_rollout, show_training
-    from tutelage.runs.folder import RUNS, every, find
-    from tutelage.runs.stored import open_run
+    from tutelage.runs.folder import RUNS, find
+    from tutelage.runs.stored import known_runs, open_run
 
-    folders = every() if run is None else [find(run)]
-    rollout, holders = _find_rollout(prefix, folders, RUNS if run is None else folders[0].path)
+    folders = known_runs() if run is None else [find(run)]
+    # The whole id ends with the name of its run; else the runs below `runs/` come first.
+    named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
+    here = [folder for folder in folders if folder.path.parent == RUNS]
+    rollout, holders = _find_rollout(prefix, [named, here, folders])
     show_head(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
     with open_run(holders[0]) as (store, run_id):
@@ -41,9 +44,11 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     show_training(console, trained, tokens=tokens)
     _show_trace(console, rollout, recorded, content=content)
     if len(holders) > 1:
-        others = ", ".join(folder.name for folder in holders[1:])
-        message = f"\nOther runs of this seed have it too: {others}. Choose with --run."
+        others = ", ".join(shown_path(folder.path) for folder in holders[1:])
+        message = f"\nOther runs have a rollout whose id begins so: {others}. Choose with --run."
         say(console, (message, "dim"))
+    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holders[0].path))}"
+    say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
 def show_stored(
@@ -82,36 +87,52 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
         room, fields = max(20, console.width - 4), rollout.task.fields
-        answer = one_line("nothing" if last.answer is None else last.answer, room // 3)
+        answer = one_line(_last_text(last), room // 3)
         asked: Any = fields.get("question", fields.get("instruction", rollout.task.id))
         question = one_line(asked, room - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
 
 
+def _last_text(attempt: Attempt) -> str:
+    """The answer; without one what the model wrote or called last, else how the attempt ended."""
+    if attempt.answer is not None:
+        return attempt.answer
+    for call in reversed(attempt.calls):
+        if call.reply.content:
+            return call.reply.content
+        if call.reply.tool_calls:
+            return f"calls {call.reply.tool_calls[-1].name} {call.reply.tool_calls[-1].arguments}"
+    return attempt.stop or attempt.status.value
+
+
 def _find_rollout(
-    prefix: str, folders: list[RunFolder], where: Path
+    prefix: str, places: Sequence[Sequence[RunFolder]]
 ) -> tuple[Rollout, list[RunFolder]]:
-    """The rollout whose id begins with `prefix`, and the folders that have it, the newest first.
+    """The rollout whose id begins with `prefix`, and the folders with such a one, newest first, of
+    the first of `places` that has any.
 
     Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
     """
     from tutelage.runs.stored import open_run
 
-    pairs: list[tuple[Rollout, RunFolder]] = []
-    for folder in folders:
-        if folder.store_address() is None:
-            continue
-        with open_run(folder) as (store, run_id):
-            try:
-                pairs.append((store.find_rollout(prefix, run_id), folder))
-            except StoreError as error:
-                if len(folders) == 1 or "begins several" in str(error):
-                    raise
-    if not pairs:
-        looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
-        raise RunError(f"no rollout begins with {prefix!r} below {str(where)!r} ({looked}).")
-    first = pairs[0][0]
-    return first, [folder for rollout, folder in pairs if rollout.id == first.id]
+    for folders in places:
+        pairs: list[tuple[Rollout, RunFolder]] = []
+        for folder in folders:
+            if folder.store_address() is None:
+                continue
+            with open_run(folder) as (store, run_id):
+                try:
+                    pairs.append((store.find_rollout(prefix, run_id), folder))
+                except StoreError as error:
+                    if len(folders) == 1 or "begins several" in str(error):
+                        raise
+        if pairs:
+            return pairs[0][0], [folder for _, folder in pairs]
+    looked = ", ".join(folder.name for folder in places[-1][:5]) or "no runs"
+    raise RunError(
+        f"no rollout begins with {prefix!r} in the runs that are known here ({looked}); name its "
+        "run: --run FOLDER"
+    )
 
 
 # ---------------------------------------------------------------- the trace

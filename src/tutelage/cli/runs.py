@@ -54,17 +54,28 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
 
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
-    told = [int(result[name]) for name in _STEPS if name in result]
-    # Where the last phase has not begun, those of the one before count.
-    steps = next(filter(None, told), 0) if told else last_metrics(folder.metrics).get("step", "")
     return {
         "run": folder.name,
         "status": _status_of(folder, result),
         "seed": str(config.get("seed", "")),
-        "steps": str(steps),
+        "steps": _steps_of(folder, config, result),
         "test": _tested(result),
         "age": _age(now - folder.config.stat().st_mtime),
     }
+
+
+def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
+    """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
+    not made all its steps. Empty for a run that makes none."""
+    # If the last phase has not begun, those of the phase before it count.
+    done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
+    if not done:
+        lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
+        done = int(next(lines, {}).get("step", 0))
+    trainer: object = config.get("trainer")
+    wanted = trainer.get("total_training_steps") if isinstance(trainer, dict) else None
+    short = isinstance(wanted, int) and done < wanted and result.get("status") != "finished"
+    return f"{done}/{wanted}" if short else str(done or "")
 
 
 def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
@@ -90,15 +101,22 @@ def say_state(console: Console, folder: RunFolder) -> None:
 
 def last_metrics(path: Path) -> dict[str, Any]:
     """The last complete line of a metrics file, read from its end; empty when there is none."""
+    return next(reversed(_last_lines(path)), {})
+
+
+def _last_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines at the end of a metrics file; those that cannot be read are left out."""
     if not path.is_file():
-        return {}
+        return []
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL_BYTES))
         complete = file.read().rpartition(b"\n")[0]
-    with suppress(ValueError):
-        return dict(json.loads(complete.rpartition(b"\n")[2]))
-    return {}
+    lines: list[dict[str, Any]] = []
+    for line in complete.split(b"\n"):
+        with suppress(ValueError, TypeError):
+            lines.append(dict(json.loads(line)))
+    return lines
 
 
 def _tested(result: dict[str, Any]) -> str:

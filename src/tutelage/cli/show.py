@@ -73,14 +73,17 @@ def _as_run(name: str) -> RunFolder | None:
 def _show_list(
     console: Console, folder: RunFolder, limit: int | None, step: int | None, failed: bool
 ) -> None:
-    from tutelage.cli.console import counted, say
+    from tutelage.cli.console import counted, say, shown_path
     from tutelage.cli.rollout_list import rollout_lines
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 
     status = RolloutStatus.FAILED if failed else None
     with open_run(folder) as (store, run_id):
-        chosen = store.rollouts(run_id, step=step, status=status, limit=limit or 20)
+        chosen = list(store.rollouts(run_id, step=step, status=status, limit=limit or 20))
         rollout_lines(console, chosen)
         count = store.count(run_id, step=step, status=status)
     say(console, (f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}", "dim"))
+    if chosen:
+        command = f"tutelage show {chosen[-1].id} --run {shown_path(folder.path)}"
+        say(console, ("One turn by turn:", "bold"), f" {command}")

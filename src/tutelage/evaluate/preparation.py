@@ -88,7 +88,7 @@ class PreparedEvaluation:
             for i in range(self.asked.samples)
         ]
         rollouts = dict(known or {})
-        left = [spec for spec in specs if spec.seeds.id("roll") not in rollouts]
+        left = [spec for spec in specs if spec.seeds.id("roll", run_id) not in rollouts]
 
         def count(rollout: Rollout, cost: Cost) -> None:
             rollouts[rollout.id], self.costs[rollout.id] = rollout, cost
@@ -97,7 +97,7 @@ class PreparedEvaluation:
                 keep(rollout, cost)
 
         asyncio.run(self.subject.play(left, self.grader, run_id, count))
-        return [rollouts[spec.seeds.id("roll")] for spec in specs]
+        return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
         """What rollouts of all tasks come to, and how many of the tasks were trained on."""

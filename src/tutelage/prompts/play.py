@@ -113,7 +113,7 @@ class CandidateRunner(RolloutManager):
         company = self._company
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
-        self._begins(seeds.id("roll"))
+        self._begins(seeds.id("roll", self._limits.run_id))
         resources = _for_task(with_components(self.resources, components), task)
         meter = UsageMeter(company.caps)
         sessions: list[RolloutSession] = []

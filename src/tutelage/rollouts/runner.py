@@ -182,7 +182,7 @@ class Runner:
 
     def _record(self, spec: RolloutSpec, attempts: Sequence[Attempt]) -> Rollout:
         return Rollout(
-            id=spec.seeds.id("roll"),
+            id=spec.seeds.id("roll", self._settings.run_id),
             run_id=self._settings.run_id,
             task=spec.task,
             mode=spec.mode,
@@ -197,7 +197,7 @@ class Runner:
         self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
     ) -> Attempt:
         seeds = spec.seeds.child("attempt", number)
-        rollout_id, attempt_id = spec.seeds.id("roll"), seeds.id("att")
+        rollout_id, attempt_id = spec.seeds.id("roll", self._settings.run_id), seeds.id("att")
         started, start = time(), perf_counter()
         try:
             models = self._models.open(rollout_id, attempt_id, seeds, order)

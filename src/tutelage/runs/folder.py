@@ -151,7 +151,7 @@ def _unwritable(path: Path, error: OSError) -> RunError:
 def find(name: str, runs: Path = RUNS) -> RunFolder:
     """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`."""
     direct = Path(name)
-    if (direct / "config.json").is_file():
+    if is_run(direct):
         return RunFolder(direct)
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
@@ -163,11 +163,23 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     raise RunError(f"{what} {name!r}; runs in {str(runs)!r}: {listed}")
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a run, and not a model, which has a `config.json` too. One whose
+    configuration cannot be read is a run: what is wrong with it is said when it is opened."""
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return isinstance(config, dict) and ("kind" in config or "config" in config)
+
+
 def every(runs: Path = RUNS) -> list[RunFolder]:
     """All runs below a folder, the newest first."""
     if not runs.is_dir():
         return []
-    folders = [p for p in runs.iterdir() if (p / "config.json").is_file()]
+    folders = [p for p in runs.iterdir() if is_run(p)]
     folders.sort(key=lambda p: (p / "config.json").stat().st_mtime, reverse=True)
     return [RunFolder(p) for p in folders]
 

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutelage.errors import RunError
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.folder import RUNS, RunFolder, every, is_run
+from tutelage.runs.trust import state_folder
 
 if TYPE_CHECKING:
     from tutelage.store import Store
+
+
+def note_folder(folder: RunFolder) -> None:
+    """Note where a run lies, so that its rollouts are found from any directory. Where that cannot
+    be written, they are found from the directory above."""
+    place, path = _notes(), folder.path.resolve()
+    with suppress(OSError):
+        if path in _noted():
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("a", encoding="utf-8") as file:
+            file.write(f"{path}\n")
+
+
+def known_runs(runs: Path = RUNS) -> list[RunFolder]:
+    """The runs below a folder, and all others that this user has started here; the newest first."""
+    below = every(runs)
+    there = {folder.path.resolve() for folder in below}
+    others = [path for path in reversed(_noted()) if path not in there and is_run(path)]
+    return [*below, *map(RunFolder, others)]
+
+
+def _noted() -> list[Path]:
+    with suppress(OSError, UnicodeDecodeError):
+        return [Path(line) for line in _notes().read_text(encoding="utf-8").splitlines()]
+    return []
+
+
+def _notes() -> Path:
+    return state_folder() / "folders.txt"
 
 
 @contextmanager

@@ -60,12 +60,16 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
     )
 
 
-def _mark(folder: RunFolder) -> Path:
+def state_folder() -> Path:
+    """Where what is known of the runs of this user lies, outside of the run folders."""
     state = os.environ.get("XDG_STATE_HOME", "").strip()
-    root = Path(state) if state else Path("~/.local/state").expanduser()
+    return (Path(state) if state else Path("~/.local/state").expanduser()) / "tutelage"
+
+
+def _mark(folder: RunFolder) -> Path:
     places = [os.path.abspath(text.rpartition(":")[0] or text) for text in code_of(folder)]
     data = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
-    return root / "tutelage" / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
+    return state_folder() / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -171,7 +172,7 @@ class TrainingContext:
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
-        ids = [s.seeds.id("roll") for s in specs]
+        ids = [s.seeds.id("roll", self.run.folder.name) for s in specs]
         job_inputs = None if self.state.phase == "cold_start" else self.setting.given
         # A reward that failed has been fixed since, where it is a function of ours.
         good = job_inputs is not None or not any(_ungraded(r) for r in known.values())
@@ -264,10 +265,12 @@ class TrainingContext:
             return
         self.run.writer.flush()
         ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
+        run = shlex.quote(str(self.run.folder.path))
         raise FailureBudgetError(
             f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
             f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
-            f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id}"
+            f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id} "
+            f"--run {run}"
         )
 
     def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:

@@ -102,7 +102,7 @@ def stored_rollout(
     status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
     stop = "answer" if failure is None else None
     tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
-    return Rollout(place.id("roll"), run_id, task, mode, step, task.id, 0, (tried,), label)
+    return Rollout(place.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
 
 
 def stored_call(

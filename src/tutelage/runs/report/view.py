@@ -210,7 +210,10 @@ def _commands(
     if (question := _question(source)) is not None:
         yield "Ask the policy, and watch its turns", f"tutelage ask {run} {question}"
     if rollouts:
-        yield "Read one rollout turn by turn", f"tutelage show {shlex.quote(rollouts[0])}"
+        yield (
+            "Read one rollout turn by turn",
+            f"tutelage show {shlex.quote(rollouts[0])} --run {run}",
+        )
     yield "Measure it on your own tasks", f"tutelage eval {run} --test FILE"
     config = source.settings
     if config is not None and config.recipe == "math" and config.model.path is None:
