@@ -54,7 +54,7 @@ class Counting(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         if saved(folder).is_file():
             self.count = json.loads(saved(folder).read_text())["count"]
-            keep_lines(folder.metrics, self.count)
+        keep_lines(folder.metrics, self.count)  # a kill may fall between a line and its checkpoint
 
     @property
     def head(self) -> RunHeader:
@@ -83,4 +83,7 @@ class Counting(RunKind):
 
 if __name__ == "__main__":
     asked = CountingSettings(steps=100, pace=0.1)
-    print(start(Counting(asked), RunFolder(Path(sys.argv[1])), Progress()))
+    try:
+        print(start(Counting(asked), RunFolder(Path(sys.argv[1])), Progress()))
+    except KeyboardInterrupt:  # Ctrl-C or SIGTERM
+        sys.exit("Stopped; all is saved. Run it again to continue.")

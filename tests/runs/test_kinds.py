@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +20,12 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
+import tutelage
 from tutelage.cli import build_app
 from tutelage.errors import RunError
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create, locked
-from tutelage.runs.kinds import RunKind, register, registered
+from tutelage.runs.kinds import BUILT_IN, RunKind, register, registered
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 
@@ -183,3 +187,71 @@ def test_a_taken_name_is_refused(counting: ModuleType) -> None:
 
     with pytest.raises(RunError, match="there is a kind of run of the name 'counting' already"):
         register(Mine)
+
+
+def test_a_name_of_the_products_own_is_refused_whether_or_not_it_is_loaded() -> None:
+    for own in BUILT_IN:
+        with pytest.raises(RunError, match=f"{own!r} is a kind of run of Tutelage's own"):
+            register(type("Mine", (RunKind,), {"name": own}))
+    with pytest.raises(RunError, match="needs a name"):
+        register(type("Mine", (RunKind,), {}))
+
+
+def test_the_reserved_names_are_those_of_the_products_kinds() -> None:
+    """Every class under `src` that is registered has its name among them."""
+    source = Path(tutelage.__file__).parent
+    kinds = [
+        getattr(importlib.import_module(module), name)
+        for path in source.rglob("*.py")
+        for module in [".".join(("tutelage", *path.relative_to(source).with_suffix("").parts))]
+        for name in re.findall(r"^@register\n@dataclass\nclass (\w+)", path.read_text(), re.M)
+    ]
+    assert sorted(BUILT_IN) == sorted(kind.name for kind in kinds)
+
+
+def test_a_kill_between_a_line_and_its_checkpoint_leaves_no_line_twice(
+    counting: ModuleType, tmp_path: Path
+) -> None:
+    folder, stopping = create(tmp_path / "one"), StopAt(1)
+    with pytest.raises(KeyboardInterrupt):
+        run(counting, folder, stopping)
+    counting.saved(folder).unlink()
+    run(counting, folder)
+    assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
+
+
+def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path) -> None:
+    class Unregistered(counting.Counting):
+        name: ClassVar[str] = "unregistered"
+
+    class Awaiting(counting.Counting):
+        name: ClassVar[str] = "awaiting"
+
+        def phases(self) -> Any:
+            return [("count", lambda run: asyncio.sleep(0.01))]
+
+    class Odd(counting.Counting):
+        name: ClassVar[str] = "odd"
+
+        def result(self, status: str) -> Any:
+            return {"status": status, "seed": 0, "of": object()}
+
+    class Plain(counting.Counting):
+        name: ClassVar[str] = "plain"
+
+        def phases(self) -> Any:
+            return [("count", lambda run: run.log({"value": 1.0}))]
+
+    def start(kind: Any) -> None:
+        settings = counting.CountingSettings(steps=1)
+        lifecycle.start(kind(settings), RunFolder(tmp_path / kind.name), Progress())
+
+    with pytest.raises(RunError, match="write @register above the class"):
+        start(Unregistered)
+    for kind, words in (
+        (Awaiting, "awaits = True"),
+        (Odd, "cannot be JSON"),
+        (Plain, "a line of metrics has 'phase' and 'step'"),
+    ):
+        with pytest.raises(RunError, match=words):
+            start(register(kind))

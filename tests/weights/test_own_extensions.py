@@ -103,6 +103,45 @@ def test_an_estimator_of_a_file_trains(train: Train, source: Path, tmp_path: Pat
     assert "reinforcement learning (HALVED)" in RunFolder(tmp_path / "run").report.read_text()
 
 
+def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> None:
+    """That of PPO where it declares none; one that is configured is not told as unused."""
+    (tmp_path / "mine.py").write_text(
+        "from tutelage.algorithms.rl import TokenLoss\n"
+        "def mine(inputs):\n"
+        "    raise ValueError((inputs.low, inputs.high, inputs.dual))\n"
+    )
+    own = f"loss_mode={tmp_path / 'mine.py'}:mine"
+    assert "(0.2, 0.2, 3.0)" in refusal(train(own))
+    said = refusal(train(own, actor__clip_ratio=0.1))
+    assert "(0.1, 0.1, 3.0)" in said
+    assert "no effect" not in said
+
+
+LOSS_FILES = {
+    "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "give (low, high), such as (0.2, 0.2)"),
+    "option": (
+        "def own(inputs, *, my_eps=0.3): ...\n",
+        "has the option 'my_eps', which is no key of actor.policy_loss: loss_mode,",
+    ),
+    "scalar": (
+        "def own(inputs):\n    return TokenLoss(inputs.logp_BT.sum(), inputs.logp_BT > 0)\n",
+        "returned a TokenLoss of the shapes [(), (",
+    ),
+    "misspelt": (
+        "import torch\ndef owned(inputs): ...\n",
+        "defines no 'own'; did you mean 'owned'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", LOSS_FILES)
+def test_what_is_wrong_with_a_loss(wrong: str, train: Train, tmp_path: Path) -> None:
+    text, words = LOSS_FILES[wrong]
+    head = "from tutelage.algorithms.rl import TokenLoss, loss\n"
+    (tmp_path / "mine.py").write_text(head + text)
+    assert words in refusal(train(f"{LOSS}={tmp_path / 'mine.py'}:own"))
+
+
 def test_a_loss_of_a_file_trains_with_what_it_declares(
     train: Train, source: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CLIP_KEYS = ("actor.clip_ratio_low", "actor.clip_ratio_high")
 OPTIONS = "actor.policy_loss."
+OWN_CLIP = (0.2, 0.2)
+"""The clip range of a user's loss that declares none: PPO's (arXiv 1707.06347, section 3)."""
 
 
 def _none_wrong(**options: Any) -> Iterable[tuple[str, str, str]]:
@@ -103,6 +105,11 @@ class Loss:
     mask_BT)` and options; the loss is given its rows as `selection_BT`."""
     wrong: Callable[..., Iterable[tuple[str, str, str]]] = _none_wrong
     """Finds what `impossible` tells, from the options as keyword arguments."""
+
+    def __post_init__(self) -> None:
+        clip: Any = self.clip  # a user's file is not typed
+        if clip is not None and not (isinstance(clip, tuple) and len(clip) == 2):
+            raise TypeError(f"@loss(clip={clip!r}): give (low, high), such as {OWN_CLIP}")
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """The loss of each token."""
@@ -199,9 +206,10 @@ def _as_estimator(found: object) -> Estimator:
 
 
 def _as_loss(found: object) -> Loss:
+    """What a user's file holds, as a loss, which may read the clip range without declaring one."""
     made = found if isinstance(found, Loss) else Loss(_function(found))
     _check_call(made.function, "(inputs)", "inputs: LossInputs, *, option=default")
-    return made
+    return replace(made, clip=made.clip or OWN_CLIP, dual_clip=True)
 
 
 def _function(found: object) -> Callable[..., Any]:

@@ -203,11 +203,22 @@ def _told(settings: RunSettings) -> JSON:
 
 K = TypeVar("K", bound=RunKind)
 _KINDS: dict[str, type[RunKind]] = {}
+BUILT_IN = ("weights", "supervised", "prompt", "planner", "evaluation", "execution")
+"""Names that no other kind may have, whether or not theirs is loaded."""
 
 
 def register(kind: type[K]) -> type[K]:
-    """Make a kind known by its name, as a decorator of its class. Raises `RunError` for a name that
-    another class has."""
+    """Make a kind known by its name, as a decorator of its class. Raises `RunError` without a name,
+    and for one that another class has."""
+    if not isinstance(getattr(kind, "name", None), str):
+        raise RunError(
+            f"the kind of run {kind.__qualname__} needs a name: name: ClassVar[str] = ..."
+        )
+    if kind.name in BUILT_IN and not kind.__module__.startswith("tutelage."):
+        raise RunError(
+            f"{kind.name!r} is a kind of run of Tutelage's own; give {kind.__qualname__} another "
+            "name"
+        )
     known = _KINDS.setdefault(kind.name, kind)
     if known.__qualname__ != kind.__qualname__:
         raise RunError(
@@ -217,11 +228,21 @@ def register(kind: type[K]) -> type[K]:
     return kind
 
 
+def check_registered(kind: type[RunKind]) -> None:
+    """Raise `RunError` for a kind under whose name no verb would find its class."""
+    known = _KINDS.get(kind.name)
+    if known is None or known.__qualname__ != kind.__qualname__:
+        raise RunError(
+            f"the kind of run {kind.__qualname__} is not registered, so nothing could continue or "
+            "show its run; write @register above the class"
+        )
+
+
 def registered(folder: RunFolder) -> type[RunKind]:
     """The kind of a run. Raises `RunError` for one that nothing has registered."""
     name = name_of(folder)
     if name not in _KINDS:
-        known = ", ".join(sorted(_KINDS)) or "none"
+        known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
         raise RunError(
             f"the run in {str(folder.path)!r} is of the kind {name!r}, which is not known here "
             f"(known: {known}); import the module that registers it first"

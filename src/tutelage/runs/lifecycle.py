@@ -34,6 +34,7 @@ from tutelage.runs.kinds import (
     STOPPED,
     RunHeader,
     RunKind,
+    check_registered,
     name_of,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
@@ -70,6 +71,8 @@ class Run:
     def log(self, line: Mapping[str, Any]) -> None:
         """One line of metrics, in the file, in the store and at the loggers. It has `phase`,
         `step`, and `tick` where phases count on."""
+        if not {"phase", "step"} <= line.keys():
+            raise RunError(f"a line of metrics has 'phase' and 'step'; this one has {sorted(line)}")
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
         with deferred_signals():
@@ -91,7 +94,11 @@ class Run:
 
 
 def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run what is asked for and return what is in `result.json`; see `begin`."""
+    """Run what is asked for and return what is in `result.json`; see `begin`.
+
+    A stop by Ctrl-C or a signal is raised as `KeyboardInterrupt` once all is saved.
+    """
+    check_registered(type(asked))
     return _to_its_end(type(asked), begin(asked, folder, progress))
 
 
@@ -150,11 +157,17 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     """The result of the work, in a loop of its own where its phases await something."""
     if kind.awaits:
         return asyncio.run(work)
+    awaits = f"a phase of the kind {kind.name!r} awaits, so its class has to say awaits = True"
     try:
         work.send(None)
     except StopIteration as ended:
         return ended.value
-    raise TypeError(f"a phase of the kind {kind.name!r} awaits, so the kind has to say `awaits`")
+    except RuntimeError as error:
+        if "no running event loop" not in str(error):
+            raise
+        raise RunError(awaits) from error
+    work.close()
+    raise RunError(awaits)
 
 
 def _difference(asked: RunKind, folder: RunFolder) -> str | None:
@@ -347,7 +360,10 @@ def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result, in the folder and in the store."""
     with deferred_signals():
         run.writer.flush()
-        if result is not None:
-            write_json(run.folder.result, result)
+        try:
+            if result is not None:
+                write_json(run.folder.result, result)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"the result of {run.folder.name!r} cannot be JSON: {error}") from error
         run.store.set_run_status(run.folder.name, status, result)
     run.result = result or {}

@@ -62,7 +62,7 @@ def load_attribute(reference: str, what: str) -> object:
         raise ConfigError(f"{what} {reference!r}: there is no file {str(path)!r}")
     module = _load(path.resolve(), f"{what} {reference!r}")
     if not hasattr(module, name):
-        public = [key for key in vars(module) if not key.startswith("_")]
+        public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
         near = hint(name, public)
         raise ConfigError(f"{what} {reference!r}: {path.name} defines no {name!r}{near}")
     return getattr(module, name)

@@ -14,6 +14,7 @@ from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import RunConfig
 from tutelage.config.issues import ConfigIssue
+from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
 
 ESTIMATOR, LOSS, AGENT = (
@@ -22,6 +23,8 @@ ESTIMATOR, LOSS, AGENT = (
     "agent.agent_type",
 )
 CONTROL = "trainer.control"
+GIVEN = ("selection_BT", "generator")
+"""Options of a loss that the trainer gives."""
 NO_ESTIMATOR = ("none", "auto")
 """What `trainer.control` may say instead of the name of an estimator."""
 
@@ -45,6 +48,15 @@ def load_extensions(config: RunConfig) -> None:
     are now. Raises `ConfigError` if one is not valid."""
     for _, name, registry in _named(config):
         registry.load(name)
+    section = config.actor.policy_loss
+    known, loss = (*type(section).model_fields, *GIVEN), LOSSES.find(section.loss_mode)
+    for option in (*loss.options, *loss.selecting):
+        if option not in known:
+            raise ConfigError(
+                f"{LOSS}={section.loss_mode!r} has the option {option!r}, which is no key of "
+                f"actor.policy_loss: {', '.join(known[:-2])}; write the number into the function, "
+                "or use one of these keys"
+            )
 
 
 def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:

@@ -111,8 +111,9 @@ def _inputs(
 def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens,
     with a gradient; whether the numbers of a user's loss are finite is looked at too."""
-    shape = tuple(inputs.logp_BT.shape)
-    if isinstance(token, TokenLoss) and all(tuple(x_BT.shape) == shape for x_BT in token):
+    shape, name = tuple(inputs.logp_BT.shape), type(token).__name__
+    shapes = [getattr(x, "shape", None) for x in token] if isinstance(token, TokenLoss) else []
+    if isinstance(token, TokenLoss) and shapes == [shape, shape]:
         if inputs.logp_BT.requires_grad and not token.loss_BT.requires_grad:
             raise ConfigError(
                 f"actor.policy_loss.loss_mode={mode!r} returned a loss without a gradient: make it "
@@ -125,7 +126,8 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
             )
         return token
     raise ConfigError(
-        f"actor.policy_loss.loss_mode={mode!r} returned a {type(token).__name__}; return "
+        f"actor.policy_loss.loss_mode={mode!r} returned a {name}"
+        f"{f' of the shapes {[s and tuple(s) for s in shapes]}' if shapes else ''}; return "
         f"TokenLoss(loss_BT, clipped_BT) with tensors of the shape {shape!r} of inputs.logp_BT"
     )
 

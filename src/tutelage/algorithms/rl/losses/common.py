@@ -32,7 +32,9 @@ class TokenLoss(NamedTuple):
 class LossInputs:
     """The batch of one call: `logp_BT` carries the gradient, all is 0 where the mask is 0.
 
-    `low`, `high` are the clip range 1 - low .. 1 + high; `dual` is the bound c of the dual clip.
+    `low`, `high` are the clip range 1 - low .. 1 + high, as configured, else what the loss declares
+    with `clip=(low, high)`, else 0.2; `dual` is the bound c of the dual clip. Sums over a rollout
+    come from `index.sum_N`, and `index.rows_B1` is the place of a row's rollout in them.
     """
 
     logp_BT: Tensor
