@@ -20,8 +20,10 @@ LIST = HERE / "phrases.txt"
 LEAST = 60
 SENT = ("src/tutelage/prompts/requests.py",)
 """What is sent to models: other words there would be another algorithm."""
+HOLE = "\0"
+"""Stands for what is left out: no phrase goes on through it."""
 _BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
-_NAME = re.compile(r"``[^`]*``|`[^`]*`")
+_NAME = re.compile(r"``[^`]*``|`(?:[^`\n]|\n(?!\s*\n))*`")
 
 
 def phrases() -> dict[str, str]:
@@ -41,7 +43,7 @@ def _pattern() -> re.Pattern[str]:
 def found_in(text: str) -> Iterator[tuple[int, str]]:
     """Phrases in a text, each with the number of lines before it; names and blocks are blanked."""
     for kind in (_BLOCK, _NAME):
-        text = kind.sub(lambda part: re.sub(r"[^\n]", "`", part[0]), text)
+        text = kind.sub(lambda part: re.sub(r"[^\n]", HOLE, part[0]), text)
     for hit in _pattern().finditer(text):
         yield text.count("\n", 0, hit.start()), " ".join(hit[0].split())
 
@@ -53,7 +55,7 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             inside |= {id(part) for part in node.values}
-            parts = [p.value if isinstance(p, ast.Constant) else "`" for p in node.values]
+            parts = [p.value if isinstance(p, ast.Constant) else HOLE for p in node.values]
             yield node.lineno, "".join(map(str, parts))
     for node in ast.walk(tree):
         if (

@@ -24,6 +24,8 @@ def test_a_phrase_is_found_in_any_case_and_over_lines(phrase: str) -> None:
 
 
 def test_what_is_code_is_left_alone() -> None:
+    odd = "```text\na\n```\nwhom `b`\n\n` whom\n\nwhom `"
+    assert [line for line, _ in found_in(odd)] == [3, 5, 7]
     assert [*found_in("`so many`\n```python\nwhom = 1\n```\nso manyfold, whom")] == [(4, "whom")]
 
 

@@ -236,6 +236,11 @@ AGENTS: dict[str, tuple[str, str]] = {
         "    def read(self): ...\n",
         "has another read than the loop calls; write def read(self, call)",
     ),
+    "former name": (
+        "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
+        "    def told(self): ...\n",
+        "has told, which nothing calls; write def tool_specs(self)",
+    ),
     "other settings": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def __init__(self, tools): ...\n",

@@ -20,7 +20,7 @@ from tutelage.types import Sampling, ToolSpec
 
 def template_tools(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
     """The tools that an agent of a type has the model's chat template tell of."""
-    return AGENTS.find(kind)(tools, Sampling()).told()
+    return AGENTS.find(kind)(tools, Sampling()).tool_specs()
 
 
 def _as_agent(found: object) -> type[LoopAgent]:
@@ -33,9 +33,10 @@ def _as_agent(found: object) -> type[LoopAgent]:
     missing = sorted(cast("frozenset[str]", getattr(found, "__abstractmethods__", frozenset())))
     if missing:
         raise ConfigError(f"has no {' and no '.join(missing)}; write {_wanted(missing[0])}")
-    if hasattr(found, "run"):
-        raise ConfigError(f"has run, which nothing calls; write {_wanted('play')}")
-    for name in ("play", "told", "read", "observe", "refusal"):
+    for name, instead in (("run", "play"), ("told", "tool_specs")):
+        if hasattr(found, name):
+            raise ConfigError(f"has {name}, which nothing calls; write {_wanted(instead)}")
+    for name in ("play", "tool_specs", "read", "observe", "refusal"):
         if [*inspect.signature(getattr(found, name)).parameters] != _parameters(name):
             raise ConfigError(f"has another {name} than the loop calls; write {_wanted(name)}")
     try:

@@ -81,7 +81,7 @@ class LoopAgent(Agent, ABC):
         """Its system prompt where none is given; empty for none."""
         return ""
 
-    def told(self) -> list[ToolSpec]:
+    def tool_specs(self) -> list[ToolSpec]:
         """The tools in the chat template: none where calls are written as text."""
         return []
 
@@ -108,7 +108,9 @@ class LoopAgent(Agent, ABC):
                 most = min(self.sampling.max_tokens, left)
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)
                 try:
-                    call = await session.client.chat(messages, tools=self.told(), sampling=sampling)
+                    call = await session.client.chat(
+                        messages, tools=self.tool_specs(), sampling=sampling
+                    )
                 except ContextOverflowError:
                     session.stop = "context"
                     return

@@ -18,7 +18,7 @@ from tutelage.types import Call, Message, ToolResult, ToolSpec
 class ToolCallingAgent(LoopAgent):
     """Calls through the chat template; what it does not call, it answers."""
 
-    def told(self) -> list[ToolSpec]:
+    def tool_specs(self) -> list[ToolSpec]:
         """All tools."""
         return [tool.spec for tool in self.tools.values()]
 

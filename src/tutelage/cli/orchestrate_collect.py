@@ -51,7 +51,7 @@ class _CollectConfig(WorkConfig, RunSettings):
     alternatives: CountOrZero = 2
     """Cheaper workers tried where a subtask succeeded."""
     max_nodes: Count = 6
-    """Nodes of a synthetic workflow at most."""
+    """Maximum number of nodes of a synthetic workflow."""
 
 
 def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:

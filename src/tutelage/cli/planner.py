@@ -38,7 +38,7 @@ class _Flags(Section):
     """Keys that have a flag of their own, and where the others and the run are."""
 
     epochs: str | None = None
-    """Phase 1: passes over the data at most."""
+    """Maximum number of phase 1: passes over the data."""
     batch_size: str | None = None
     """Phase 1: workflows in one step."""
     episodes: str | None = None

@@ -66,9 +66,10 @@ class _FilterGroupsConfig(Section):
     """Dynamic sampling: groups whose rewards are all equal are replaced by fresh ones."""
 
     enable: bool = False
-    """Replace the groups of a step that cannot teach by groups of other tasks."""
+    """Replace groups without reward variance by groups of other tasks (dynamic sampling)."""
     max_num_gen_batches: Annotated[Count, off("algorithm.filter_groups.enable")] = 4
-    """Rounds of sampling for one step at most; what is still missing then stays without effect."""
+    """Maximum number of sampling rounds for one step; groups without variance after that have no
+    effect."""
 
 
 class AlgorithmConfig(Section):
@@ -115,7 +116,7 @@ class _OverlongBufferConfig(Section):
 
 
 class RewardModelConfig(Section):
-    """What is added to the reward of a rollout before the policy learns from it."""
+    """Terms added to the reward of a rollout before the update."""
 
     overlong_buffer: Annotated[_OverlongBufferConfig, BY_REWARDS] = _OverlongBufferConfig()
     """Soft length penalty."""
@@ -235,7 +236,7 @@ class _CriticOptimizerConfig(OptimizerConfig):
 
 
 class CriticConfig(Section):
-    """The value function, which only estimators with a critic (`gae`) have."""
+    """The value function, used by estimators with a critic (`gae`)."""
 
     model: _CriticModelConfig = _CriticModelConfig()
     """The critic's model."""
@@ -267,7 +268,7 @@ class RolloutConfig(Section):
     max_len: Annotated[Count, NOT_NATIVE] = 1024
     """Tokens of context for each slot, prompt, answers and observations together."""
     schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
-    """`deterministic` repeats bit for bit; `free` lets tool results enter as they arrive."""
+    """`deterministic` repeats bit for bit; `free` takes tool results as they arrive."""
     correction: Annotated[Correction, BY_REWARDS] = "none"
     """Importance correction for sampler and trainer that compute different log-probabilities."""
     correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0

@@ -116,18 +116,18 @@ class _DataConfig(Section):
     test_files: Paths = ()
     """Test tasks, seen only after training."""
     train_tasks: Annotated[Count | None, IN_COLD_START, ALL_ARE_SHOWN] = None
-    """Training tasks at most, the first ones; null takes all. The embedded job's demonstrations are
-    other tasks, and are not counted."""
+    """Maximum number of training tasks, the first ones; null takes all. The embedded job's
+    demonstrations are other tasks, and are not counted."""
     train_batch_size: Annotated[Count, IN_COLD_START] = 16
     """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
     val_batch_size: Annotated[Count | None, NOT_PLAYED] = None
-    """Tasks that a validation or a test plays at once; null leaves it to the engine."""
+    """Concurrent tasks of a validation or test; null leaves it to the engine."""
     sampling: Annotated[Literal["epochs", "difficulty"], BY_REWARDS] = "epochs"
-    """How a step draws its tasks: each once an epoch, or those solved about half the time most."""
+    """Task sampling: each task once per epoch, or tasks solved about half the time most often."""
     sampling_floor: Annotated[PositiveShare, BY_REWARDS, off("data.sampling", "epochs")] = 0.1
-    """Weight of a task that is always or never solved, where the best one has 1."""
+    """Sampling weight of a task that is always or never solved; the largest weight is 1."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
-    """Tokens of a demonstration at most, in `train sft`; null takes what the model is made for."""
+    """Maximum tokens of a demonstration, in `train sft`; null takes what the model is made for."""
     level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
     """Difficulty of the embedded tasks."""
 
@@ -149,20 +149,20 @@ class AgentConfig(Section):
     backend: Annotated[EngineName, NOT_PLAYED] = "native"
     """Engine that samples, the same as `rollout.name`; async_verl and async_vllm mean vllm."""
     max_turns: Annotated[Count, NOT_PLAYED, ONE_TURN] = 4
-    """Model calls of one rollout at most."""
+    """Maximum number of model calls of one rollout."""
     num_chains: Annotated[Count, BY_REWARDS] = 8
-    """Rollouts of each task; 1 for estimators that compare no group, unless it is set."""
+    """Rollouts of each task; 1 by default for estimators without groups."""
     max_tokens_per_turn: Annotated[Count, NOT_PLAYED] = 64
-    """Tokens sampled in one turn at most."""
+    """Maximum tokens sampled in one turn."""
     timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_AGENT] = 60.0
-    """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
+    """Time limit of your own agent for a rollout, in seconds, not counting those in which its calls
     wait for a model or are sampled. The built-in agents are bounded by turns and tokens alone."""
     failure_reward: Annotated[float, NOT_PLAYED] = 0.0
     """Reward of a rollout that failed for the agent's own reasons: it raised, ran out of time, or
     filled its context. Where rewards may be lower, set it to the lowest, or crashing pays."""
     reward_timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_REWARD] = 60.0
-    """Seconds that a reward of yours may take for one rollout; one that takes longer is ended, and
-    the rollout is left out. The built-in rewards bound their own time."""
+    """Time limit of your own reward for one rollout, in seconds; one that takes longer is ended,
+    and the rollout is left out. The built-in rewards bound their own time."""
     system_prompt: Annotated[str | None, NOT_PLAYED] = None
     """System prompt; null takes the agent type's own, an empty one leaves it out."""
     group_deadline: Annotated[Positive | None, BY_REWARDS, BUILT_IN_AGENT] = None
@@ -171,7 +171,7 @@ class AgentConfig(Section):
 
 
 class _ToolsConfig(Section):
-    """What tools need beside their names."""
+    """Settings of tools."""
 
     search_index: Annotated[str | None, NO_SEARCH] = None
     """Corpus that `search` reads, made by `tutelage index`; null takes `TUTELAGE_SEARCH_INDEX`."""
@@ -180,7 +180,7 @@ class _ToolsConfig(Section):
 
 
 class _RewardConfig(Section):
-    """How rewards are read."""
+    """Definition of success."""
 
     success: SuccessRule | None = None
     """What counts as success: a part of the reward (`right`), a bound (`>=0.5`), or both
@@ -207,7 +207,8 @@ class SftConfig(Section):
     batch_size: Annotated[Count, OWN_DEMONSTRATIONS] = 32
     """Demonstrations in one step."""
     max_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 500
-    """Steps on clean demonstrations at most before the cool-down; 0 leaves the cold start out."""
+    """Maximum number of steps on clean demonstrations before the cool-down; 0 leaves the cold start
+    out."""
     skill_target: Annotated[PositiveShare, OWN_DEMONSTRATIONS] = 0.9
     """Greedy success, measured on held-out tasks, at which the cool-down begins."""
     eval_every: Annotated[Count, OWN_DEMONSTRATIONS] = 50
@@ -215,7 +216,7 @@ class SftConfig(Section):
     cooldown_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 100
     """Further clean steps over which the learning rate falls to a twentieth."""
     mixed_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 300
-    """Steps at most on demonstrations of mixed quality that follow the clean ones."""
+    """Maximum number of steps on demonstrations of mixed quality that follow the clean ones."""
     guess_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.7
     """Share of the mixed demonstrations that guess an answer instead of calling their tools."""
     mixed_success: Annotated[Share, OWN_DEMONSTRATIONS] = 0.3
@@ -225,7 +226,7 @@ class SftConfig(Section):
 
 
 class _TrainerConfig(Section):
-    """The run: how long, where, and what it leaves behind."""
+    """The run: length, output, logging and checkpoints."""
 
     project_name: Annotated[str | None, NO_TRACKER] = None
     """Project under which an experiment tracker files the run."""
@@ -243,13 +244,13 @@ class _TrainerConfig(Section):
     otlp_content: bool = False
     """Send messages, tool arguments and results with the traces."""
     total_training_steps: Annotated[CountOrZero | None, IN_COLD_START] = None
-    """Training steps, one batch each; wins over `total_epochs`."""
+    """Training steps, one batch each; overrides `total_epochs`."""
     total_epochs: Annotated[Count | None, IN_COLD_START, STEPS_WIN] = None
     """Passes over the training tasks."""
     minutes: Positive | None = None
     """Minutes after which training ends, at the end of a step; the cold start counts."""
     nnodes: Annotated[Count, ON_THIS_CPU] = 1
-    """Machines."""
+    """Number of machines."""
     n_gpus_per_node: Annotated[Count | None, ON_THIS_CPU] = None
     """GPUs of each machine, 1 at most; null takes one where there is any."""
     save_freq: Every = -1
@@ -273,10 +274,10 @@ class _TrainerConfig(Section):
     """CPU threads of the tensor library; null takes OMP_NUM_THREADS, else the cores of the
     machine."""
     val_tasks: Annotated[Count | None, NOT_PLAYED] = None
-    """Tasks of one validation at most; null takes all of `data.val_files`, and 200 where they are
-    drawn or held out."""
+    """Maximum number of tasks of one validation; null takes all of `data.val_files`, and 200 where
+    they are drawn or held out."""
     test_tasks: Annotated[Count | None, NOT_PLAYED] = None
-    """Test tasks at most; null is as `trainer.val_tasks`."""
+    """Maximum number of test tasks; null is as `trainer.val_tasks`."""
     stop_at_success: Annotated[PositiveShare | None, ENDS_BY_STEPS] = None
     """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
     reward has a success where `reward.success` says what it is."""
@@ -300,7 +301,7 @@ class RunConfig(RunSettings):
     tools: Annotated[_ToolsConfig, NOT_PLAYED] = _ToolsConfig()
     """What tools need."""
     reward: Annotated[_RewardConfig, NOT_PLAYED] = _RewardConfig()
-    """How rewards are read."""
+    """Definition of success."""
     reward_model: RewardModelConfig = RewardModelConfig()
     """What is added to rewards in training."""
     judge: Annotated[_JudgeConfig, NOT_PLAYED, NO_JUDGE] = _JudgeConfig()

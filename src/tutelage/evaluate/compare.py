@@ -44,7 +44,7 @@ class TaskScores:
     played_after: StoredEvaluation | None = None
 
     @property
-    def told(self) -> TaskScores:
+    def judged(self) -> TaskScores:
         """Without the sides of which too many rollouts were lost for a rate."""
         before = {} if _withheld(self.played_before) else self.before
         after = {} if _withheld(self.played_after) else self.after
@@ -335,7 +335,7 @@ def _has(run: RunFacts) -> list[Measure]:
 def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
     """The observers of a measure; none without one."""
     task_scores = None if measure is None else run.measured.get(measure)
-    return (task_scores or TaskScores()).told
+    return (task_scores or TaskScores()).judged
 
 
 def _tested(row: ComparisonRow) -> Scores:

@@ -109,7 +109,7 @@ class Codec:
             named = " or ".join(f"agent.template={n}" for n in fitting(self.tokenizer))
             raise ModelError(
                 f"the chat template of {self._source} leaves tools out, so the model would never "
-                f"hear of {tools[0]['function']['name']!r}: put a `chat_template.jinja` that knows "
+                f"receive {tools[0]['function']['name']!r}: put a `chat_template.jinja` that knows "
                 f"tools beside its tokenizer files{named and f', or train with {named}'}"
             )
         if breaker is not None:

@@ -47,7 +47,7 @@ class PromptConfig(RunSettings):
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` an agent of your own."""
     algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
-    """How prompts are searched for; `auto` chooses and says why."""
+    """Search algorithm; `auto` chooses one and prints the reason."""
     agent: str | None = None
     """Your agent, as FILE.py or FILE.py:name."""
     train: Paths = ()
@@ -57,11 +57,11 @@ class PromptConfig(RunSettings):
     test: Paths = ()
     """Test tasks, sealed until the search is over."""
     train_size: Count | None = None
-    """Training tasks at most; null takes 20 generated ones, or all of a file."""
+    """Maximum number of training tasks; null takes 20 generated ones, or all of a file."""
     val_size: Count | None = None
-    """Validation tasks at most; null takes 20 generated ones, or all of a file."""
+    """Maximum number of validation tasks; null takes 20 generated ones, or all of a file."""
     test_size: Count | None = None
-    """Test tasks at most; null takes 200 generated ones, or all of a file."""
+    """Maximum number of test tasks; null takes 200 generated ones, or all of a file."""
     prompt: str | None = None
     """Seed prompt of the embedded task; null takes its own."""
     tools: Names = ()
@@ -72,49 +72,53 @@ class PromptConfig(RunSettings):
     """What counts as right: a part of the reward (right), a bound (>=0.5), or both (right>=0.5).
     Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
     model: str | None = None
-    """Folder of a Hugging Face model that plays; null takes the endpoint's, or the embedded one."""
+    """Folder of a Hugging Face model for the agent; null takes the endpoint's, or the embedded
+    one."""
     components: Names = ()
     """Resources that are searched over; empty takes every prompt template."""
     tune_tools: bool = False
     """Search over the descriptions of the agent's tools as well."""
     demonstrations: Annotated[int, Field(ge=0, le=4)] = 0
-    """Examples at most, taken from exact training rollouts, that are shown to the agent."""
+    """Maximum number of examples, taken from exact training rollouts, that are shown to the
+    agent."""
     hints: Paths = ()
-    """Phrases of yours for `screen` and `grips` to try, beside those of the agent."""
+    """Your own phrases for `screen` and `grips`, tried with those of the agent."""
     iterations: Count | None = None
-    """Rounds of the search at most; null lets the budget end it (10 for `apo` and `grips`)."""
+    """Maximum number of rounds of the search; null runs until the budget is spent (10 for `apo` and
+    `grips`)."""
     rollouts: Count = 600
-    """Rollouts of the search at most; the sealed test comes on top."""
+    """Maximum number of rollouts of the search, not counting the sealed test."""
     budget_usd: NonNegative | None = None
-    """US dollars at most, the sealed test included."""
+    """Maximum US dollars, the sealed test included."""
     max_tokens_total: Count | None = None
-    """Tokens of all models at most, the sealed test included."""
+    """Maximum tokens of all models, the sealed test included."""
     optimiser_calls: CountOrZero | None = None
-    """Calls to the optimiser LLM at most."""
+    """Maximum number of calls to the optimiser LLM."""
     minutes: Positive | None = None
-    """Minutes of the search at most, over all its resumes."""
+    """Maximum minutes of the search, over all its resumes."""
     runners: Count | None = None
-    """Rollouts played at once; null takes 8, and 64 for the embedded policy."""
+    """Concurrent rollouts; null takes 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
-    """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
+    """Time limit of your own agent for a rollout, in seconds, not counting those in which its calls
     wait for a model or are sampled. The embedded agent is bounded by its turns and tokens alone."""
     failure_reward: float = 0.0
-    """What a rollout counts that failed. Where rewards may be lower, set it to the lowest."""
+    """Reward of a failed rollout. Where rewards may be lower, set it to the lowest."""
     reward_timeout: Positive = 60.0
-    """Seconds that a reward of yours may take for one rollout, which is left out after that."""
+    """Time limit of your own reward for one rollout, in seconds, which is left out after that."""
     samples: Count = 1
     """Rollouts of each task; more than 1 makes sense where the agent samples."""
     temperature: NonNegative = 0.0
     """Temperature of the agent's model."""
     max_turns: Count | None = None
-    """Model calls of one rollout at most; null takes 4, and 16 for an agent of your own."""
+    """Maximum number of model calls of one rollout; null takes 4, and 16 for an agent of your
+    own."""
     max_tokens: Count | None = None
-    """Tokens of one reply at most; null takes 256, and 2,000 for an agent of your own."""
+    """Maximum tokens of one reply; null takes 256, and 2,000 for an agent of your own."""
     max_prompt_tokens: Count | None = None
-    """Tokens of one request at most, so that the worst case is known; a longer one is refused.
+    """Maximum tokens of one request, so that the worst case is known; a longer one is refused.
     Null takes 4,000, and 16,000 for an agent of your own."""
     optimiser_tokens: Count = 2000
-    """Tokens of one reply of the optimiser LLM at most."""
+    """Maximum tokens of one reply of the optimiser LLM."""
     optimiser_temperature: NonNegative = 1.0
     """Temperature of the optimiser LLM."""
     optimiser_concurrency: Count = 8
@@ -124,11 +128,11 @@ class PromptConfig(RunSettings):
     branches: Count | None = None
     """apo: edits of each prompt a round; null takes 3."""
     minibatch: Count | None = None
-    """apo, gepa: training tasks that a prompt is played on each round; null takes 6."""
+    """apo, gepa: training tasks that a prompt is run on each round; null takes 6."""
     trials: CountOrZero | None = None
     """apo, gepa: rollouts a round that sort out the sentences of all edits; null takes 30."""
     selection: Literal["halving", "brute", "ucb"] | None = None
-    """apo: how candidates are narrowed; null takes halving."""
+    """apo: how candidates are selected; null takes halving."""
     paraphrases: CountOrZero | None = None
     """apo: Monte-Carlo paraphrases of each edit; null takes 0."""
     prices: str | None = None

@@ -232,7 +232,7 @@ def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str 
             return "a result of a tool that nobody called"
         text = message.tool_call_id
         if text is not None and text not in open_calls:
-            return f"tool_call_id {text!r} is none of the open calls {list(open_calls)!r}"
+            return f"tool_call_id {text!r} is not among the open calls {list(open_calls)!r}"
         return None
     if role == "assistant" and open_calls and before == "tool":
         return f"the assistant goes on before the call {open_calls[0]!r} has its result"

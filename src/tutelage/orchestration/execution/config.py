@@ -126,7 +126,7 @@ class WorkConfig(PlanningConfig):
     verifiers: _WholePath | None = None
     """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
     budget: float | None = None
-    """US dollars of one execution at most."""
+    """Maximum US dollars of one execution."""
 
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any

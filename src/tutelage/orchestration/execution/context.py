@@ -33,7 +33,7 @@ class ExecutorSettings(Section):
     model_config = ConfigDict(strict=True)
 
     max_tries: Count = 3
-    """Workers that are asked at one node, at most."""
+    """Maximum number of workers that are asked at one node."""
     retries: CountOrZero = 2
     """Further requests to the same worker when its server is busy."""
     backoff: NonNegative = 0.5

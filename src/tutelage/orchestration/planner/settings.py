@@ -50,11 +50,11 @@ class Phase1Settings(Section):
     learning_rate: Positive = 1e-4
     """Adam's rate; `rate_scale` multiplies it."""
     num_epochs: Count = 50
-    """Passes over the training set at most; early stopping ends before."""
+    """Maximum number of passes over the training set; early stopping ends before."""
     lambda_dag: NonNegative = 0.3
     """Weight of the DAG loss."""
     train_data_size: Count | None = None
-    """Workflows taken from the training file at most; null takes all."""
+    """Maximum number of workflows taken from the training file; null takes all."""
     synthetic_augmentations: CountOrZero = 0
     """Synthetic workflows over the catalog that are added to the training set."""
     dag_loss: Literal["seed", "notears", "poly", "dagma"] = "poly"
@@ -78,7 +78,8 @@ class Phase1Settings(Section):
     beam: Count = 4
     """Plans kept while decoding."""
     max_nodes: Count | None = None
-    """Nodes of a plan at most; null allows half as many again as the longest in training."""
+    """Maximum number of nodes of a plan; null allows half as many again as the longest in
+    training."""
 
 
 class PlannerTrainingSettings(Section):

@@ -33,7 +33,7 @@ class Phase2Settings(Section):
     num_episodes: Count = 1000
     """An episode is `workflows_per_episode` workflows, run side by side."""
     max_steps_per_episode: Count = 50
-    """Decisions in one workflow, at most; then it is given up."""
+    """Maximum number of decisions in one workflow; then it is given up."""
     learning_rate: Positive = 3e-5
     """Of Adam, at the start; it falls to zero in a straight line."""
     gamma: Share = 0.99
