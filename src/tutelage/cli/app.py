@@ -22,20 +22,20 @@ from tutelage.runs.signals import exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
-    "train": "Train a policy, or search for a better prompt.",
-    "resume": "Continue a run that was stopped or killed.",
-    "eval": "Measure agents, servers, runs or models on tasks.",
+    "train": "Train the policy or the prompt of an agent.",
+    "resume": "Resume a run that was stopped or killed.",
+    "eval": "Evaluate agents, servers, runs or models on tasks.",
     "ask": "Ask a trained agent a question and show its turns.",
     "serve": "Serve a policy or another model to any OpenAI client.",
-    "runs": "List the runs, the newest first.",
+    "runs": "List the runs, newest first.",
     "show": "Show what a run did, or one rollout turn by turn.",
-    "compare": "Compare runs: gains on held-out tasks, and what they cost.",
+    "compare": "Compare runs: gains on held-out tasks, and cost.",
     "export": "Write a run's rollouts as JSON lines.",
     "index": "Build a search index over local files.",
-    "validate": "Prove a reward on right, empty, constant and hacked answers.",
+    "validate": "Test a reward on right, empty, constant and hacked answers.",
     "config": "List the keys of a run, with each recipe's values.",
     "doctor": "Show what this machine offers and what is missing.",
-    "prompts": "Look into a prompt search.",
+    "prompts": "Inspect a prompt search.",
     "orchestrate": "Plan an instruction as a graph of subtasks, and run it.",
 }
 """What the list says of each verb, or group of verbs; it stands in the file of its name."""

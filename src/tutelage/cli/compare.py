@@ -52,7 +52,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare runs: gains on held-out tasks, and what they cost."""
+    """Compare runs: gains on held-out tasks, and cost."""
     from tutelage.cli.kinds import kind_of
 
     chosen = _measure(measure)

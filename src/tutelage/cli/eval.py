@@ -40,18 +40,18 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="TARGET [TARGET]",
-            help="AGENT.py, an agent of your own; the URL of an OpenAI-compatible server; a run; "
-            "or a model, by folder or hub name. Two are compared.",
+            help="What to evaluate: AGENT.py, a custom agent; the URL of an OpenAI-compatible "
+            "server; a run; or a model, by folder or hub name. Two targets are compared.",
         ),
     ],
     options: EvaluationConfig,
     otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
+        str | None, typer.Option(metavar="URL", help="OTLP/HTTP endpoint for traces.")
     ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure agents, servers, runs or models on tasks."""
+    """Evaluate agents, servers, runs or models on tasks."""
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.tracing.export import endpoint
 

@@ -39,6 +39,9 @@ _METAVARS: dict[str, str] = {
     "resume": "RUN",
     **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
     **dict.fromkeys(("budget", "budget_usd"), "USD"),
+    **dict.fromkeys(("iterations", "train_size", "val_size", "test_size", "steps", "seed"), "N"),
+    **dict.fromkeys(("runners", "rollouts"), "N"),
+    "minutes": "X",
 }
 """What an option takes, by its name, where its type does not say it."""
 

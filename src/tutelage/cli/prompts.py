@@ -26,7 +26,7 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 
 def prompts_app() -> typer.Typer:
     """The group with its verbs."""
-    group = typer.Typer(help="Look into a prompt search.", no_args_is_help=True, **PLAIN)
+    group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN)
     for verb in (_tree, _diff, _confirm, _export):
         group.command(verb.__name__.removeprefix("_"))(as_command(verb))
     return group

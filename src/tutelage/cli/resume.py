@@ -24,7 +24,7 @@ def resume(
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """Continue a run that was stopped or killed."""
+    """Resume a run that was stopped or killed."""
     from tutelage.cli.kinds import view_of
     from tutelage.runs.folder import find
     from tutelage.runs.trust import check_trusted, code_of

@@ -30,7 +30,7 @@ def runs(
         "runs"
     ),
 ) -> None:
-    """List the runs, the newest first."""
+    """List the runs, newest first."""
     from tutelage.cli.console import output, plain_table, say, visible
     from tutelage.runs.folder import every
 

@@ -65,27 +65,32 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="math: the embedded job, which needs nothing; rl: your own model and tasks; "
-            "sft: your own demonstrations; prompt AGENT.py: the prompt of your own agent; "
-            "planner: plans and workers (see tutelage train planner --help).",
+            help="math: the embedded job; rl: your own model and tasks; sft: your own "
+            "demonstrations; prompt AGENT.py: the prompt of a custom agent; planner: plans and "
+            "routing to workers (see tutelage train planner --help).",
         ),
     ],
     flags: Annotated[Section, TRAIN_FLAGS],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Any key; `tutelage config` lists them."),
+        typer.Argument(
+            metavar="KEY=VALUE", help="Any configuration key; `tutelage config` lists them."
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Configuration keys from a JSON or TOML file."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
+        typer.Option(
+            "--dry-run", help="Print the configuration and run one task, without training."
+        ),
     ] = False,
 ) -> None:
-    """Train a policy, or search for a better prompt.
+    """Train the policy or the prompt of an agent.
 
-    `tutelage train math` needs no key, no download and no GPU.
+    `tutelage train math` needs no API key, no download and no GPU.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     if searches(recipe, values.get("algorithm")):

@@ -48,7 +48,7 @@ def validate(
     options: _ValidateOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a reward on right, empty, constant and hacked answers."""
+    """Test a reward on right, empty, constant and hacked answers."""
     from tutelage.cli.console import output
     from tutelage.rewards import resolve_reward
     from tutelage.rewards.validation import validate_apart

@@ -127,15 +127,15 @@ Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]
 
 
 class RunSettings(Section):
-    """What a run of any kind is asked for; the model of a kind adds its own keys."""
+    """Settings of any run; the model of a kind adds its own keys."""
 
     seed: CountOrZero = 0
-    """Seed of every random draw."""
+    """Random seed of the run."""
     output: str | None = None
-    """Folder of the run; null makes one under `runs/`."""
+    """Folder of the run; null creates one in `runs/`."""
     allow_changes: bool = False
-    """Continue the run in the output folder although its agent, reward, tools, model or tasks
-    have changed."""
+    """Resume the run in the output folder even if its agent, reward, tools, model or tasks have
+    changed."""
 
 
 def plain(value: Any) -> Any:

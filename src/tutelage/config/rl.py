@@ -53,53 +53,50 @@ class _KLControl(Section):
     """How the coefficient of the KL penalty in the reward moves."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
-    """`fixed` keeps the coefficient; `adaptive` steers the measured KL towards `target_kl`."""
+    """`fixed` keeps the coefficient; `adaptive` adjusts it towards `target_kl`."""
     kl_coef: NonNegative = 0.001
-    """Coefficient of the KL penalty in the reward; the first one when `type` is adaptive."""
+    """Coefficient of the KL penalty in the reward; the initial one if `type` is adaptive."""
     target_kl: Annotated[Positive, FIXED_KL] = 0.1
-    """KL per token, in nats, that the adaptive controller aims at."""
+    """Target KL per token of the adaptive controller, in nats."""
     horizon: Annotated[Positive, FIXED_KL] = 10000.0
-    """Rollouts over which the adaptive controller moves; larger is slower."""
+    """Horizon of the adaptive controller, in rollouts; larger adapts more slowly."""
 
 
 class _FilterGroupsConfig(Section):
     """Dynamic sampling: groups whose rewards are all equal are replaced by fresh ones."""
 
     enable: bool = False
-    """Replace groups without reward variance by groups of other tasks (dynamic sampling)."""
+    """Dynamic sampling (DAPO): replace groups with equal rewards by groups of other tasks."""
     max_num_gen_batches: Annotated[Count, off("algorithm.filter_groups.enable")] = 4
-    """Maximum number of sampling rounds for one step; groups without variance after that have no
-    effect."""
+    """Maximum sampling rounds per step; groups that are still flat then stay, without effect."""
 
 
 class AlgorithmConfig(Section):
     """What is learned from rewards: the advantage estimator and the KL penalty in the reward."""
 
     name: Literal["rl", "sft"] = "rl"
-    """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone. A method by
-    name, such as `grpo`, `ppo`, `rloo`, `dapo` or `gspo`, is `rl` with its estimator and loss."""
+    """Training algorithm: `rl` from rewards, `sft` from demonstrations only. A method such as
+    `grpo`, `ppo`, `rloo`, `dapo` or `gspo` is `rl` with its estimator and loss."""
     adv_estimator: Annotated[Extension, BY_REWARDS] = "gae"
-    """Advantage estimator, which turns rewards into one advantage for each trained token; your own
-    is `FILE.py:name`."""
+    """Advantage estimator; `FILE.py:name` is a custom one."""
     gamma: Annotated[Share, BY_REWARDS] = 1.0
-    """Discount of a reward for each trained token that lies between."""
+    """Discount factor per trained token."""
     lam: Annotated[Share, BY_REWARDS] = 1.0
-    """Lambda of GAE: 1 trusts the rewards, 0 the value function."""
+    """Lambda of GAE: 1 is the Monte-Carlo return, 0 the one-step TD error."""
     use_kl_in_reward: Annotated[bool, BY_REWARDS] = False
-    """Subtract the KL from the reference policy from each token's reward."""
+    """Subtract the KL to the reference policy from token rewards."""
     kl_penalty: Annotated[KLKind, BY_REWARDS, NO_KL_IN_REWARD] = "kl"
-    """Estimator of the KL in the reward; a `+` after the name takes the gradient of `k2`."""
+    """KL estimator in the reward; the suffix `+` uses the gradient of `k2`."""
     norm_adv_by_std_in_grpo: Annotated[bool, BY_REWARDS] = True
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
     single_member: Annotated[Literal["zero", "verl"], BY_REWARDS] = "zero"
-    """Advantage of a group of one: `zero`, or what `verl` gives it."""
+    """Advantage of a group of one: `zero`, or as in `verl`."""
     filter_groups: Annotated[_FilterGroupsConfig, BY_REWARDS] = _FilterGroupsConfig()
-    """Replacement of groups that cannot teach."""
+    """Dynamic sampling of groups."""
     mask_truncated: Annotated[bool, BY_REWARDS] = False
-    """Leave rollouts that were cut off out of the loss; they still count in their group."""
+    """Mask truncated rollouts out of the loss; they still count in their group's statistics."""
     bootstrap_truncated: Annotated[bool, BY_REWARDS] = False
-    """Add the critic's value of what would have followed to the reward of a rollout that was cut
-    off."""
+    """Add the critic's discounted value of the last state to the reward of a truncated rollout."""
     kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
 
@@ -108,9 +105,9 @@ class _OverlongBufferConfig(Section):
     """Soft length penalty of DAPO: the last tokens of the response length cost more and more."""
 
     enable: bool = False
-    """Take a penalty from the reward of a rollout that comes near the response length."""
+    """Add a negative reward to rollouts close to the response length (DAPO)."""
     len: Annotated[CountOrZero, off("reward_model.overlong_buffer.enable")] = 0
-    """Tokens before the response length over which the penalty grows."""
+    """Tokens before the response length over which the penalty grows linearly."""
     penalty_factor: Annotated[NonNegative, off("reward_model.overlong_buffer.enable")] = 1.0
     """Penalty at the response length."""
 
@@ -134,87 +131,89 @@ class OptimizerConfig(Section):
     warmup_steps: CountOrZero = 0
     """Optimizer steps over which the learning rate rises from zero."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up: `constant`; `linear` or `cosine` to zero at the last of bounded steps."""
+    """Schedule after the warm-up: `constant`, or `linear` or `cosine` decay to zero at the last
+    step, if the number of steps is bounded."""
     clip_grad: Positive = 1.0
-    """Largest norm of the gradient; a longer one is scaled down to it."""
+    """Maximum norm of the gradient; a larger one is scaled down to it."""
 
 
 class PolicyLossConfig(Section):
     """Which surrogate loss the policy descends."""
 
     loss_mode: Extension = "vanilla"
-    """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; your own is
-    `FILE.py:name`."""
+    """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; `FILE.py:name` is a custom
+    one."""
     tau_pos: Positive = 1.0
     """Temperature of `sapo` where the advantage is positive."""
     tau_neg: Positive = 1.05
     """Temperature of `sapo` where the advantage is not positive."""
     clip_cov_ratio: PositiveShare = 2e-4
-    """Share of the tokens that `clip_cov` detaches."""
+    """Fraction of the tokens that `clip_cov` detaches."""
     clip_cov_lb: float = 1.0
-    """Least covariance of a token that `clip_cov` may detach."""
+    """Minimum covariance of a token that `clip_cov` may detach."""
     clip_cov_ub: float = 5.0
-    """Greatest covariance of a token that `clip_cov` may detach."""
+    """Maximum covariance of a token that `clip_cov` may detach."""
     kl_cov_ratio: PositiveShare = 2e-4
-    """Share of the tokens, those of highest covariance, that `kl_cov` penalises."""
+    """Fraction of the tokens, by highest covariance, that `kl_cov` penalises."""
     ppo_kl_coef: NonNegative = 0.1
-    """Weight of the penalty of `kl_cov`."""
+    """Coefficient of the KL penalty of `kl_cov`."""
 
 
 class _ActorOffloadConfig(Section):
     """What leaves the GPU's memory between its uses."""
 
     param_offload: bool = False
-    """Keep the policy's parameters in main memory while they are not in use."""
+    """Offload the policy's parameters to CPU memory while they are unused."""
     optimizer_offload: bool = False
-    """Keep the optimizer's state in main memory while it is not in use."""
+    """Offload the optimizer's state to CPU memory while it is unused."""
 
 
 class _ReferenceOffloadConfig(Section):
     """What of the reference model leaves the GPU's memory between its uses."""
 
     param_offload: bool = False
-    """Keep the reference model's parameters in main memory while they are not in use."""
+    """Offload the reference model's parameters to CPU memory while they are unused."""
 
 
 class ActorConfig(Section):
     """How the policy is updated from one batch of rollouts."""
 
     ppo_mini_batch_size: Annotated[Count | None, BY_REWARDS] = None
-    """Rollouts in one optimizer step, those of one task together where it is large enough; null
-    takes the whole batch."""
+    """Rollouts per optimizer step; groups stay together if it is large enough. Null is the whole
+    batch."""
     ppo_epochs: Annotated[Count, BY_REWARDS] = 1
-    """Passes over one batch."""
+    """Passes over each batch."""
     ppo_micro_batch_size_per_gpu: Annotated[Count | None, BY_REWARDS] = None
-    """Rows in one forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
+    """Rows per forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
     max_tokens_per_micro_batch: Annotated[Count, ROWS_ARE_COUNTED] = 2048
-    """Tokens, padding included, in one forward pass when no row count is given."""
+    """Tokens per forward pass, padding included, if no number of rows is set."""
     use_kl_loss: Annotated[bool, BY_REWARDS] = True
-    """Add the KL from the reference policy to the loss."""
+    """Add the KL to the reference policy to the loss."""
     kl_loss_coef: Annotated[NonNegative, BY_REWARDS, NO_KL_LOSS] = 0.001
     """Coefficient of the KL in the loss."""
     kl_loss_type: Annotated[KLKind, BY_REWARDS, NO_KL_LOSS] = "low_var_kl"
-    """Estimator of the KL in the loss; a `+` after the name takes the gradient of `k2`."""
+    """KL estimator in the loss; the suffix `+` uses the gradient of `k2`."""
     entropy_coeff: Annotated[NonNegative, BY_REWARDS] = 0.001
     """Coefficient of the entropy bonus."""
     clip_ratio: Annotated[NonNegative | None, BY_REWARDS, CLIPPED_BY_BOTH] = None
-    """Distance from 1 at which the probability ratio is clipped, on both sides; null takes what the
-    policy loss takes by default (0.2 for `vanilla`)."""
+    """Clip range of the probability ratio, below and above 1; null uses the default of the policy
+    loss (0.2 for `vanilla`)."""
     clip_ratio_low: Annotated[NonNegative | None, BY_REWARDS] = None
-    """Clip distance below 1; null takes `clip_ratio`, or else the loss's own."""
+    """Clip range below 1; null uses `clip_ratio`, else the default of the policy loss."""
     clip_ratio_high: Annotated[NonNegative | None, BY_REWARDS] = None
-    """Clip distance above 1; null takes `clip_ratio`, or else the loss's own."""
+    """Clip range above 1; null uses `clip_ratio`, else the default of the policy loss."""
     clip_ratio_c: Annotated[AboveOne, BY_REWARDS] = 3.0
-    """Dual clip: bounds the loss of a token with negative advantage to this many advantages."""
+    """Dual clip: upper bound of the loss of a token with negative advantage, as a multiple of that
+    advantage."""
     loss_agg_mode: Annotated[Aggregation | None, BY_REWARDS] = None
-    """How token losses become one number, always over the whole optimizer batch; null takes the
-    loss's own (`token-mean` for `vanilla`)."""
+    """Aggregation of token losses over the whole optimizer batch; null uses the default of the
+    policy loss (`token-mean` for `vanilla`)."""
     loss_scale_factor: Annotated[Positive | None, BY_REWARDS, OTHER_AGGREGATION] = None
-    """Divisor of `seq-mean-token-sum-norm`, in tokens; null takes the response length."""
+    """Divisor of `seq-mean-token-sum-norm`, in tokens; null uses the response length."""
     skip_zero_variance: Annotated[bool, BY_REWARDS] = True
-    """Leave out groups whose rewards are all equal where their gradient is exactly zero."""
+    """Skip groups with equal rewards, if their gradient is exactly zero."""
     policy_loss: Annotated[PolicyLossConfig, BY_REWARDS] = PolicyLossConfig()
-    """The surrogate loss."""
+    """The policy loss."""
     optim: OptimizerConfig = OptimizerConfig()
     """The policy's optimizer."""
     fsdp_config: Annotated[_ActorOffloadConfig, NO_GPU_MEMORY, BY_REWARDS] = _ActorOffloadConfig()
@@ -225,7 +224,7 @@ class _CriticModelConfig(Section):
     """The network under the value head."""
 
     path: str | None = None
-    """Folder or hub name of the critic's model; null starts from the policy's."""
+    """Folder or hub name of the critic's model; null copies the policy's initial weights."""
 
 
 class _CriticOptimizerConfig(OptimizerConfig):
@@ -243,49 +242,50 @@ class CriticConfig(Section):
     optim: _CriticOptimizerConfig = _CriticOptimizerConfig()
     """The critic's optimizer."""
     ppo_mini_batch_size: Count | None = None
-    """Rollouts in one optimizer step of the critic; null takes the actor's."""
+    """Rollouts per optimizer step of the critic; null uses the actor's."""
     ppo_micro_batch_size_per_gpu: Count | None = None
-    """Rows in one forward pass of the critic; null takes the actor's."""
+    """Rows per forward pass of the critic; null uses the actor's."""
     cliprange_value: Positive = 0.5
-    """Distance by which a value may move from the old one before its loss is clipped."""
+    """Clip range of values: the largest change from the old value before the loss is clipped."""
 
 
 class RolloutConfig(Section):
     """How rollouts are sampled."""
 
     name: EngineName = "native"
-    """Engine that samples, the same as `agent.backend`; `vllm` becomes `native`, with a warning."""
+    """Inference engine, the same as `agent.backend`; `vllm` becomes `native`, with a warning."""
     temperature: NonNegative = 1.0
-    """Sampling temperature in training; log-probabilities are taken at the same one."""
+    """Sampling temperature in training; log-probabilities use the same one."""
     top_p: PositiveShare = 1.0
-    """Nucleus sampling; 1 is off."""
+    """Nucleus sampling; 1 disables it."""
     top_k: TopK = 0
-    """Sampling among the k likeliest tokens; 0 is off (-1 too)."""
+    """Sampling from the k most probable tokens; 0 or -1 disables it."""
     response_length: Count | None = None
-    """Sampled tokens of a whole rollout; null takes `max_turns` times `max_tokens_per_turn`."""
+    """Maximum sampled tokens per rollout; null is `max_turns` times `max_tokens_per_turn`."""
     slots: Annotated[Count, NOT_NATIVE] = 128
-    """Sequences that the native engine decodes at once."""
+    """Maximum concurrent sequences of the native engine."""
     max_len: Annotated[Count, NOT_NATIVE] = 1024
-    """Tokens of context for each slot, prompt, answers and observations together."""
+    """Context length per rollout: prompt, responses and observations together."""
     schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
-    """`deterministic` repeats bit for bit; `free` takes tool results as they arrive."""
+    """`deterministic` is reproducible bit for bit; `free` appends tool results as they arrive."""
     correction: Annotated[Correction, BY_REWARDS] = "none"
-    """Importance correction for sampler and trainer that compute different log-probabilities."""
+    """Importance-sampling correction, if sampler and trainer compute different
+    log-probabilities."""
     correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0
-    """Largest weight of the importance correction."""
+    """Maximum importance weight."""
     tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM] = 1
-    """GPUs over which the engine splits one model."""
+    """GPUs per model replica (tensor parallelism)."""
     gpu_memory_utilization: Annotated[PositiveShare, NO_VLLM] = 0.5
-    """Share of a GPU's memory that vLLM takes."""
+    """Fraction of GPU memory for vLLM."""
     log_prob_micro_batch_size_per_gpu: Annotated[Count | None, NOTHING_IS_SCORED] = None
-    """Rows in one forward pass that scores a batch without gradients, by the reference and where
-    the trainer computes otherwise than the sampler; null takes `max_tokens_per_micro_batch`."""
+    """Rows per forward pass that computes log-probabilities without gradients, of the reference or
+    of a trainer that differs from the sampler; null uses `max_tokens_per_micro_batch`."""
 
 
 class RefConfig(Section):
     """The reference policy, loaded only where a KL needs it."""
 
     path: str | None = None
-    """Folder or hub name of the reference; null freezes the policy that training starts from."""
+    """Folder or hub name of the reference model; null is the initial policy, frozen."""
     fsdp_config: Annotated[_ReferenceOffloadConfig, NO_GPU_MEMORY] = _ReferenceOffloadConfig()
     """Offloading of the reference model."""

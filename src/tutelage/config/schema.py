@@ -84,24 +84,25 @@ class LoraConfig(Section):
     rank: CountOrZero = 0
     """Rank of the adapters; 0 trains the model's own weights."""
     alpha: Annotated[Positive, NO_ADAPTERS] = 16.0
-    """The adapters' product is multiplied by this over the rank."""
+    """Scaling of the adapters: their product is multiplied by alpha / rank."""
     target_modules: Annotated[Names, NO_ADAPTERS] = ()
-    """Linear layers that get one, such as q_proj,v_proj; empty takes all of the blocks."""
+    """Linear layers with an adapter, such as q_proj,v_proj; empty is every linear layer of the
+    blocks."""
 
 
 class _ModelConfig(Section):
     """The policy's weights."""
 
     path: str | None = None
-    """Folder or hub name of a Hugging Face model; null makes the embedded tiny policy."""
+    """Folder or hub name of a Hugging Face model; null builds the embedded policy."""
     size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
     layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"
-    """Architecture in which the embedded policy is built and saved."""
+    """Architecture of the embedded policy."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""
+    """Dtype of the forward pass; `auto` is bfloat16 on a GPU, float32 on a CPU."""
     enable_gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass, which saves memory and costs time."""
+    """Recompute activations in the backward pass: less memory, more time."""
     lora: LoraConfig = LoraConfig()
     """Adapters."""
 
@@ -110,24 +111,25 @@ class _DataConfig(Section):
     """The tasks."""
 
     train_files: Paths = ()
-    """Training tasks: JSON, JSONL, Parquet or CSV; empty takes the recipe's own."""
+    """Training tasks: JSON, JSONL, Parquet or CSV; empty uses the recipe's own."""
     val_files: Paths = ()
-    """Validation tasks; empty takes the recipe's own held-out ones."""
+    """Validation tasks; empty uses the recipe's own held-out tasks."""
     test_files: Paths = ()
-    """Test tasks, seen only after training."""
+    """Held-out test tasks, for evaluation only."""
     train_tasks: Annotated[Count | None, IN_COLD_START, ALL_ARE_SHOWN] = None
-    """Maximum number of training tasks, the first ones; null takes all. The embedded job's
-    demonstrations are other tasks, and are not counted."""
+    """Maximum number of training tasks, from the first; null uses all. The demonstrations of the
+    embedded job are separate tasks and do not count."""
     train_batch_size: Annotated[Count, IN_COLD_START] = 16
-    """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
+    """Tasks per training batch; each gets `agent.num_chains` rollouts."""
     val_batch_size: Annotated[Count | None, NOT_PLAYED] = None
     """Concurrent tasks of a validation or test; null leaves it to the engine."""
     sampling: Annotated[Literal["epochs", "difficulty"], BY_REWARDS] = "epochs"
-    """Task sampling: each task once per epoch, or tasks solved about half the time most often."""
+    """Task sampling: `epochs` uses each task once per epoch, `difficulty` prefers tasks with a
+    success rate near 0.5."""
     sampling_floor: Annotated[PositiveShare, BY_REWARDS, off("data.sampling", "epochs")] = 0.1
-    """Sampling weight of a task that is always or never solved; the largest weight is 1."""
+    """Smallest weight in difficulty sampling, at a success rate of 0 or 1; the largest is 1."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
-    """Maximum tokens of a demonstration, in `train sft`; null takes what the model is made for."""
+    """Maximum tokens per demonstration in `train sft`; null uses the model's context length."""
     level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
     """Difficulty of the embedded tasks."""
 
@@ -136,155 +138,156 @@ class AgentConfig(Section):
     """The agent that acts on a task."""
 
     use_agent: Annotated[bool, NOT_PLAYED] = True
-    """Run as an agent; false is one turn without tools."""
+    """Run a multi-turn agent with tools; false is a single turn without tools."""
     agent_type: Annotated[Extension, NOT_PLAYED] = "hf"
-    """`hf` calls tools by its chat template, `react` in text, `code` by Python; your own is
-    `FILE.py:Class`."""
+    """`hf` calls tools through the chat template, `react` as text, `code` as Python;
+    `FILE.py:Class` is a custom agent."""
     tools: Annotated[NamesOrNone, NOT_PLAYED, ONE_TURN] = None
-    """Tools of the agent by name; null takes the recipe's own, `[]` is none."""
+    """Tools of the agent by name; null uses the recipe's own, `[]` is no tools."""
     reward_name: Annotated[str | None, NOT_PLAYED] = None
-    """Reward function by name; null takes the recipe's own."""
+    """Reward function by name; null uses the recipe's own."""
     template: Annotated[Template | None, OWN_TEMPLATE] = None
-    """Chat template by name; null takes the tokenizer's own."""
+    """Chat template by name; null uses the tokenizer's own."""
     backend: Annotated[EngineName, NOT_PLAYED] = "native"
-    """Engine that samples, the same as `rollout.name`; async_verl and async_vllm mean vllm."""
+    """Inference engine, the same as `rollout.name`; async_verl and async_vllm are aliases of
+    vllm."""
     max_turns: Annotated[Count, NOT_PLAYED, ONE_TURN] = 4
-    """Maximum number of model calls of one rollout."""
+    """Maximum model calls per rollout."""
     num_chains: Annotated[Count, BY_REWARDS] = 8
-    """Rollouts of each task; 1 by default for estimators without groups."""
+    """Rollouts per task (group size); 1 for estimators without groups, unless it is set."""
     max_tokens_per_turn: Annotated[Count, NOT_PLAYED] = 64
-    """Maximum tokens sampled in one turn."""
+    """Maximum sampled tokens per turn."""
     timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_AGENT] = 60.0
-    """Time limit of your own agent for a rollout, in seconds, not counting those in which its calls
-    wait for a model or are sampled. The built-in agents are bounded by turns and tokens alone."""
+    """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
+    count. Built-in agents are limited by turns and tokens only."""
     failure_reward: Annotated[float, NOT_PLAYED] = 0.0
-    """Reward of a rollout that failed for the agent's own reasons: it raised, ran out of time, or
-    filled its context. Where rewards may be lower, set it to the lowest, or crashing pays."""
+    """Reward of a rollout in which the agent failed: an exception, a timeout or a full context. If
+    rewards can be lower, set it to the lowest; otherwise the policy learns to fail."""
     reward_timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_REWARD] = 60.0
-    """Time limit of your own reward for one rollout, in seconds; one that takes longer is ended,
-    and the rollout is left out. The built-in rewards bound their own time."""
+    """Time limit of a custom reward per rollout, in seconds; a rollout that exceeds it is dropped.
+    Built-in rewards limit their own time."""
     system_prompt: Annotated[str | None, NOT_PLAYED] = None
-    """System prompt; null takes the agent type's own, an empty one leaves it out."""
+    """System prompt; null uses the agent type's own, an empty one omits it."""
     group_deadline: Annotated[Positive | None, BY_REWARDS, BUILT_IN_AGENT] = None
-    """Like `agent.timeout`, in training: a rollout that takes longer is left out, and its task's
-    group closes with those that ended; null never."""
+    """Time limit of a training rollout, in seconds, measured as `agent.timeout`. Slower rollouts
+    are dropped and their group is trained without them; null is no limit."""
 
 
 class _ToolsConfig(Section):
     """Settings of tools."""
 
     search_index: Annotated[str | None, NO_SEARCH] = None
-    """Corpus that `search` reads, made by `tutelage index`; null takes `TUTELAGE_SEARCH_INDEX`."""
+    """Corpus of the tool `search`, built by `tutelage index`; null uses `TUTELAGE_SEARCH_INDEX`."""
     allow_unsandboxed: bool = False
-    """Run model-written code even where no sandbox works."""
+    """Run model-written code even if no sandbox works."""
 
 
 class _RewardConfig(Section):
     """Definition of success."""
 
     success: SuccessRule | None = None
-    """What counts as success: a part of the reward (`right`), a bound (`>=0.5`), or both
-    (`right>=0.5`). Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
+    """Success criterion: a part of the reward (`right`), a threshold (`>=0.5`), or both
+    (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards are 0 or 1."""
 
 
 class _JudgeConfig(Section):
     """The model behind the reward `llm_judge`."""
 
     base_url: str | None = None
-    """Address of an OpenAI-compatible server, up to and with its `/v1`."""
+    """Base URL of an OpenAI-compatible server, including `/v1`."""
     model: str | None = None
-    """Model that judges."""
+    """Name of the judge model."""
 
 
 class SftConfig(Section):
     """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
 
     optimizer: Literal["muon", "adamw"] = "muon"
-    """Optimizer of supervised training: `muon` for a policy from nothing, `adamw` for others."""
+    """Optimizer of supervised training: `muon` for a newly initialised policy, `adamw` for
+    others."""
 
     lr: Annotated[Positive, OWN_DEMONSTRATIONS] = 3e-3
     """Learning rate of the cold start."""
     batch_size: Annotated[Count, OWN_DEMONSTRATIONS] = 32
-    """Demonstrations in one step."""
+    """Demonstrations per step."""
     max_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 500
-    """Maximum number of steps on clean demonstrations before the cool-down; 0 leaves the cold start
-    out."""
+    """Maximum steps on clean demonstrations before the cool-down; 0 skips the cold start."""
     skill_target: Annotated[PositiveShare, OWN_DEMONSTRATIONS] = 0.9
-    """Greedy success, measured on held-out tasks, at which the cool-down begins."""
+    """Held-out greedy success at which the cool-down starts."""
     eval_every: Annotated[Count, OWN_DEMONSTRATIONS] = 50
-    """Steps between two measurements of that success."""
+    """Steps between evaluations of that success."""
     cooldown_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 100
-    """Further clean steps over which the learning rate falls to a twentieth."""
+    """Steps on clean demonstrations over which the learning rate decays to a twentieth."""
     mixed_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 300
-    """Maximum number of steps on demonstrations of mixed quality that follow the clean ones."""
+    """Maximum steps on demonstrations of mixed quality, after the clean ones."""
     guess_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.7
-    """Share of the mixed demonstrations that guess an answer instead of calling their tools."""
+    """Fraction of the mixed demonstrations that guess an answer without calling a tool."""
     mixed_success: Annotated[Share, OWN_DEMONSTRATIONS] = 0.3
-    """Sampled success, measured on held-out tasks, at which the mixed part ends."""
+    """Held-out sampled success at which the steps on mixed demonstrations end."""
     hard_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.06
-    """Share of the demonstrations at level `hard` that are of that level; the others are easier."""
+    """Fraction of hard demonstrations at level `hard`; the others are easier."""
 
 
 class _TrainerConfig(Section):
     """The run: length, output, logging and checkpoints."""
 
     project_name: Annotated[str | None, NO_TRACKER] = None
-    """Project under which an experiment tracker files the run."""
+    """Project name for wandb and mlflow."""
     experiment_name: str | None = None
-    """Name of the run; null makes one."""
+    """Name of the run; null generates one."""
     logger: Loggers = ("jsonl", "console")
-    """Where metrics go; the console and `metrics.jsonl` always get them."""
+    """Loggers of metrics; the console and `metrics.jsonl` are always written."""
     store_url: str | None = None
-    """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
+    """Database for rollouts, as postgresql://HOST/DATABASE; null is a file in the run folder."""
     record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
-    """Trained tokens of a run for which the store keeps the trainer's log-probability, entropy and
-    importance weight, from the first one on; rows have their advantage anyway."""
+    """Trained tokens per run, from the first, for which the store keeps the trainer's
+    log-probability, entropy and importance weight. Advantages are stored for every row."""
     otlp_endpoint: str | None = None
-    """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
+    """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False
-    """Send messages, tool arguments and results with the traces."""
+    """Include messages, tool arguments and results in exported traces."""
     total_training_steps: Annotated[CountOrZero | None, IN_COLD_START] = None
     """Training steps, one batch each; overrides `total_epochs`."""
     total_epochs: Annotated[Count | None, IN_COLD_START, STEPS_WIN] = None
-    """Passes over the training tasks."""
+    """Epochs: passes over the training tasks."""
     minutes: Positive | None = None
-    """Minutes after which training ends, at the end of a step; the cold start counts."""
+    """Time limit of training in minutes, checked after each step; the cold start counts."""
     nnodes: Annotated[Count, ON_THIS_CPU] = 1
     """Number of machines."""
     n_gpus_per_node: Annotated[Count | None, ON_THIS_CPU] = None
-    """GPUs of each machine, 1 at most; null takes one where there is any."""
+    """GPUs per machine, at most 1; null uses one if there is one."""
     save_freq: Every = -1
-    """Steps between two checkpoints; -1 saves only the last step, which is always saved."""
+    """Steps between checkpoints; the last step is always saved, -1 saves no other."""
     max_actor_ckpt_to_keep: Count | None = 2
-    """Checkpoints of training to keep, each a Hugging Face folder; the one that did best in
-    validation stays as well. null keeps all."""
+    """Number of training checkpoints to keep, each a Hugging Face folder, in addition to the best
+    in validation; null keeps all."""
     test_freq: Every = -1
-    """Steps between two validations; -1 for none."""
+    """Steps between validations; -1 disables them."""
     val_before_train: bool = True
     """Validate before the first step."""
     critic_warmup: Annotated[CountOrZero, BY_REWARDS] = 0
-    """First steps that train only the critic."""
+    """First steps, which train only the critic."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
-    """`auto` goes on from the latest complete checkpoint, if there is one."""
+    """`auto` resumes from the latest complete checkpoint, if there is one; `disable` refuses a
+    folder that has a run."""
     resume_from_path: str | None = None
-    """Checkpoint to go on from, with `resume_mode=resume_path`."""
+    """Checkpoint to resume from, with `resume_mode=resume_path`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; `auto` takes a GPU if there is one."""
+    """Training device; `auto` uses a GPU if there is one."""
     threads: Count | None = None
-    """CPU threads of the tensor library; null takes OMP_NUM_THREADS, else the cores of the
-    machine."""
+    """CPU threads of the tensor library; null uses OMP_NUM_THREADS, else the number of cores."""
     val_tasks: Annotated[Count | None, NOT_PLAYED] = None
-    """Maximum number of tasks of one validation; null takes all of `data.val_files`, and 200 where
-    they are drawn or held out."""
+    """Maximum tasks per validation; null uses all of `data.val_files`, or 200 if they are generated
+    or held out from training."""
     test_tasks: Annotated[Count | None, NOT_PLAYED] = None
-    """Maximum number of test tasks; null is as `trainer.val_tasks`."""
+    """Maximum test tasks; null as for `trainer.val_tasks`."""
     stop_at_success: Annotated[PositiveShare | None, ENDS_BY_STEPS] = None
-    """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
-    reward has a success where `reward.success` says what it is."""
+    """Sampled validation success at which training stops; null disables early stopping. A graded
+    reward needs `reward.success` for it."""
     control: Annotated[Control, NO_CONTROL] = "none"
-    """Estimator of a second training that follows, from the same start and with as many steps and
-    rollouts, to compare with. `auto` (or true) is `raft` where every reward was 0 or 1, and
-    `best_of_n` where rewards are graded; `none` (or false) leaves it out."""
+    """Estimator of a control run: a second training from the same start, with as many steps and
+    rollouts, for comparison. `auto` (or true) is `raft` if every reward was 0 or 1, else
+    `best_of_n`; `none` (or false) disables it."""
 
 
 class RunConfig(RunSettings):
@@ -299,15 +302,15 @@ class RunConfig(RunSettings):
     agent: AgentConfig = AgentConfig()
     """The agent."""
     tools: Annotated[_ToolsConfig, NOT_PLAYED] = _ToolsConfig()
-    """What tools need."""
+    """Settings of tools."""
     reward: Annotated[_RewardConfig, NOT_PLAYED] = _RewardConfig()
-    """Definition of success."""
+    """The success criterion."""
     reward_model: RewardModelConfig = RewardModelConfig()
-    """What is added to rewards in training."""
+    """Additions to the training reward."""
     judge: Annotated[_JudgeConfig, NOT_PLAYED, NO_JUDGE] = _JudgeConfig()
-    """The judging model."""
+    """The judge model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
-    """The learning rule."""
+    """The training algorithm."""
     actor: Annotated[ActorConfig, IN_COLD_START] = ActorConfig()
     """The policy's update."""
     critic: Annotated[CriticConfig, BY_REWARDS] = CriticConfig()

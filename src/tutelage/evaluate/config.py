@@ -24,11 +24,11 @@ class AskConfig(Section):
     """How one question is played."""
 
     tools: Names | None = None
-    """Tools by name or FILE.py:function; else the run's."""
+    """Tools by name or FILE.py:function; default: the run's."""
     temperature: NonNegative = 0.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     seed: CountOrZero = 0
-    """Seed of the samples."""
+    """Seed of sampling."""
 
 
 class EvaluationConfig(RunSettings):
@@ -37,36 +37,37 @@ class EvaluationConfig(RunSettings):
     test: Paths
     """Tasks: JSON, JSONL, CSV or Parquet; may be repeated."""
     endpoint: Paths = ()
-    """Server that answers the agent's model calls; twice, one for each of two targets."""
+    """Server for the agent's model calls; give it twice for two targets."""
     model: Paths = ()
-    """Model on that server, or a folder whose model answers an agent of your own; twice, one for
-    each of two targets."""
+    """Model on that server, or a model folder for a custom agent; give it twice for two targets."""
     samples: Count = 1
-    """Rollouts of each task; intervals are clustered by task."""
+    """Rollouts per task; confidence intervals are clustered by task."""
     temperature: NonNegative | None = None
-    """0 is greedy; without it 0 for one sample, else 1."""
+    """Sampling temperature; 0 is greedy. Default: 0 for one sample, else 1."""
     max_turns: Count | None = None
-    """Model calls of a rollout; else the run's, else 4, or 16 for an agent of your own."""
+    """Maximum model calls per rollout; default: the run's, else 4, or 16 for a custom agent."""
     max_tokens: Count | None = None
-    """Tokens of one reply; else the run's, else 256, or 2,000 for an agent of your own."""
+    """Maximum tokens per reply; default: the run's, else 256, or 2,000 for a custom agent."""
     timeout: Positive = 60.0
-    """Seconds that an agent of your own may take, not counting those of its model calls."""
+    """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
+    count."""
     runners: Count = 8
-    """Rollouts at once, where a server or an agent of your own is asked."""
+    """Concurrent rollouts, for a server or a custom agent."""
     limit: Count | None = None
-    """Only the first tasks."""
+    """Evaluate the first N tasks only."""
     tools: Names | None = None
-    """Tools by name or FILE.py:function; else the run's."""
+    """Tools by name or FILE.py:function; default: the run's."""
     reward: str | None = None
-    """Reward by name or FILE.py:function; else the run's."""
+    """Reward by name or FILE.py:function; default: the run's."""
     success: str | None = None
-    """What succeeds: a part of the reward, or a bound such as '>=0.5'."""
+    """Success criterion: a part of the reward, or a threshold such as '>=0.5'."""
     prices: str | None = None
-    """Price table, a TOML file; else TUTELAGE_PRICES, else prices.toml, else the built-in one."""
+    """Price table, a TOML file; default: TUTELAGE_PRICES, else prices.toml, else the built-in
+    table."""
     seed: CountOrZero = 0
-    """Seed of the samples."""
+    """Seed of sampling."""
     output: str | None = None
-    """Run folder that keeps it, DIR-1 and DIR-2 of two targets; without it nothing is kept."""
+    """Run folder for the results, DIR-1 and DIR-2 for two targets; without it nothing is saved."""
 
     def of_target(self, index: int) -> EvaluationConfig:
         """The settings of one of two targets."""

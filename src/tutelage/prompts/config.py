@@ -45,7 +45,7 @@ class PromptConfig(RunSettings):
     """One prompt search, completely."""
 
     recipe: Literal["math", "prompt"] = "math"
-    """`math` is the embedded task, `prompt` an agent of your own."""
+    """`math` is the embedded task, `prompt` a custom agent."""
     algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
     """Search algorithm; `auto` chooses one and prints the reason."""
     agent: str | None = None
@@ -53,94 +53,95 @@ class PromptConfig(RunSettings):
     train: Paths = ()
     """Training tasks, from which the optimiser learns."""
     val: Paths = ()
-    """Validation tasks, which choose among prompts."""
+    """Validation tasks, for the selection of prompts."""
     test: Paths = ()
-    """Test tasks, sealed until the search is over."""
+    """Held-out test tasks, for evaluation after the search."""
     train_size: Count | None = None
-    """Maximum number of training tasks; null takes 20 generated ones, or all of a file."""
+    """Maximum training tasks; null is 20 generated ones, or all of a file."""
     val_size: Count | None = None
-    """Maximum number of validation tasks; null takes 20 generated ones, or all of a file."""
+    """Maximum validation tasks; null is 20 generated ones, or all of a file."""
     test_size: Count | None = None
-    """Maximum number of test tasks; null takes 200 generated ones, or all of a file."""
+    """Maximum test tasks; null is 200 generated ones, or all of a file."""
     prompt: str | None = None
-    """Seed prompt of the embedded task; null takes its own."""
+    """Seed prompt of the embedded task; null uses its own."""
     tools: Names = ()
-    """Tools of the embedded task's agent; empty takes its own."""
+    """Tools of the embedded task's agent; empty uses its own."""
     reward: str | None = None
-    """Grader by name or as FILE.py:function; null takes the task's, or what the agent returns."""
+    """Reward by name or as FILE.py:function; null uses the task's, or the value that the agent
+    returns."""
     success: SuccessRule | None = None
-    """What counts as right: a part of the reward (right), a bound (>=0.5), or both (right>=0.5).
-    Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
+    """Success criterion: a part of the reward (`right`), a threshold (`>=0.5`), or both
+    (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards are 0 or 1."""
     model: str | None = None
-    """Folder of a Hugging Face model for the agent; null takes the endpoint's, or the embedded
-    one."""
+    """Folder of a Hugging Face model for the agent; null uses the endpoint's model, or the embedded
+    policy."""
     components: Names = ()
-    """Resources that are searched over; empty takes every prompt template."""
+    """Resources to optimise; empty is every prompt template."""
     tune_tools: bool = False
-    """Search over the descriptions of the agent's tools as well."""
+    """Optimise the descriptions of the agent's tools as well."""
     demonstrations: Annotated[int, Field(ge=0, le=4)] = 0
-    """Maximum number of examples, taken from exact training rollouts, that are shown to the
-    agent."""
+    """Maximum number of few-shot examples, taken from exact training rollouts."""
     hints: Paths = ()
-    """Your own phrases for `screen` and `grips`, tried with those of the agent."""
+    """Your own phrases for `screen` and `grips`, in addition to those of the agent."""
     iterations: Count | None = None
-    """Maximum number of rounds of the search; null runs until the budget is spent (10 for `apo` and
-    `grips`)."""
+    """Maximum search rounds; null is no limit but the budget (10 for `apo` and `grips`)."""
     rollouts: Count = 600
-    """Maximum number of rollouts of the search, not counting the sealed test."""
+    """Maximum rollouts of the search; the held-out test is not included."""
     budget_usd: NonNegative | None = None
-    """Maximum US dollars, the sealed test included."""
+    """Budget in US dollars, the held-out test included."""
     max_tokens_total: Count | None = None
-    """Maximum tokens of all models, the sealed test included."""
+    """Maximum tokens of all models, the held-out test included."""
     optimiser_calls: CountOrZero | None = None
-    """Maximum number of calls to the optimiser LLM."""
+    """Maximum calls to the optimiser LLM."""
     minutes: Positive | None = None
-    """Maximum minutes of the search, over all its resumes."""
+    """Time limit of the search in minutes, over all resumes."""
     runners: Count | None = None
-    """Concurrent rollouts; null takes 8, and 64 for the embedded policy."""
+    """Concurrent rollouts; null is 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
-    """Time limit of your own agent for a rollout, in seconds, not counting those in which its calls
-    wait for a model or are sampled. The embedded agent is bounded by its turns and tokens alone."""
+    """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
+    count. The embedded agent is limited by turns and tokens only."""
     failure_reward: float = 0.0
-    """Reward of a failed rollout. Where rewards may be lower, set it to the lowest."""
+    """Reward of a failed rollout. If rewards can be lower, set it to the lowest."""
     reward_timeout: Positive = 60.0
-    """Time limit of your own reward for one rollout, in seconds, which is left out after that."""
+    """Time limit of a custom reward per rollout, in seconds; a rollout that exceeds it is
+    dropped."""
     samples: Count = 1
-    """Rollouts of each task; more than 1 makes sense where the agent samples."""
+    """Rollouts per task; more than 1 is useful if the agent samples."""
     temperature: NonNegative = 0.0
-    """Temperature of the agent's model."""
+    """Sampling temperature of the agent's model."""
     max_turns: Count | None = None
-    """Maximum number of model calls of one rollout; null takes 4, and 16 for an agent of your
-    own."""
+    """Maximum model calls per rollout; null is 4, and 16 for a custom agent."""
     max_tokens: Count | None = None
-    """Maximum tokens of one reply; null takes 256, and 2,000 for an agent of your own."""
+    """Maximum tokens per reply; null is 256, and 2,000 for a custom agent."""
     max_prompt_tokens: Count | None = None
-    """Maximum tokens of one request, so that the worst case is known; a longer one is refused.
-    Null takes 4,000, and 16,000 for an agent of your own."""
+    """Maximum tokens per request, which bounds the worst-case cost; a longer one is refused. Null
+    is 4,000, and 16,000 for a custom agent."""
     optimiser_tokens: Count = 2000
-    """Maximum tokens of one reply of the optimiser LLM."""
+    """Maximum tokens per reply of the optimiser LLM."""
     optimiser_temperature: NonNegative = 1.0
-    """Temperature of the optimiser LLM."""
+    """Sampling temperature of the optimiser LLM."""
     optimiser_concurrency: Count = 8
-    """Requests to the optimiser LLM at once."""
+    """Concurrent requests to the optimiser LLM."""
     beam: Count | None = None
-    """apo: prompts kept after each round; null takes 2."""
+    """apo: beam size, the prompts kept after each round; null is 2."""
     branches: Count | None = None
-    """apo: edits of each prompt a round; null takes 3."""
+    """apo: edits per prompt and round; null is 3."""
     minibatch: Count | None = None
-    """apo, gepa: training tasks that a prompt is run on each round; null takes 6."""
+    """apo, gepa: training tasks per prompt and round; null is 6."""
     trials: CountOrZero | None = None
-    """apo, gepa: rollouts a round that sort out the sentences of all edits; null takes 30."""
+    """apo, gepa: rollouts per round that estimate the effect of each edited sentence; null is
+    30."""
     selection: Literal["halving", "brute", "ucb"] | None = None
-    """apo: how candidates are selected; null takes halving."""
+    """apo: selection among candidates; null is halving."""
     paraphrases: CountOrZero | None = None
-    """apo: Monte-Carlo paraphrases of each edit; null takes 0."""
+    """apo: Monte-Carlo paraphrases per edit; null is 0."""
     prices: str | None = None
-    """Price table, a TOML file; null takes TUTELAGE_PRICES, else prices.toml, else the built-in."""
+    """Price table, a TOML file; null uses TUTELAGE_PRICES, else prices.toml, else the built-in
+    table."""
     otlp: str | None = None
-    """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
+    """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     store: str | None = None
-    """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
+    """Database for rollouts, as postgresql://HOST/DATABASE; null is a file in the run folder."""
 
 
 _OF_WEIGHTS: Mapping[str, str] = {
