@@ -157,7 +157,36 @@ def test_differences_are_told_in_words() -> None:
 
 def test_the_doctor_has_a_line_for_each_part() -> None:
     lines = {name: (found, remedy) for name, found, remedy in machine.describe()}
-    assert {"python", "torch", "device", "cores", "bfloat16", "disk", "transformers"} <= {*lines}
+    assert {"torch", "device", "cores", "processor", "bfloat16"} <= {*lines}
     assert all(found for found, _ in lines.values())
     assert lines["torch"] == (torch.__version__, None)
-    assert lines["hydra"][1] is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "mps", "devices", "told"),
+    [
+        (True, None, False, 2, "torch sees a GPU"),
+        (True, "6.2", False, 2, "an AMD GPU through ROCm, on which Tutelage is not tested"),
+        (False, None, True, 0, "Apple's GPU (mps) is not used"),
+        (False, None, False, 0, "no GPU"),
+    ],
+)
+def test_what_torch_sees_decides_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+    cuda: bool,
+    hip: str | None,
+    mps: bool,
+    devices: int,
+    told: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert machine.machine_facts().cuda_devices == devices
+    choice = machine.choose_compute(config(), SMALL)
+    assert choice.device.type == ("cuda" if devices else "cpu")
+    assert told in choice.reason
+    remark = machine.this_platform().remark
+    assert remark in {name: found for name, found, _ in machine.describe()}["device"]

@@ -18,6 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tutelage.cli.failures import PLAIN
+from tutelage.errors import ConfigError
+from tutelage.platforms import check_platform
 from tutelage.runs.signals import exit_code, handle_signals
 
 _HELP_WIDTH = 100
@@ -138,6 +140,10 @@ def main() -> None:
     """Run the command of this process; never returns. SIGTERM and SIGHUP are handled like
     Ctrl-C."""
     handle_signals()
+    try:
+        check_platform()
+    except ConfigError as error:
+        raise SystemExit(f"Error: {error}") from None
     try:
         get_command(build_app())(prog_name="tutelage")
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended

@@ -1,18 +1,32 @@
 """`tutelage doctor`: what this machine has, what is missing and how to get it.
 
-The facts come from `policy/machine.py`; this file lays them out.
+What torch says comes from `policy/machine.py`, where it is installed; without it the rest is said
+all the same: prompts are searched over an endpoint without torch.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+_TRAIN = "pip install 'tutelage[train]'"
+_PACKAGES = {name: name for name in ("transformers", "tokenizers", "safetensors", "jinja2")} | {
+    "hydra": "hydra-core",
+    "matplotlib": "matplotlib",
+}
+"""What training needs beside torch, by module, and the name to install."""
 
 
 def doctor() -> None:
     """Show what this machine offers and what is missing."""
     from tutelage.cli.console import output, say, visible
-    from tutelage.policy.machine import describe
 
     console = output()
-    pairs = describe()
+    pairs = _findings()
     width = max((len(name) for name, _, _ in pairs), default=0)
     for name, value, remedy in pairs:
         mark = ("ok  ", "green") if remedy is None else ("!   ", "bold yellow")
@@ -21,4 +35,49 @@ def doctor() -> None:
             say(console, " " * (width + 6), (visible(remedy), "yellow"))
     missing = sum(remedy is not None for _, _, remedy in pairs)
     summary = "Nothing is missing." if not missing else f"{missing} to look at, marked with '!'."
-    say(console, f"\n{summary} Start with: tutelage train math")
+    say(
+        console, f"\n{summary} Start with: tutelage train {'math' if _there('torch') else 'prompt'}"
+    )
+
+
+def _findings() -> list[tuple[str, str, str | None]]:
+    """Name, what was found, and a remedy where something is off."""
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    old = sys.version_info < (3, 11)
+    lines: list[tuple[str, str, str | None]] = [
+        ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None)
+    ]
+    if _there("torch"):
+        from tutelage.policy.machine import describe
+
+        lines += describe()
+    else:
+        told = "missing: prompts are searched over an endpoint, weights are not trained"
+        lines.append(("torch", told, _TRAIN))
+    full = "a run writes some 100 MB; free some space" if free < 1 else None
+    lines += [("disk", f"{free:.1f} GiB free here", full), _sandbox()]
+    for module, package in _PACKAGES.items():
+        version = metadata.version(package) if _there(module) else "missing"
+        lines.append((module, version, None if _there(module) else _TRAIN))
+    return lines
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _sandbox() -> tuple[str, str, str | None]:
+    """Where model-written code would run."""
+    from tutelage.tools.sandbox import tier_problems
+
+    problems = tier_problems()
+    for tier in ("namespaces", "rlimit"):
+        if problems[tier] is None:
+            why = "" if tier == "namespaces" else f" (namespaces: {problems['namespaces']})"
+            return "sandbox", f"{tier}{why}", None
+    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in ("namespaces", "rlimit"))
+    return (
+        "sandbox",
+        f"none ({reasons})",
+        "python_executor, the code agent and code_reward need user namespaces or Landlock",
+    )

@@ -24,4 +24,4 @@ class Machine:
         """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""
         if config.trainer.device == "auto":
             return "cuda" if self.cuda_devices else "cpu"
-        return config.trainer.device
+        return "cuda" if config.trainer.device == "cuda" else "cpu"

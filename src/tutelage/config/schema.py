@@ -272,8 +272,8 @@ class _TrainerConfig(Section):
     folder that has a run."""
     resume_from_path: str | None = None
     """Checkpoint to resume from, with `resume_mode=resume_path`."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Training device; `auto` uses a GPU if there is one."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Training device; `auto` uses a GPU by NVIDIA or AMD if there is one; `mps` is refused."""
     threads: Count | None = None
     """CPU threads of the tensor library; null uses OMP_NUM_THREADS, else the number of cores."""
     val_tasks: Annotated[Count | None, NOT_PLAYED] = None

@@ -7,10 +7,8 @@ a warning.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -21,9 +19,9 @@ from typing import Any
 import torch
 
 from tutelage.config import Machine, RunConfig
+from tutelage.platforms import Accelerator, Support, platform_support
 from tutelage.policy.kernels import cpu_vendor, matmul_kernel
 from tutelage.policy.numerics import Numerics
-from tutelage.tools.sandbox import tier_problems
 
 OMP = "OMP_NUM_THREADS"
 THREADS_FROM = "operation_threads_from"
@@ -45,10 +43,18 @@ class ComputeSettings:
 
 def machine_facts() -> Machine:
     """What configuration is checked against."""
-    return Machine(
-        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        cores=cores(),
-    )
+    there = this_platform().device == "cuda"
+    return Machine(cuda_devices=torch.cuda.device_count() if there else 0, cores=cores())
+
+
+def this_platform() -> Support:
+    """What runs here, by what torch sees."""
+    seen: Accelerator = "none"
+    if torch.cuda.is_available():
+        seen = "rocm" if torch.version.hip else "cuda"
+    elif torch.backends.mps.is_available():
+        seen = "mps"
+    return platform_support(platform.system(), seen)
 
 
 def cores() -> int:
@@ -96,6 +102,7 @@ def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
     if config.model.dtype != "auto":
         fast = dtype
     text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    text = this_platform().remark or text
     words = [
         f"{device.type} ({text})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
@@ -184,46 +191,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def describe() -> list[tuple[str, str, str | None]]:
-    """Lines for `tutelage doctor`: name, what was found, and a remedy where something is off."""
-    old = sys.version_info < (3, 11)
-    disk = shutil.disk_usage(Path.cwd())
-    free = disk.free / 2**30
-    cuda = torch.cuda.is_available()
-    lines: list[tuple[str, str, str | None]] = [
-        ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None),
+    """What `tutelage doctor` tells of torch and the processor: name, value, and a remedy."""
+    support, cuda = this_platform(), torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
+    return [
         ("torch", torch.__version__, None),
-        ("device", torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)", None),
+        ("device", f"{device}; {support.remark}" if support.remark else device, None),
         ("cores", str(cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
         ("matrix kernels", matmul_kernel(), None),
         ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
-        (
-            "disk",
-            f"{free:.1f} GiB free here",
-            "a run writes some 100 MB; free some space" if free < 1 else None,
-        ),
     ]
-    lines.append(_sandbox())
-    for package in ("transformers", "tokenizers", "safetensors", "hydra", "jinja2", "matplotlib"):
-        there = importlib.util.find_spec(package) is not None
-        remedy = None if there else "pip install 'tutelage[train]'"
-        lines.append((package, _version(package) if there else "missing", remedy))
-    return lines
-
-
-def _sandbox() -> tuple[str, str, str | None]:
-    """Where model-written code would run."""
-    problems = tier_problems()
-    for tier in ("namespaces", "rlimit"):
-        if problems[tier] is None:
-            why = "" if tier == "namespaces" else f" (namespaces: {problems['namespaces']})"
-            return "sandbox", f"{tier}{why}", None
-    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in ("namespaces", "rlimit"))
-    return (
-        "sandbox",
-        f"none ({reasons})",
-        "python_executor, the code agent and code_reward need user namespaces or Landlock",
-    )
 
 
 def _version(package: str) -> str:

@@ -1,1 +1,5 @@
 """`Trainer` and the algorithms that it is given: training from Python."""
+
+from tutelage.platforms import check_platform
+
+check_platform()  # before what Windows lacks is imported

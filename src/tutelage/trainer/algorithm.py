@@ -16,6 +16,7 @@ from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
+from tutelage.errors import MissingExtraError
 from tutelage.runs.folder import create, place_of
 from tutelage.runs.progress import Progress
 from tutelage.weights.config import resolve
@@ -43,7 +44,13 @@ class RL:
 
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
-        from tutelage.policy.machine import machine_facts
+        try:
+            from tutelage.policy.machine import machine_facts
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"training weights needs the package {error.name!r}, which is not installed; "
+                "install it with: pip install 'tutelage[train]'"
+            ) from error
 
         keys = dict(self.keys)
         named = any(v in METHODS for k, v in keys.items() if k in _spelt(ALGORITHM))

@@ -13,7 +13,9 @@ from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.tasks.dataset import Dataset
 from tutelage.types import Mode, Rollout, Task
-from tutelage.weights.inputs import TrainingInputs
+
+if TYPE_CHECKING:
+    from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from tutelage.engine.remote import RemoteServers

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.agents.function import as_agent
@@ -23,7 +23,6 @@ from tutelage.config import Resolved
 from tutelage.config.aliases import canonical
 from tutelage.config.issues import ConfigIssue
 from tutelage.errors import ConfigError
-from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
 from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
 from tutelage.prompts.play import AgentSpec
@@ -49,9 +48,9 @@ from tutelage.trainer.arguments import (
     with_main_policy,
 )
 from tutelage.types import Task
-from tutelage.weights import jobs
-from tutelage.weights.inputs import prepare_rl
-from tutelage.weights.paths import check_name_is_new
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
 
 T = TypeVar("T")
 _Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
@@ -151,6 +150,8 @@ class Trainer:
             self.algorithm, agent, train_dataset, val_dataset, claim=True
         )
         if self.output_dir is None:
+            from tutelage.weights.paths import check_name_is_new
+
             check_name_is_new(resolved)
         async with job_inputs.stage as stage:
             work = asyncio.ensure_future(asyncio.to_thread(self._job, resolved, place, job_inputs))
@@ -194,6 +195,8 @@ class Trainer:
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
+        from tutelage.weights.inputs import prepare_rl
+
         resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None)
         async with job_inputs.stage:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
@@ -337,6 +340,8 @@ class Trainer:
     ) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
+        from tutelage.weights import jobs
+
         folder = folder_at(place)
         progress = CallbackProgress(self.progress, self.callbacks)
         try:
@@ -350,7 +355,7 @@ def _policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Poli
     """Policies by name; one alone is the main one."""
     if policy is None:
         return {}
-    return {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+    return dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
 
 
 def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:

@@ -19,6 +19,7 @@ from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import get, metadata
 from tutelage.config.schema import RunConfig
 from tutelage.config.unused import UnusedRule
+from tutelage.platforms import platform_support
 from tutelage.weights.config.extensions import (
     CONTROL,
     ESTIMATOR,
@@ -150,10 +151,12 @@ def _addresses(config: RunConfig) -> Iterator[Finding]:
 
 def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     device, there = config.trainer.device, machine.cuda_devices
+    if device == "mps":
+        yield "trainer.device", platform_support("Darwin", "mps").remark, "Use trainer.device=cpu."
     if device == "cuda" and not there:
         yield "trainer.device", "there is no CUDA device here", "Use trainer.device=cpu."
         return
-    if device == "cpu":
+    if device in ("cpu", "mps"):
         return
     for key, free, here, noun in (
         ("trainer.nnodes", 1, machine.nodes, "nodes"),

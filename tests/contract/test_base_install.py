@@ -1,0 +1,67 @@
+"""What works without torch: the doctor, `Trainer`, and a prompt search over an endpoint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prompts.prompt_parts import served
+
+WITHOUT = """
+import sys
+for name in ("torch", "transformers", "tokenizers", "safetensors"):
+    sys.modules[name] = None
+"""
+
+
+def without_torch(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter in which torch cannot be imported."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_every_public_name_is_imported(tmp_path: Path) -> None:
+    code = "import tutelage; print([getattr(tutelage, name) is None for name in tutelage.__all__])"
+    done = without_torch(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "True" not in done.stdout
+
+
+def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    done = without_torch(
+        "from tutelage.cli import main; sys.argv[1:] = ['doctor']; main()", tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stdout.split())
+    assert "! torch missing: prompts are searched over an endpoint" in told
+    assert "pip install 'tutelage[train]'" in told
+    assert "ok python" in told
+    assert "Start with: tutelage train prompt" in told
+
+
+def test_a_prompt_search_over_an_endpoint_runs_to_its_verdict(tmp_path: Path) -> None:
+    words = "train math --algorithm apo --train-size 4 --val-size 4 --test-size 6 --iterations 1"
+    code = f"from tutelage.cli import main; sys.argv[1:] = {words.split()!r}; main()"
+    with served() as (environment, _server):
+        done = without_torch(code, tmp_path, **environment)
+    assert done.returncode in (0, 3, 4), done.stderr
+    assert "Verdict:" in done.stdout
+    assert next(tmp_path.glob("runs/*/best_prompt.txt")).read_text()
+
+
+def test_training_weights_says_what_to_install(tmp_path: Path) -> None:
+    code = """
+from tutelage import RL, Trainer
+Trainer(algorithm=RL(), train_dataset=[{"question": "q"}]).fit(lambda task, llm: 1.0)
+"""
+    done = without_torch(code, tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'tutelage[train]'" in done.stderr.splitlines()[-1]
