@@ -63,7 +63,7 @@ def test_without_room_for_the_configuration_nothing_is_left(
 ) -> None:
     args = references["with_tools"].arguments
     job = tutelage.start(*args, max_file=2_000).end().check(2)
-    assert "cannot write 'run/config.json': File too large. Free some space" in job.err
+    assert "cannot write 'run/fingerprint.json': File too large. Free some space" in job.err
     assert "resume" not in job.err
     assert not (tutelage.cwd / "run").exists()
     tutelage(*args).check()

@@ -48,7 +48,8 @@ def test_a_finished_run_is_trained_further_as_a_longer_run_would_have_been(
     found = outcome(tutelage.cwd / "on")
     assert found["policy"] == whole["policy"]
     assert_equal({"": found["tensors"]}, {"": whole["tensors"]})
-    assert [line["step"] for line in found["metrics"]] == [6, 7]
+    lines = [(line["phase"], line["step"]) for line in found["metrics"]]
+    assert lines == [("rl", 6), ("rl", 7), ("after", 0)]
     done = tutelage(*with_tools(constant, steps="7")).check()
     assert "resumed at step 5 of rl" in done.err
     assert_equal(outcome(tutelage.cwd / "run"), whole)

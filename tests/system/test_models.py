@@ -185,7 +185,7 @@ def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
     keys += ["trainer.val_tasks=4", "agent.max_tokens_per_turn=16"]
     tutelage("train", "math", "--algorithm", "sft", "--output", "out", *keys).check()
     run = RunFolder(tutelage.cwd / "out")
-    assert {line["phase"] for line in run.read_metrics()} == {"cold_start"}
+    assert {line["phase"] for line in run.read_metrics()} == {"cold_start", "after"}
     result = run.read_result()
     assert result is not None
     assert (result["status"], result["rl_steps"], result["algorithm"]) == ("finished", 0, "sft")

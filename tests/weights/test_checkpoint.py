@@ -136,7 +136,7 @@ def test_a_damaged_one_is_named_with_the_way_out(folder: RunFolder, damage: Any)
     damage(path)
     with pytest.raises(RunError, match=r"step_000005' cannot be read: "):
         checkpoint.load(path)
-    with pytest.raises(RunError, match=r"put a copy of .*step_000005' back, or begin again"):
+    with pytest.raises(RunError, match=r"put a copy of .*step_000005' back, or start with another"):
         checkpoint.load_newest(folder, print)
     assert checkpoint.complete(folder) == [path], "what cannot be read stays where nothing else is"
 
