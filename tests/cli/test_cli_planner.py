@@ -154,6 +154,24 @@ def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
     assert "By shape" in invoke("resume", run)
 
 
+class Notes(Progress):
+    """Keeps what was noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep it."""
+        self.notes.append(text)
+
+
+def flip(path: Path) -> None:
+    """Turn one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
 def test_a_run_that_was_killed_goes_on_bit_for_bit(
     run: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +192,11 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     for _ in range(2):
         with pytest.raises(Killed):
             lifecycle.start(PlannerTraining(request), folder, Cutting())
-    lifecycle.resume(PlannerTraining, folder, Progress())
+    flip(folder.checkpoints / "phase1_last.pth")
+    notes = Notes()
+    lifecycle.resume(PlannerTraining, folder, notes)
+    assert "phase1_last.pth' is damaged" in notes.notes[0]
+    assert "continuing from the checkpoint before it" in notes.notes[0]
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     assert (folder.path / "predictions.jsonl").read_bytes() == (
         whole.path / "predictions.jsonl"
@@ -215,7 +237,10 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     for at in (3, 5):
         with pytest.raises(KeyboardInterrupt):
             lifecycle.start(PlannerTraining(request), folder, Stopping(at))
-    lifecycle.resume(PlannerTraining, folder, Progress())
+    flip(folder.path / "phase2" / "checkpoint_last.pth")
+    notes = Notes()
+    lifecycle.resume(PlannerTraining, folder, notes)
+    assert "checkpoint_last.pth' is damaged" in notes.notes[0]
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["tick"] for line in lines] == list(range(7))

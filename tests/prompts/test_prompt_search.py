@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +117,22 @@ async def test_killed_and_resumed_is_the_same_byte_for_byte(
     assert resumed.lineage.jsonl() == whole.lineage.jsonl()
     assert resumed.test == whole.test
     assert len(played) == len({*played}), "a rollout was repeated"
+
+
+def test_a_damaged_answer_is_dropped_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    first = SearchJournal(tmp_path / "journal.db")
+    first.put("play/1", {"reward": 0.25})
+    first.close()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute("UPDATE step SET payload = replace(payload, '0.25', '0.75')")
+    second = SearchJournal(tmp_path / "journal.db", warn=said.append)
+    assert second.get("play/1") is None
+    assert "the answer 'play/1'" in said[0]
+    assert "is damaged, and is asked for again" in said[0]
+    second.put("play/1", {"reward": 0.25})
+    assert second.get("play/1") == {"reward": 0.25}
+    second.close()
 
 
 async def test_a_journal_of_another_search_is_refused_without_a_flag(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def calculator(expression: str) -> str:
 BROKEN_TOOLS = {
     "raises": ('raise ValueError("no such day")', "raised", "ValueError: no such day"),
     "exits": ("raise SystemExit(3)", "raised", "SystemExit: 3"),
+    "base": ('raise BaseException("gone")', "raised", "BaseException: gone"),
     "hangs": ("time.sleep(1000)", "timeout", "calculator took longer than 0.5 seconds"),
     "bytes": ('return b"42"', "bad_result", "it returned bytes; decode it to text first"),
     "none": ("return None", "bad_result", "it returned None"),

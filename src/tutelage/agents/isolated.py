@@ -185,7 +185,7 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
     try:
         work: Any = agent.play(session.task_record, session, session.resources)
         value = asyncio.run(work)
-    except (Exception, SystemExit) as raised:
+    except BaseException as raised:
         error = (f"{type(raised).__name__}: {raised}", traceback.format_exc())
     return _Done(value, error, {name: getattr(session, name) for name in _BROUGHT_BACK})
 

@@ -36,6 +36,7 @@ PLAIN: Mapping[str, Any] = {
 _EXTRA_TRAIN = frozenset(
     {"torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "hydra"}
 )
+_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 P = ParamSpec("P")
@@ -85,6 +86,12 @@ def explain(error: Exception) -> str | None:
                 f"Error: {package} is not installed, and this verb needs it. "
                 "Install it with: pip install 'tutelage[train]'"
             )
+    if isinstance(error, OSError) and error.errno in _BARRED and error.filename is not None:
+        return _with_notes(
+            f"Error: cannot open {error.filename!r}: {error.strerror}. Make it accessible, or name "
+            "another place.",
+            error,
+        )
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         where = "the output" if error.filename is None else repr(error.filename)
         return _with_notes(

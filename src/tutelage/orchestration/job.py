@@ -111,6 +111,8 @@ class PlannerTraining(RunKind):
                 self.sets.check_against(request.against)
             return
         path = folder.checkpoints / LAST
+        for checkpoint in (path, folder.path / PHASE2 / LAST2):
+            saving.use_previous(checkpoint, progress.note)
         self.last = saving.read(path) if path.is_file() else None
         keep_lines(folder.metrics, _lines_done(folder, self.last))
 
@@ -164,7 +166,8 @@ class PlannerTraining(RunKind):
         _keep(folder, fitting)
         self._found[PHASE1] = _measure(self.request, run, fitting, sets)
         write_json(done, self._found[PHASE1])
-        (folder.checkpoints / LAST).unlink(missing_ok=True)
+        for name in (LAST, f"previous_{LAST}"):
+            (folder.checkpoints / name).unlink(missing_ok=True)
 
     def _fit(self, run: Run, fitting: PlannerTrainer, tick: int) -> None:
         """All epochs that are left, each with a line of metrics and a checkpoint."""
@@ -180,7 +183,8 @@ class PlannerTraining(RunKind):
             tick += 1
             refit = int(stage == "refit")
             run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
-            saving.write(run.folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
+            state = {"fit": fitting.state(), "tick": tick}
+            saving.write(run.folder.checkpoints / LAST, state, keep_previous=True)
             done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
             run.progress.step(done_epochs, metrics)
 

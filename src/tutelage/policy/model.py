@@ -278,7 +278,6 @@ def load_policy(
     Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
     leaves out `tools`; the template is looked at before any weight is read.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     config, codec = load_codec(path, template=template, tools=tools)
@@ -287,8 +286,9 @@ def load_policy(
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load the weights of {path!r}: {error}") from error
+    except Exception as error:  # whatever a reader makes of a damaged file, such as a pickle
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ModelError(f"cannot load the weights of {path!r}: {reason}") from error
     model, found = loaded
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])[:3]

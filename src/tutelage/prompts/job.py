@@ -25,6 +25,7 @@ from tutelage.prompts.embedded import embedded
 from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
+from tutelage.prompts.journal import JOURNAL
 from tutelage.prompts.pages import write_pages
 from tutelage.prompts.search_resources import open_resources
 from tutelage.prompts.setup import SearchSetup, setup_from
@@ -119,8 +120,15 @@ class PromptSearch(RunKind):
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Raises `ConfigError` for a plan that cannot work."""
+        """Raises `ConfigError` for a plan that cannot work, `RunError` for a search whose answers
+        are gone: it would play and pay for all of it again."""
         search_cost(self.setup)
+        journal = folder.path / JOURNAL
+        if folder.config.is_file() and folder.metrics.is_file() and not journal.is_file():
+            raise RunError(
+                f"{str(journal)!r} is missing, which has all answers of the search; put it back, "
+                "or start again in another --output"
+            )
 
     @property
     def head(self) -> RunHeader:

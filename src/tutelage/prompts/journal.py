@@ -9,7 +9,9 @@ next; a rollout that was running is played again. Payloads are JSON. `evaluator.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,12 +19,16 @@ from pathlib import Path
 from tutelage.errors import RunError, StoreError
 from tutelage.types import JSON
 
+logger = logging.getLogger(__name__)
+
+JOURNAL = "journal.db"
+"""Its file in a run folder."""
 _OPENING = """
 PRAGMA journal_mode=WAL;
 PRAGMA synchronous=FULL;
 CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS step
-    (key TEXT PRIMARY KEY, payload TEXT NOT NULL, elapsed REAL NOT NULL);
+    (key TEXT PRIMARY KEY, payload TEXT NOT NULL, elapsed REAL NOT NULL, checksum TEXT NOT NULL);
 """
 
 
@@ -30,7 +36,11 @@ class SearchJournal:
     """Answers by step key. `where` None keeps them in memory, for a search that cannot resume."""
 
     def __init__(
-        self, where: Path | None = None, *, recorded: Callable[[], Awaitable[None]] | None = None
+        self,
+        where: Path | None = None,
+        *,
+        recorded: Callable[[], Awaitable[None]] | None = None,
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
         """Open or make the file. Raises `StoreError`.
 
@@ -38,7 +48,7 @@ class SearchJournal:
         for before a rollout is kept here: what the journal has is not played again, so a record
         that a kill took would be lost for good.
         """
-        self.where, self._recorded = where, recorded
+        self.where, self._recorded, self._warn = where, recorded, warn
         try:
             self._db = sqlite3.connect(where or ":memory:", isolation_level=None)
             self._db.executescript(_OPENING)
@@ -69,9 +79,27 @@ class SearchJournal:
                 self._db.execute("DELETE FROM step WHERE key LIKE 'stop/%'")
 
     def get(self, key: str) -> JSON | None:
-        """The answer under a step key, or None."""
-        row = self._db.execute("SELECT payload FROM step WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        """The answer under a step key, or None. One that is damaged is dropped, and said: it is
+        asked for again. Raises `StoreError` if the file cannot be read."""
+        try:
+            row = self._db.execute(
+                "SELECT payload, checksum FROM step WHERE key = ?", (key,)
+            ).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"the journal {str(self.where)!r} cannot be read ({error}): put a copy back, or "
+                "start the search again in another --output"
+            ) from error
+        if row is None:
+            return None
+        if row[1] != _checksum(key, row[0]):
+            self._warn(
+                f"Warning: the answer {key!r} in {str(self.where)!r} is damaged, and is asked for "
+                "again"
+            )
+            self.forget([key])
+            return None
+        return json.loads(row[0])
 
     async def recorded(self) -> None:
         """Wait for the record of what was played so far. Raises `StoreError`."""
@@ -81,8 +109,9 @@ class SearchJournal:
     def put(self, key: str, payload: JSON, elapsed: float = 0.0) -> None:
         """Keep an answer for good. Raises `StoreError`, as for a full disk."""
         text = json.dumps(payload, ensure_ascii=False, sort_keys=True)
+        row = (key, text, elapsed, _checksum(key, text))
         try:
-            self._db.execute("INSERT INTO step VALUES (?, ?, ?)", (key, text, elapsed))
+            self._db.execute("INSERT INTO step VALUES (?, ?, ?, ?)", row)
         except sqlite3.Error as error:
             raise StoreError(
                 f"the journal {str(self.where)!r} cannot be written ({error}): free some space, "
@@ -102,3 +131,7 @@ class SearchJournal:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+
+def _checksum(key: str, payload: str) -> str:
+    return hashlib.blake2b(f"{key}\0{payload}".encode(), digest_size=8).hexdigest()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tutelage.prompts.contract import RolloutSlot
-from tutelage.prompts.journal import SearchJournal
+from tutelage.prompts.journal import JOURNAL, SearchJournal
 from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.prompts.play import CandidateRunner
 from tutelage.prompts.setup import SearchSetup
@@ -70,7 +70,8 @@ async def open_resources(
             left.remove(rollout_id)
             run.store.discard_rollout(folder.name, rollout_id)
 
-    with closing(SearchJournal(folder.path / "journal.db", recorded=recorded)) as journal:
+    place = folder.path / JOURNAL
+    with closing(SearchJournal(place, recorded=recorded, warn=run.progress.note)) as journal:
         ask = _optimiser(setup, seeds)
         began = time.monotonic() - journal.elapsed()
         try:

@@ -10,6 +10,9 @@ from typing import Any, cast
 from tutelage.errors import AnswerError, RewardError
 from tutelage.types import Reward
 
+LARGEST = 1e9
+"""The largest size of a reward or of a part of it."""
+
 
 def to_reward(value: Any, name: str, task_id: str) -> Reward:
     """A returned value as a `Reward`. Raises `RewardError` unless all numbers are finite."""
@@ -45,6 +48,11 @@ def _finite(value: Any, where: str, what: str) -> float:
         number = float(value)
     except OverflowError:
         number = math.inf
+    if math.isfinite(number) and abs(number) > LARGEST:
+        raise RewardError(
+            f"{where} {what} {number!r}; rewards are averaged and squared, so return a number "
+            f"between -{LARGEST:g} and {LARGEST:g}"
+        )
     if not math.isfinite(number):
         # As `float(prediction)` is of `nan` and `1e400`: nothing but text made it.
         raise AnswerError(f"{where} {what} {number!r}, which is not a finite number")

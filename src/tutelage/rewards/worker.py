@@ -374,7 +374,7 @@ def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> _G
             value = fn(**arguments)
             if inspect.isawaitable(value):
                 value = asyncio.run(_awaited(value))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise failure_of(error, name, task_id) from error
         reward = to_reward(value, name, task_id)
         return _Graded(reward.value, dict(reward.parts))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from time import perf_counter
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
 from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
 from tutelage.rewards import RewardFunction, compute_reward
-from tutelage.rewards.values import to_reward
+from tutelage.rewards.values import LARGEST, to_reward
 from tutelage.types import Attempt, Failure, FailureCause, Reward, RolloutStatus, Task
 
 _LONGEST_TRACE = 20_000
@@ -47,7 +46,7 @@ class Grader:
             if attempt.failure.cause.infrastructure:
                 return attempt
             return replace(attempt, reward=Reward(self.failure_reward))
-        if type(value) is float and isfinite(value) and not session.emitted:
+        if type(value) is float and abs(value) <= LARGEST and not session.emitted:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
             return await self._graded(task, attempt, session, value)

@@ -284,13 +284,16 @@ class Runner:
 
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
-    """Play, and make what the agent raises a failure: SystemExit would stop the event loop."""
+    """Play, and make what the agent raises a failure: SystemExit, or an exception of its own that
+    is no `Exception`, would stop the event loop."""
     enter_rollout(session)
     try:
         return _Played(await agent.play(session.task_record, session, session.resources))
     except AgentRaisedError as error:
         return _Played(failure=Failure(FailureCause.AGENT_ERROR, str(error), error.trace))
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the run is being stopped, not this agent by itself

@@ -24,7 +24,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
@@ -268,7 +268,7 @@ def locked(folder: RunFolder) -> Generator[None]:
     """Hold the run for this process. Raises `RunBusyError` when another one has it."""
     import fcntl
 
-    with (folder.path / ".lock").open("w") as file:
+    with _lock_file(folder) as file:
         for last in (False, True):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -281,6 +281,16 @@ def locked(folder: RunFolder) -> Generator[None]:
         for place in (folder.path, folder.checkpoints):
             files.remove_temporary(place)
         yield
+
+
+def _lock_file(folder: RunFolder) -> TextIO:
+    try:
+        return (folder.path / ".lock").open("w")
+    except OSError as error:
+        raise RunError(
+            f"cannot write to the run folder {str(folder.path)!r}: {error.strerror or error}; make "
+            "it writable, or copy it to where you may write"
+        ) from error
 
 
 def is_held(folder: RunFolder) -> bool:

@@ -16,10 +16,12 @@ import json
 import netrc
 import os
 import shutil
+import socket
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, write_json
@@ -166,9 +168,14 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     identifier = _identifier(folder, "wandb")
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
+            _check_wandb_answers()
             return WandbLogger(head, folder, identifier, offline=False)
         except Exception as error:  # whatever its client makes of a missing network
+            import wandb
+
             reason = str(error).partition("\n")[0] or type(error).__name__
+            api: Any = wandb
+            api.teardown()  # which still holds the identifier of the failed start
     else:
         reason = "no login"
     progress.note(
@@ -176,6 +183,18 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
         f"wandb sync {folder.path}/wandb/offline-run-*"
     )
     return WandbLogger(head, folder, identifier, offline=True)
+
+
+def _check_wandb_answers() -> None:
+    """Raise `OSError` if the server cannot be reached. The client would try for half a minute."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return
+    url = urlsplit(os.environ.get("WANDB_BASE_URL") or f"https://{WANDB_HOST}")
+    host, port = url.hostname or WANDB_HOST, url.port or (80 if url.scheme == "http" else 443)
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except OSError as error:
+        raise OSError(f"no connection to {host}:{port} ({error})") from error
 
 
 def _has_wandb_login() -> bool:

@@ -103,13 +103,16 @@ async def outcome_of(
 async def _held_back(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """What the function returned or raised; SystemExit would end the event loop."""
+    """What the function returned or raised; another exception than `Exception` would end the event
+    loop. Ctrl-C and a cancelled task are no result of the function."""
     try:
         if not inline:
             return await call(fn, **arguments), None
         value = fn(**arguments)
         return (await value if inspect.isawaitable(value) else value), None
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:
         return None, error
 
 

@@ -9,12 +9,13 @@ the file. `model.py` has the stored parts.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -55,17 +56,61 @@ def checkpoint(
     }
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of tensors aside and rename it. Raises `RunError`."""
+def write(path: Path, content: Mapping[str, Any], *, keep_previous: bool = False) -> None:
+    """Write a file of tensors aside and rename it; the one before stays as `previous_NAME` with
+    `keep_previous`. Raises `RunError`."""
     aside = files.temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(dict(content), aside)
+        if keep_previous and path.is_file():
+            os.replace(path, _previous(path))
         os.replace(aside, path)
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
             aside.unlink()
         raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"previous_{path.name}")
+
+
+def check_whole(path: str | Path) -> None:
+    """Raise `ModelError` if a part of a file of tensors does not have its checksum."""
+    try:
+        with ZipFile(path) as parts:
+            damaged = parts.testzip()
+    except FileNotFoundError:
+        return
+    except (BadZipFile, OSError) as error:
+        raise ModelError(f"{str(path)!r} is no checkpoint that can be read: {error}") from error
+    if damaged is not None:
+        raise ModelError(
+            f"{str(path)!r} is damaged: {damaged!r} in it does not have the checksum that it was "
+            "written with"
+        )
+
+
+def use_previous(path: Path, note: Callable[[str], None]) -> None:
+    """Put the checkpoint before in the place of one that is damaged or that a kill took away.
+
+    Raises `RunError` if there is none.
+    """
+    older = _previous(path)
+    try:
+        check_whole(path)
+        if not path.is_file() and older.is_file():
+            os.replace(older, path)
+        return
+    except ModelError as error:
+        if not older.is_file():
+            raise RunError(
+                f"{error}; put a copy back, or start again with another --output"
+            ) from error
+        check_whole(older)
+        os.replace(older, path)
+        note(f"Warning: {error}; continuing from the checkpoint before it")
 
 
 def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class _Phase2Training:
                 "task_types": list(dict.fromkeys(world.train.table.types)),
                 "phase1": self.phase1,
             }
-        saving.write(self.folder / name, state)
+        saving.write(self.folder / name, state, keep_previous=name == LAST)
 
     def restore(self) -> None:
         """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
