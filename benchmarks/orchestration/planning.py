@@ -92,7 +92,7 @@ def table(scores: dict[str, PlanScores]) -> None:
             continue
         gains = scores["planner"].gain(found, SEEDS.child("bootstrap", name))
         print(f"| {name} | " + " | ".join(cell(gains[n]) for n in NAMES) + " |")
-    print("\nA ~ marks an interval that holds 0.\n")
+    print("\nA ~ marks an interval that contains 0.\n")
 
 
 def cell(gain) -> str:

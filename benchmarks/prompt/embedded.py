@@ -3,8 +3,8 @@
     python benchmarks/prompt/embedded.py [--rollouts 600] [--seeds 0,1,2] [--fresh]
 
 The policy is built first, or taken from the cache; its build is reported apart. Then each search
-runs with each seed: 20 training and 20 validation tasks, a sealed test of 200 tasks, other ones for
-each seed, greedy decoding on the native engine in its occupancy-invariant mode. Rewards are the
+runs with each seed: 20 training and 20 validation tasks, a held-out test of 200 tasks, other ones
+for each seed, greedy decoding on the native engine in its occupancy-invariant mode. Rewards are the
 document's partial credit; `exact` is the share of right answers. The policy's sensitivity to its
 prompt was trained in: these figures compare searches on one real small network, and say nothing of
 language models. `embedded.json` is the committed result.
@@ -117,7 +117,7 @@ def splits(seed: int) -> Splits:
 def search(
     policy: Policy, name: str, seed: int, rollouts: int, runners: int = RUNNERS
 ) -> SearchResult:
-    """One search and its sealed test."""
+    """One search and its held-out test."""
     settings = Settings(fingerprint(), Limits(rollouts=rollouts), seed=seed, runners=runners)
     return asyncio.run(
         optimise(algorithm(name), {"prompt": SEED_PROMPT}, splits(seed), player(policy), settings)

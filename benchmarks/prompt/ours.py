@@ -117,7 +117,7 @@ async def search(
     def some(split: str, count: int) -> list[Task]:
         return [Task(f"{split}-{i}", here.task(f"{split}-{seed}", i)) for i in range(count)]
 
-    # The sealed test of the package is not what is measured here, so it is one task.
+    # The held-out test of the package is not what is measured here, so it is one task.
     data = Splits(some("train", TRAIN), some("val", VAL), some("sealed", 1))
     began, cpu = time.perf_counter(), time.process_time()
     result = await optimise(

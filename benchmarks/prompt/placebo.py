@@ -3,7 +3,7 @@
     python -m benchmarks.prompt.placebo
 
 Twenty seeds of each algorithm: what the best prompt had on validation (what other tools report) and
-what the sealed test says. True gain: 0.
+what the held-out test says. True gain: 0.
 """
 
 from __future__ import annotations

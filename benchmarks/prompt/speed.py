@@ -4,7 +4,7 @@
 
 Ours in two ways: `search` is the search with the package's HTTP clients for both models, `command`
 is `tutelage train math --algorithm apo` as a user types it, process start, gateway, store and
-sealed test included (it plays the math world, where a rollout is several calls). The peer is
+held-out test included (it plays the math world, where a rollout is several calls). The peer is
 agentlightning's APO as it comes (`--as-is`), set narrow by hand, at the same ceilings. Wall seconds
 depend on who else is at work, so CPU seconds of the searching process stand beside them.
 """

@@ -1,9 +1,9 @@
 """JSON and HTTP replies from outside, read within bounds: models, servers and clients write these.
 
 Text that is nested a hundred thousand deep ends a recursive reader, one that is nested nine hundred
-deep ends whoever prints or copies the value later, and a reply of a gigabyte fills the memory. What
-comes from outside is therefore read by `parse_json`, and fetched by `fetch`; what this program
-wrote itself needs neither.
+deep ends the program that prints or copies the value later, and a reply of a gigabyte fills the
+memory. What comes from outside is therefore read by `parse_json`, and fetched by `fetch`; what this
+program wrote itself needs neither.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files are written aside and renamed, and nothing that another program put there is lost by it.
 
-`temporary_path` names the file to write first, `folder_content` is asked before a folder of the
-user's choice is filled, `write_new` and `check_new` leave a file that has other content. Whatever
+`temporary_path` names the file to write first, `folder_content` is asked before a folder that the
+user chose is filled, `write_new` and `check_new` leave a file that has other content. Whatever
 writes a file that must be whole, or that the user named, uses these (`runs/folder.py`,
 `policy/model.py`, `cli/export.py`).
 """

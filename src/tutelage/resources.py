@@ -114,7 +114,7 @@ class PromptTemplate:
     """A text with `{placeholders}`, which a prompt algorithm may rewrite.
 
     Only `{name}` with a plain name is a placeholder, and `{{name}}` is how `{name}` is written as
-    text. Every other brace is text as it stands, so JSON in a prompt needs no escaping.
+    text. Every other brace is literal text, so JSON in a prompt needs no escaping.
     """
 
     template: str

@@ -84,7 +84,7 @@ def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
         "Average: ",
         "wins",
         "Spent: ",
-        "sealed test, 50 tasks",
+        "held-out test, 50 tasks",
         "95 % interval",
         "Verdict: improved",
         "Improvement: ",
@@ -223,7 +223,7 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
 
 
 def sealed(tasks: int, verdict: str) -> dict[str, Any]:
-    """A sealed test of result.json."""
+    """A held-out test of result.json."""
     gap = {"mean": 0.1, "low": 0.05, "high": 0.2, "wins": 8, "losses": 0, "ties": tasks - 8}
     ends = {"seed_reward": 0.5, "best_reward": 0.6, "seed_exact": 0.5, "best_exact": 0.6}
     told = {"tasks": tasks, "verdict": verdict, "looks": 1, "p_value": 0.0078}

@@ -54,7 +54,7 @@ def test_the_committed_record_is_of_the_frozen_world_and_kept_its_ceilings(
     assert data["world_sha256"] == fresh["world_sha256"], "the world was changed after its record"
     ours = [row for row in data["rows"] if row["method"] in compare.OURS]
     assert ours
-    # Two more are the package's own sealed test, of one task and two prompts.
+    # Two more are the package's own held-out test, of one task and two prompts.
     assert all(row["rollouts"] <= row["rollouts_allowed"] + 2 for row in ours)
     assert all(row["optimiser_calls"] <= row["calls_allowed"] for row in data["rows"])
     compare.report(Namespace(file=str(path)))

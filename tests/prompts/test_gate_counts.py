@@ -1,4 +1,4 @@
-"""The sealed test says how many rollouts were judged, and gives no verdict over too few."""
+"""The held-out test says how many rollouts were judged, and gives no verdict over too few."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
         Trainer(algorithm=GRIPS(), search={"components": ["nosuch"]}, **given).fit(polite)
     with pytest.raises(ConfigError, match="no text to search over"):
         Trainer(algorithm=GRIPS(), train_dataset=rows(20)).fit(lambda task: 1.0)
-    with pytest.raises(ConfigError, match="3 of 3 test tasks also stand in train or val"):
+    with pytest.raises(ConfigError, match="3 of 3 test tasks are also in train or val"):
         Trainer(
             algorithm=GRIPS(),
             train_dataset=rows(9),

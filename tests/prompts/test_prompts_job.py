@@ -182,7 +182,7 @@ def test_a_budget_in_dollars_holds_and_the_best_is_kept(
         "optimiser_tokens": 300,
         "iterations": 50,
     }
-    with pytest.raises(ConfigError, match="sealed test alone"):
+    with pytest.raises(ConfigError, match="held-out test alone"):
         searched(set_up(env, **keys, budget_usd=0.05), tmp_path / "poor")
     told = searched(set_up(env, **keys, budget_usd=0.6), tmp_path / "run")
     assert 0 < told["dollars"] <= 0.6

@@ -61,7 +61,7 @@ def test_sizes_cut_files(tmp_path: Path) -> None:
 
 
 def test_a_test_task_that_was_seen_is_refused() -> None:
-    with pytest.raises(ConfigError, match="1 of 1 test tasks also stand in train or val"):
+    with pytest.raises(ConfigError, match="1 of 1 test tasks are also in train or val"):
         Splits(tasks(3), tasks(6)[3:], tasks(1))
 
 

@@ -263,7 +263,7 @@ def test_groups_without_variance_are_counted() -> None:
 
 @pytest.mark.parametrize(("lost", "stops"), [(4, False), (5, True), (8, True)])
 def test_the_failure_budget(lost: int, stops: bool) -> None:
-    """More than half of a step lost to infrastructure: the run stops and says why."""
+    """More than half of a step lost to infrastructure: the run stops and gives the reason."""
     rng = random.Random(6)
     causes = [FailureCause.ENGINE_ERROR, FailureCause.REWARD_ERROR, FailureCause.ENGINE_ERROR]
     rollouts = [

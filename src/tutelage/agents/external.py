@@ -159,7 +159,8 @@ async def _start(
     words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
     """The program, running. A cancellation meanwhile ends it with all that it has started by then:
-    asyncio itself would end the program alone, and wait for whoever else holds its pipes."""
+    asyncio itself would end the program alone, and wait for any other process that holds its
+    pipes."""
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
             *words,

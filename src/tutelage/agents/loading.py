@@ -1,4 +1,4 @@
-"""An agent of the user's own from a file: `tutelage train prompt AGENT.py`.
+"""A user's agent from a file: `tutelage train prompt AGENT.py`.
 
 The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
 `AGENT.py:name` names. Its resources are the file's `resources`, or else its prompt templates, each

@@ -54,7 +54,7 @@ class Turn:
 class LoopAgent(Agent, ABC):
     """An agent type: the settings of the loop, how it reads turns, and how it words observations.
 
-    What it declares of itself is on the class. A type of the user's inherits from this one or from
+    What it declares of itself is on the class. A user's type inherits from this one or from
     a built-in one and adds no field without a default.
     """
 

@@ -4,7 +4,7 @@ One of either is a file with a function under `@estimator(...)` or `@loss(...)`,
 `ESTIMATORS` or `LOSSES` below. What it needs (which keys it reads, what it takes where nobody
 chose, what it cannot work with) is said there and nowhere else: a configuration takes defaults and
 unread keys from it (`weights/config/`), and the trainer asks it for what to prepare. A function in
-a file of the user's becomes one in the same way, by `FILE.py:name`. Nothing here loads torch: the
+a user's file becomes one in the same way, by `FILE.py:name`. Nothing here loads torch: the
 formulas in `rl/` do, when one is asked for.
 """
 

@@ -22,7 +22,7 @@ from tutelage.errors import TutelageError
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
-"""Exit code when whoever read the output has gone, as shells report it."""
+"""Exit code when the reader of the output has closed it, as shells report it."""
 BUG = 1
 """Exit code of an error that no user can fix."""
 

@@ -3,7 +3,7 @@ fields.
 
 A verb says `options: AskConfig`, and `as_command` shows one option for each field of that model in
 its place, with the field's name, default and help, and makes the model again when the verb is
-called. So an option is written once, where what it means is, and what does not fit it is refused in
+called. So an option is defined once, with its meaning, and what does not fit it is refused in
 the words of `config/keys.py`. Values are handed to the model as they were typed.
 """
 

@@ -87,8 +87,9 @@ def _embedded(catalog: Catalog | None) -> _ChosenPlanner:
         say(messages(), f"The embedded planner could not be kept: {embedded.unkept}")
     return _searching(
         embedded.model,
-        f"of the EMBEDDED planner: it learned from {RECIPE.workflows} synthetic workflows and none "
-        "of yours; for one that did: tutelage train planner --train FILE, then --checkpoint",
+        f"of the EMBEDDED planner: it learned from {RECIPE.workflows} synthetic workflows, "
+        "not from your data; to train on it: tutelage train planner --train FILE, then "
+        "--checkpoint",
     )
 
 

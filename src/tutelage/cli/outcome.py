@@ -143,7 +143,7 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
             f"{visible(estimator)}, as many steps and rollouts."
         )
     if read_evaluation(result, NO_TOOLS) is not None:
-        yield "no tools: without them the policy must know the answers by heart."
+        yield "no tools: without them the policy must answer from its weights."
     clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
     if what.has(clean):
         message = what.cell(clean, _WORDS[what])

@@ -137,7 +137,7 @@ def _failure_words(values: Mapping[str, float]) -> Iterator[str]:
 def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:
     """The course of a metric in at most `width` characters, each the mean of its stretch.
 
-    The scale holds 0 and 1 whatever the values are, so that a good curve looks good.
+    The scale includes 0 and 1 whatever the values are, so that a good curve looks good.
     """
     # Clipped, so that means and the height stay finite.
     finite = [max(-_HUGE, min(_HUGE, v)) for v in values if abs(v) < float("inf")]

@@ -73,7 +73,7 @@ def searches(recipe: str, algorithm: str | None) -> bool:
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
             f"--algorithm={algorithm!r} is unknown. {hint}{', '.join(of_weights)} train weights, "
-            f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. A function of yours is the key "
+            f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. A custom function is the key "
             "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
         )
     if recipe == PROMPT_RECIPE and algorithm in of_weights:
@@ -202,7 +202,7 @@ def _show_plan(setup: SearchSetup) -> None:
         ("tasks", sizes),
         ("searched", searched),
         ("search", f"{_most(plan)}; it ends when {' or '.join(ends)}"),
-        ("sealed test", f"{tests}, seed and best: {played}"),
+        ("held-out test", f"{tests}, seed and best: {played}"),
         *[("worst case", _worst(plan))] * bool(plan.total.tokens),
     ]
     facts(console, pairs, indent=2)
@@ -270,7 +270,7 @@ def _worst(plan: SearchCost) -> str:
 
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The sealed test with its interval and verdict, what it took, and where things lie."""
+    """The held-out test with its interval and verdict, what it took, and where things lie."""
     many = len(result["components"]) > 1
     for name, text in sorted(result["components"].items()):
         say(console, ("Best prompt", "bold"), f" {name}" * many)
@@ -287,11 +287,11 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
+    """One held-out test: the table, the verdict, the improvement. `same`: the seed prompt won."""
     from tutelage.prompts.figures import SEALED, UNCHANGED, holdout_rows, judged_lines, read_verdict
     from tutelage.statistics.intervals import FEW
 
-    table = plain_table(f"sealed test, {test['tasks']} tasks", *SEALED, right=SEALED)
+    table = plain_table(f"held-out test, {test['tasks']} tasks", *SEALED, right=SEALED)
     for row in holdout_rows(test):
         table.add_row(*row)
     console.print(table)

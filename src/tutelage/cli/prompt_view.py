@@ -32,7 +32,7 @@ class PromptDisplay(LiveDisplay, Observer):
     noun = "rollout"
 
     def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
-        """`rollouts` is the most that the search may play, `test` what the sealed test plays."""
+        """`rollouts` is the most that the search may play, `test` what the held-out test plays."""
         super().__init__(console)
         self._most = {"search": rollouts, "test": test}
         self._stage = ""
@@ -45,7 +45,7 @@ class PromptDisplay(LiveDisplay, Observer):
         if stage != self._stage:
             self._stage = stage
             most = max(self._most.get(stage) or 0, spent.rollouts + total)
-            super().phase("sealed test" if stage == "test" else "searching", steps=most)
+            super().phase("held-out test" if stage == "test" else "searching", steps=most)
             self.open()
         costs = {"cost": spent.dollars} if spent.dollars else {}
         self.step(spent.rollouts + done, costs)

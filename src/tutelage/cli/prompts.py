@@ -96,7 +96,7 @@ def _confirm(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Seed against best on fresh sealed tasks; the look is counted."""
+    """Seed against best on fresh held-out tasks; the look is counted."""
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay

@@ -46,7 +46,7 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """The keys of a JSON or TOML file, nested as they stand there. Raises `ConfigError`."""
+    """The keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

@@ -1,4 +1,4 @@
-"""Every key of a run: its name, type, default and help text, each written once.
+"""Every key of a run: its name, type, default and help text, each defined once.
 
 `RunConfig` is what the rest of the package reads; `resolve.py` makes it from a recipe, flags and
 overrides, and says where each value came from. Sections are frozen and refuse unknown keys. The

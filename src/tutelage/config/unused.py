@@ -1,7 +1,7 @@
 """Why a key that someone set has no effect on a run: each reason once, for the keys that have it.
 
 A key that only tunes an engine, a device or a loss that this run does not have is no mistake: the
-guide's commands are full of them. It is accepted and listed, never dropped in silence. A reason
+guide's commands are full of them. It is accepted and listed, never dropped silently. A reason
 stands in the annotation of its key, or of a section for all keys in it (`schema.py`, `rl.py`); of
 several that hold, the first one here is told. What is refused instead is in `checks.py`; which keys
 an estimator or a loss reads, it declares (`extensions.py`).
@@ -28,7 +28,7 @@ class UnusedRule:
     on_cpu: bool = False
     """Whether it holds on the CPU alone."""
     built_in: bool = False
-    """Whether it holds for a built-in agent alone, and not for one of the user's."""
+    """Whether it holds for a built-in agent alone, and not for a user's agent."""
     rank: int = field(default_factory=count().__next__)
 
     @staticmethod
@@ -37,7 +37,7 @@ class UnusedRule:
     ) -> list[str]:
         """The reasons among the notes of a key that hold for a run, the first one first.
 
-        `own_agent` says that an agent of the user's plays, and not a built-in one.
+        `own_agent` says that a user's agent plays, and not a built-in one.
         """
         held = [
             note
@@ -149,7 +149,7 @@ TAUGHT_ALREADY: UnusedRule = UnusedRule(
     lambda run: run.model.path is not None and run.algorithm.name == "rl",
 )
 STEPS_WIN: UnusedRule = UnusedRule(
-    "trainer.total_training_steps wins over it",
+    "trainer.total_training_steps overrides it",
     lambda run: run.trainer.total_training_steps is not None,
 )
 NO_TRACKER: UnusedRule = UnusedRule(

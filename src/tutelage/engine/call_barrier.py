@@ -150,7 +150,7 @@ class CallBarrier:
         return partial(self._resume, branch)
 
     def _resume(self, branch: _Branch | None) -> None:
-        """Whoever waited as `branch` has its answer."""
+        """The caller that waited as `branch` has its answer."""
         if branch is None:
             self.thinking += 1
             return

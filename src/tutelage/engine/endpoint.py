@@ -115,7 +115,7 @@ def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
     except httpx2.HTTPError as error:
         raise ConfigError(
             f"nothing answers at {server.base_url!r} ({type(error).__name__}: {error}); start the "
-            "server, or give the URL of one that runs, up to and with its /v1"
+            "server, or give the URL of one that runs, including its /v1"
         ) from error
     if reply.status_code in (401, 403):
         raise ConfigError(
@@ -137,7 +137,7 @@ def checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"{url!r} is no base URL of an OpenAI-compatible server: write it up to and with its "
+            f"{url!r} is no base URL of an OpenAI-compatible server: write it including its "
             "/v1, as http://localhost:11434/v1"
         )
     if "@" in parts.netloc or parts.query:

@@ -204,7 +204,7 @@ def _task_key(fields: Mapping[str, Any]) -> str:
 
 
 def _test_tasks(files: RunFiles) -> frozenset[str] | None:
-    """The sealed tasks of the run, where it wrote them down."""
+    """The held-out tasks of the run, where it wrote them down."""
     path = files.run.tasks("test")
     if not path.is_file():
         return None

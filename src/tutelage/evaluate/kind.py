@@ -60,7 +60,7 @@ from tutelage.types import JSON, Rollout
 @register
 @dataclass
 class PolicyEvaluation(RunKind):
-    """An agent plays tasks: a run's, one of the user's, or a built-in one on any model."""
+    """An agent plays tasks: a run's, a user's, or a built-in one on any model."""
 
     name: ClassVar[str] = "evaluation"
     model: ClassVar[type[RunSettings]] = EvaluationConfig
@@ -138,7 +138,7 @@ class PolicyEvaluation(RunKind):
 
     def difference(self, folder: RunFolder) -> str | None:
         """What was asked for has to be the same, and of a run that has ended the model, the code
-        and the tasks as well: those of one that goes on are looked at when it is prepared."""
+        and the tasks as well: those of one that is resumed are checked when it is prepared."""
         fields = read_object(folder.config)
         if fields["target"] != self.target or super().difference(folder) is not None:
             return "was asked for otherwise"

@@ -171,7 +171,7 @@ def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> No
 
 
 def _tasks(asked: EvaluationConfig, *, own: bool) -> Dataset[Any]:
-    """The tasks of the files; those of an agent of the user's need no question."""
+    """The tasks of the files; those of a user's agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
     rows: list[Task] = [task for path in asked.test for task in read(path)]
     return Dataset(rows[: asked.limit], name=", ".join(asked.test), input_required=not own)

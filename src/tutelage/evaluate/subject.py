@@ -185,7 +185,7 @@ def cost_of(rollout: Rollout) -> Cost:
 def equipped(
     agent: Agent, resources: NamedResources, temperature: float, model: str | None
 ) -> NamedResources:
-    """What an agent of the user's is given: its own, and an LLM where it asks one and has none.
+    """What a user's agent is given: its own, and an LLM where it asks one and has none.
 
     Raises `ConfigError` where it needs a resource that is not there.
     """

@@ -1,7 +1,7 @@
 """What a user names to evaluate or ask: an agent's file, a server's URL, a run, or a model.
 
 A run brings its final policy, its agent, tools, reward and limits; a model or a server brings only
-itself, and the built-in agent plays; a file of the user's brings an agent, whose model is named. A
+itself, and the built-in agent plays; a user's file brings an agent, whose model is named. A
 task's result does not depend on the other tasks or on their order. `preparation.py`
 makes an evaluation of it, and `subject.py` plays.
 """
@@ -112,7 +112,7 @@ def own_agent_of(run: FoundRun | None) -> str | None:
 
 
 def check_agent_type(run: FoundRun | None, trust: bool) -> None:
-    """An agent type of the user's is code that playing runs."""
+    """A user's agent type is code that playing runs."""
     if run is not None:
         check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
 
@@ -217,7 +217,7 @@ def _limits(
 
 
 def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Subject:
-    """An agent of the user's, with the models that are named, or the policy of its run."""
+    """A user's agent, with the models that are named, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
     named = server_of(None, asked)

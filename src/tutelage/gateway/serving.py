@@ -1,4 +1,4 @@
-"""A policy as a client that serves whoever asks, for `tutelage serve`.
+"""A policy as a client that serves any request, for `tutelage serve`.
 
 Every request is a conversation of its own: it is rendered whole, its cache is given back when it
 ends, and no record grows. An attempt's client, which appends turn to turn, is `engine/chat.py`; a

@@ -23,7 +23,7 @@ _BREAKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Unicode's noncharacters, which texts for interchange do not have."""
 
 _TRUSTED = ("system", "developer")
-"""Roles whose texts come from whoever built the agent: they may spell special tokens and mean it,
+"""Roles whose texts come from the author of the agent: they may spell special tokens and mean it,
 as instructions for a format of calls do."""
 
 _OWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})

@@ -4,7 +4,7 @@ A `Policy` owns the master weights in float32, knows the Hugging Face config the
 training rows and saves itself as a folder that `AutoModelForCausalLM.from_pretrained` and vLLM load
 as it is. Llama, Qwen2 and Qwen3 layouts run on the fused decoder (`decoder.py`); every other
 architecture runs on its own Hugging Face forward (`hf_model.py`). `build_policy` makes the embedded
-policy from nothing; `load_policy` takes a folder or hub name.
+policy from scratch; `load_policy` takes a folder or hub name.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def load_policy(
     """Load any Hugging Face causal language model with a chat template, its own or a named one.
 
     Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
-    leaves out `tools`; the template is looked at before any weight is read.
+    leaves out `tools`; the template is checked before any weight is read.
     """
     from transformers import AutoModelForCausalLM
 

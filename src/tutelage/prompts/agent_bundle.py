@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def resources_of(subject: AgentSpec, config: PromptConfig, task: Endpoint | None) -> NamedResources:
     """What the agent is given: its own, an LLM where it has none, a place for demonstrations.
 
-    Raises `ConfigError` for a key that this agent makes no use of.
+    Raises `ConfigError` for a key that this agent does not use.
     """
     agent = subject.agent
     values = {**agent.own_resources(), **subject.resources}
@@ -97,7 +97,7 @@ def agent_bundle(
 
 
 def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
-    """The most that a rollout may do; agents of the user's own are given more room."""
+    """The most that a rollout may do; custom agents have higher limits."""
     usual = CallLimits(4, 4_000, 256) if embedded else CallLimits(16, 16_000, 2_000)
     return CallLimits(
         config.max_turns or usual.calls,

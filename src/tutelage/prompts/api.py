@@ -44,11 +44,11 @@ PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 
 @dataclass(frozen=True, slots=True)
 class PromptResult(TrainingResult):
-    """The outcome of a prompt search. Rewards and success are means over the sealed test; no
+    """The outcome of a prompt search. Rewards and success are means over the held-out test; no
     policy is trained, so `policy` is None."""
 
     verdict: Verdict = Verdict.NO_EVIDENCE
-    """What the sealed test says."""
+    """What the held-out test says."""
     interval: tuple[float, float] = (0.0, 0.0)
     """95 % interval of the difference in reward, best minus seed."""
     components: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -1,10 +1,10 @@
 """APO: a beam of prompts, improved by textual gradients (Pryzant et al. 2023, arXiv 2305.03495).
 
 A round plays each prompt of the beam on the same few training tasks, has its failures criticised,
-and turns each critique into edits in two styles. Trials sort out their sentences and compose the
-best (`sentence_model.py`). Then old and new are narrowed together by successive halving over
-validation prefixes, every score cached and paired. The narrow default (2 x 3) spends its budget on
-depth; `gepa.py` is the search for smaller budgets.
+and turns each critique into edits in two styles. Trials estimate the effect of their sentences and
+compose the best (`sentence_model.py`). Then old and new are narrowed together by successive halving
+over validation prefixes, every score cached and paired. The narrow default (2 x 3) spends its
+budget on depth; `gepa.py` is the search for smaller budgets.
 """
 
 from __future__ import annotations

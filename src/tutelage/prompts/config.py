@@ -1,4 +1,4 @@
-"""Every key of a prompt search: its name, type, default and help, each written once.
+"""Every key of a prompt search: its name, type, default and help, each defined once.
 
 A prompt search shares few keys with the training of weights, so it has a section of its own.
 `resolve_prompt` reads flags and `KEY=VALUE` and refuses what it does not know with the nearest key.
@@ -247,7 +247,7 @@ def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
 
 
 def _unused(config: PromptConfig) -> Iterator[ConfigIssue]:
-    """Keys that were given, and that this recipe or this algorithm makes no use of."""
+    """Keys that were given, and that this recipe or this algorithm does not use."""
     own = config.recipe == PROMPT_RECIPE
     for key in _MATH_ONLY if own else _AGENT_ONLY:
         if key in config.model_fields_set and getattr(config, key):

@@ -23,7 +23,8 @@ Components = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One task, played once. A reward of None counts 0; `failure` says why there is none."""
+    """One task, played once. A reward of None counts 0; `failure` gives the reason there is
+    none."""
 
     reward: float | None
     exact: bool | None = False
@@ -36,7 +37,7 @@ class Episode:
     failure: FailureCause | None = None
     usage: Usage = field(default_factory=Usage)
     blame: tuple[str, ...] = ()
-    """Components in force where it went wrong, the likeliest first; empty: nobody knows."""
+    """Components in force where it went wrong, the most probable first; empty: nobody knows."""
 
     @property
     def lost(self) -> bool:
@@ -73,7 +74,7 @@ class RolloutSlot:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Training tasks feed the optimiser, validation selects, the test is sealed until the end."""
+    """Training tasks feed the optimiser, validation selects, the test is used only at the end."""
 
     train: Sequence[Task]
     val: Sequence[Task]
@@ -92,9 +93,9 @@ class Splits:
         shared = sum(content(task, fields) in known for task in self.test)
         if shared:
             raise ConfigError(
-                f"{shared} of {len(self.test)} test tasks also stand in train or val, so a sealed "
-                "test of them says nothing; give --test FILE (test_dataset=) with others, or one "
-                "file alone, which is cut in three"
+                f"{shared} of {len(self.test)} test tasks are also in train or val, so a "
+                "held-out test on them is invalid; give --test FILE (test_dataset=) with others, "
+                "or one file alone, which is cut in three"
             )
 
 

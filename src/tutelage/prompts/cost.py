@@ -18,7 +18,7 @@ from tutelage.prompts.setup import SearchSetup
 
 @dataclass(frozen=True, slots=True)
 class SearchCost:
-    """The most that search and sealed test can spend; None: no bound is known."""
+    """The most that search and held-out test can spend; None: no bound is known."""
 
     rounds: int | None
     search: Spend

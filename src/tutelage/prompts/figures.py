@@ -1,4 +1,4 @@
-"""The figures of a prompt search: as `runs/figures.py` has it, and its sealed test in words.
+"""The figures of a prompt search: as `runs/figures.py` has it, and its held-out test in words.
 
 The terminal and the pages show the same rows and sentences, which are made here.
 """
@@ -76,7 +76,7 @@ def _spent(files: RunFiles) -> ResourceUsage:
     )
 
 
-# ---------------------------------------------------------------- the sealed test
+# ---------------------------------------------------------------- the held-out test
 
 
 class _Reading(NamedTuple):
@@ -93,7 +93,7 @@ _VERDICTS: Mapping[str, tuple[str, str, str, str]] = {
     "no evidence": (
         "open",
         "nothing shows that the new prompt is better; keep the old one",
-        "holds 0",
+        "contains 0",
         "sees no difference",
     ),
     "regressed": (
@@ -106,11 +106,11 @@ _VERDICTS: Mapping[str, tuple[str, str, str, str]] = {
 """Tone, meaning, what the interval does, and what the sign test does."""
 UNCHANGED = "no better prompt was found; the seed prompt stays"
 SEALED = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
-"""Columns of a sealed test, after the name of the row."""
+"""Columns of a held-out test, after the name of the row."""
 
 
 def read_verdict(test: Mapping[str, Any]) -> _Reading:
-    """A sealed test's verdict; on `FEW` tasks the sign test decides, else the interval."""
+    """A held-out test's verdict; on `FEW` tasks the sign test decides, else the interval."""
     tone, words, interval, sign = _VERDICTS[test["verdict"]]
     return _Reading(tone, words, sign if test["tasks"] < FEW else interval)
 

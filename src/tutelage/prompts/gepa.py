@@ -26,7 +26,8 @@ from tutelage.prompts.search_state import EditRequest, SearchState
 from tutelage.types import Mode
 
 RACE, BEHIND = 8, 0.035
-"""Validation tasks on which a child meets the leader, and how far behind it may be there."""
+"""Validation tasks on which a child is compared with the leader, and how far behind it may be
+there."""
 
 
 @dataclass(frozen=True, slots=True)

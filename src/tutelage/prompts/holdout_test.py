@@ -1,7 +1,7 @@
 """The final gate: seed against winner on test tasks that the search never saw.
 
 Best-on-validation is not a result: with ten validation tasks, searches over a prompt without any
-effect report gains of 0.2 to 0.4. So the headline is a paired comparison on the sealed test, with
+effect report gains of 0.2 to 0.4. So the headline is a paired comparison on the held-out test, with
 10,000 bootstrap draws; below 50 tasks, where that is too sure, the exact sign test decides. Looks
 are counted in the journal. `statistics/intervals.py` has the statistics.
 """
@@ -36,7 +36,7 @@ from tutelage.types import JSON, Mode, Task
 
 @dataclass(frozen=True, slots=True)
 class HoldoutResult:
-    """The result of the sealed test; means are over tasks, `looks` counts openings so far."""
+    """The result of the held-out test; means are over tasks, `looks` counts openings so far."""
 
     verdict: Verdict
     tasks: int

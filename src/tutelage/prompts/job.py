@@ -152,7 +152,7 @@ class PromptSearch(RunKind):
         run.folder.metrics.unlink(missing_ok=True)
 
     def phases(self) -> Sequence[Phase]:
-        """The search, with its sealed test."""
+        """The search, with its held-out test."""
         return [("search", self._search)]
 
     async def _search(self, run: Run) -> None:
@@ -202,7 +202,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
 
 
 def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) -> JSON:
-    """Seed against best on fresh sealed tasks; the look is counted and kept in `result.json`."""
+    """Seed against best on fresh held-out tasks; the look is counted and kept in `result.json`."""
     finished = folder.read_result()
     if finished is None or "components" not in finished:
         raise RunError(

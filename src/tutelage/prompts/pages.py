@@ -133,8 +133,8 @@ def _story(result: Mapping[str, Any], reading: str) -> Iterator[tuple[str, str]]
     yield "How", f"{result['reason']}. It ended because: {result['ended']}."
     yield (
         "Tasks",
-        f"{result['train_tasks']} to learn from, {result['val_tasks']} to choose by, "
-        f"{result['test_tasks']} sealed until the end.",
+        f"{result['train_tasks']} to learn from, {result['val_tasks']} for selection, "
+        f"{result['test_tasks']} held out until the end.",
     )
     yield "Reading", reading
 
@@ -145,7 +145,7 @@ def _changes(test: Mapping[str, Any]) -> Iterator[Change]:
             sides = [test[f"{side}_{name}"] for side in ("seed", "best")]
             before, after = (Cell(f"{v:.3f}", at=100 * v, bar=0 <= v <= 1) for v in sides)
             ends = f"difference {gap['low']:+.3f} to {gap['high']:+.3f}, 95 %"
-            title, scale = f"{title}, sealed test", ("0", "0.5", "1")
+            title, scale = f"{title}, held-out test", ("0", "0.5", "1")
             yield Change(title, f"{gap['mean']:+.3f}", before, after, scale, [("after", ends)])
 
 
@@ -211,7 +211,7 @@ def _score_words(entry: Mapping[str, Any]) -> str:
 def _facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     if not result:
         return
-    on_test = f"{count(result['test_spent']['rollouts'])} of them on the sealed test"
+    on_test = f"{count(result['test_spent']['rollouts'])} of them on the held-out test"
     known = result.get("dollars_known", True)
     for name, value, note in (
         ("algorithm", str(result["algorithm"]), ""),
@@ -255,13 +255,13 @@ def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
     panel = Panel(series, unit="share" if all(0 <= y <= 1 for _, y in points) else "plain")
     note = (
         "Each candidate in the order of proposal, and the best so far (line). It chose the winner, "
-        "so it flatters: the sealed test is the result."
+        "so it flatters: the held-out test is the result."
     )
     return Chart("Validation reward", note, draw([panel], size=(720, 260), x_label="candidate"))
 
 
 def _pairs(folder: RunFolder) -> list[BeforeAfter]:
-    """The same sealed tasks before and after."""
+    """The same held-out tasks before and after."""
     sides: dict[str, list[Transcript]] = {"seed": [], "best": []}
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for rollout in store.rollouts(run_id, mode=Mode.TEST, limit=2000):

@@ -1,4 +1,4 @@
-"""One prompt search from seed to verdict: plan, baseline, search, winner, sealed test.
+"""One prompt search from seed to verdict: plan, baseline, search, winner, held-out test.
 
 `optimise` puts the parts together and knows no algorithm by name. A search that runs out of budget
 keeps its best; killed, it is called again with the same journal and goes on where it was. `save`
@@ -103,7 +103,7 @@ async def optimise(
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend]:
-    """What the search may spend, and the worst case of the sealed test, which is set aside first.
+    """What the search may spend, and the worst case of the held-out test, which is set aside first.
 
     `limits.rollouts` bounds the search alone; tokens, dollars and task calls cover the test too.
     Raises `ConfigError` when fewer than three proposals fit.
@@ -118,7 +118,7 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
         rest[name] = limit - getattr(test, name)
         if rest[name] < 0:
             raise ConfigError(
-                f"the sealed test alone may cost {getattr(test, name):g} {name}, more than the "
+                f"the held-out test alone may cost {getattr(test, name):g} {name}, more than the "
                 f"budget of {limit:g}; raise it, take fewer test tasks, or lower the worst case of "
                 "a rollout (max_turns, max_prompt_tokens, max_tokens)"
             )

@@ -1,8 +1,8 @@
 """What an algorithm holds while it searches: the seed, the splits, and safe ways to act.
 
 `propose` applies the laws of `edits.py` and notes every proposal, `score` plays candidates through
-the evaluator; `selection.py` narrows many to few. The sealed test is not here, so no algorithm can
-look at it.
+the evaluator; `selection.py` narrows many to few. The held-out test is not here, so no algorithm
+can look at it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The three splits of a search: generated, from files, or one dataset cut 40/20/40.
 
-The test is sealed: the search never sees it, and no test task may stand in train or val. `fresh`
+The test is held out: the search never sees it, and no test task may stand in train or val. `fresh`
 draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
 """
 

@@ -1,6 +1,6 @@
 """The embedded default of prompt search: a small policy that obeys its prompt, built once.
 
-The policy is trained from nothing on examples of `prompted.py`: random prompts, of useful and
+The policy is trained from scratch on examples of `prompted.py`: random prompts, of useful and
 useless phrases, and what an agent does that obeys just those. That its prompt matters was trained
 in. It is a real network with real decoding and tools, on which a search can be run without a key,
 and no benchmark of language models. The first use builds it in about a minute and keeps it in the

@@ -1,4 +1,4 @@
-"""The tasks of the embedded default of prompt search, and the rules that its policy was taught.
+"""The tasks of the embedded default of prompt search, and the rules that its policy was trained on.
 
 The small policy that `prompt_policy.py` builds obeys its system prompt in five points and in
 no other: it calls the calculator, calls `sum_1_to_n`, makes one call at a time, states its answer
@@ -130,7 +130,7 @@ def _filler(rng: random.Random) -> str:
 
 
 def target_turns(task: Task, rules: frozenset[Rule]) -> list[Message]:
-    """What the policy is taught to do with a task when its prompt states these rules.
+    """What the policy is trained to do with a task when its prompt states these rules.
 
     The messages after the question: calls and their results where a rule leads to them, the answer.
     """

@@ -182,7 +182,7 @@ def _floats(variables: Mapping[str, float]) -> Algebra[float]:
 
 
 def agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
-    """Whether both have the same value wherever both have one, at a few fixed points."""
+    """Whether both have the same value at points where both have one, at a few fixed points."""
     for sample in range(_SAMPLES):
         # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}

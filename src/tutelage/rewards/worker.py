@@ -5,8 +5,8 @@ of the interpreter; a process can be killed. `RewardLocation.of` says whether a 
 it is a plain function that another process finds again, by its file and name or by its module and
 name, and none that is defined inside another function or in the program that was started. A pool
 for the whole process keeps workers: each grades one attempt after another, has the surroundings
-(folder, environment, search path) of whoever asks, ends with this process, and is replaced when it
-had to be killed. This module is both ends; `function.py` decides what comes here.
+(folder, environment, search path) of the calling process, ends with this process, and is replaced
+when it had to be killed. This module is both ends; `function.py` decides what comes here.
 """
 
 from __future__ import annotations

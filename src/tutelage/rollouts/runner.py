@@ -5,8 +5,8 @@ a trace. What an agent returns or emits is its reward, else a reward function gr
 raises, and why, stays with its attempt. An infrastructure failure is retried with backoff in a new
 attempt; an agent's failure earns the failure reward. What comes back is always one `Rollout` for
 each `RolloutSpec`, in order. A built-in agent is awaited inside the engine's schedule
-(`engine/driver.py`) and no clock ends it, so a busy machine changes no result. One of the user's is
-a task of its own with a deadline in its own time (`agents/stopwatch.py`): one that hangs is
+(`engine/driver.py`) and no clock ends it, so a busy machine changes no result. A user's agent is a
+task of its own with a deadline in its own time (`agents/stopwatch.py`): one that hangs is
 cancelled and, when it will not go, left behind with its models shut.
 """
 
@@ -73,7 +73,7 @@ class RunnerSettings:
 
     run_id: str
     timeout: float = 60.0
-    """Seconds of its own time that an agent of the user's has; the built-in agents are bounded by
+    """Seconds of its own time that a user's agent has; the built-in agents are bounded by
     their turns and tokens instead, so that no clock decides what they earn."""
     attempts: int = 3
     backoff: float = 0.1
@@ -81,7 +81,7 @@ class RunnerSettings:
     failure_reward: float = 0.0
     """What a rollout earns that failed for the agent's own reasons."""
     reward_timeout: float | None = REWARD_SECONDS
-    """Seconds that a reward of the user's may take for one rollout."""
+    """Seconds that a user's reward may take for one rollout."""
     group_deadline: float | None = None
     """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 

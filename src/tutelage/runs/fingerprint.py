@@ -116,7 +116,7 @@ def _tasks_mark(tasks: Sequence[Task]) -> str:
 
 
 def _mark(text: str, folder: RunFolder) -> str | None:
-    """A mark of what a value names, None where it names no file of the user's."""
+    """A mark of what a value names, None where it names no user file."""
     file, _, name = text.rpartition(":")
     path = Path(file if file.endswith(".py") else text).expanduser()
     try:

@@ -200,7 +200,7 @@ def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
         except FileExistsError:
             continue
         except OSError:
-            pass  # whoever makes the run there says why it cannot be
+            pass  # creating the run there raises the reason
         return path
     raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
 

@@ -39,7 +39,7 @@ class Tasks:
     shown: Sequence[Task] = ()
     """Training tasks whose gold calls are demonstrated."""
     skill: Sequence[Task] = ()
-    """Held-out tasks like those, by which the cold start measures what it has taught."""
+    """Held-out tasks like those, by which the cold start measures the result."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Task]]:

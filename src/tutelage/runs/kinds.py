@@ -2,8 +2,8 @@
 
 An object of a kind is what one run is asked for; prepared, it has the run's phases and its result.
 All that is the same whatever is trained (folder, lock, store, loggers, tracing, stopping, status)
-is done around it by `lifecycle.py`. A run's `config.json` names its kind, and whoever has a run
-folder asks that kind: nobody asks a run which one it is. A new kind is one class, registered.
+is done around it by `lifecycle.py`. A run's `config.json` names its kind, and the reader of a
+run folder asks that kind: nobody asks a run which one it is. A new kind is one class, registered.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RunKind(Protocol):
     """Whether a first Ctrl-C waits for the step in progress (`Run.stop` says that it came). Else it
     ends the work at once, which loses nothing where every answer is recorded."""
     awaits: ClassVar[bool] = False
-    """Whether phases are coroutines, played in the event loop of whoever runs them."""
+    """Whether phases are coroutines, played in the event loop of the caller."""
 
     # ------------------------------------------------------------ of a folder
 

@@ -1,4 +1,4 @@
-"""What a long job tells whoever watches it: phases, steps, notes.
+"""What a long job reports to its observer: phases, steps, notes.
 
 The training code only knows this; `cli/display.py` draws it live, tests record it. A job
 never prints.

@@ -1,4 +1,4 @@
-"""What a search tells whoever watches it: rollouts as they end, rounds as they close.
+"""What a search reports to its observer: rollouts as they end, rounds as they close.
 
 A search decides nothing by it and works without it. `prompts/search_state.py` and
 `prompts/evaluator.py` call, a display or a report listens.

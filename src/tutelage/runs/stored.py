@@ -1,4 +1,4 @@
-"""From a run folder to its store, wherever that is, and to the run's id in it."""
+"""From a run folder to its store, local or not, and to the run's id in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store gives back that is not in `types.py`: runs, metrics, summaries, training rows.
+"""What the store returns that is not in `types.py`: runs, metrics, summaries, training rows.
 
 Plain frozen records, with no link to the database they came from. Each that has a table declares
 its columns by its fields (`schema.py`).

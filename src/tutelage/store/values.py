@@ -53,7 +53,7 @@ def unescape(text: str) -> str:
 
 
 class ExactText(TypeDecorator[str]):
-    """A text column that gives back exactly what was put in, lone surrogates and NUL included."""
+    """A text column that returns exactly what was stored, lone surrogates and NUL included."""
 
     impl = Text
     cache_ok = True

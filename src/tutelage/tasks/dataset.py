@@ -55,7 +55,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
     """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
 
     Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
-    id is a hash of the content, so the same row has the same id in every run. A row may stand there
+    id is a hash of the content, so the same row has the same id in every run. A row may occur
     again: the second has the id of the first with `-2` behind it, and so on.
     """
 

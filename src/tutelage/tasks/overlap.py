@@ -80,7 +80,7 @@ class Overlap:
         if self.train_repeated and not drawn:
             names.append(
                 f"{self.train_repeated} of {self.train} training tasks repeat another one and are "
-                "played as often as they stand there"
+                "played as often as they occur there"
             )
         for name, count, size in (
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),

@@ -4,8 +4,8 @@ Such a class is made for a rollout and its task: a sandbox, a shop, a connection
 `Environment` itself (`reset`, `close`), or an async context manager; `ToolEnvironment` of `tool.py`
 makes either an environment. `FILE.py:Class` in a list of tools names all its tools. Nothing is
 opened until an agent runs: `rollout_environments` is the scope of a rollout. An agent enters it
-around its loop and gets bound tools from `bind`; whoever enters it further out, as a runner does
-around agent and reward, makes the same environments live until the reward is known. Whatever
+around its loop and gets bound tools from `bind`; a caller that enters it further out, as a runner
+does around agent and reward, makes the same environments live until the reward is known. Whatever
 happens inside, all are closed, the last opened first.
 """
 

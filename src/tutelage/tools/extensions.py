@@ -1,7 +1,7 @@
 """Registries of what a user may add to: advantage estimators, policy losses, agent types.
 
-A configuration names one of them by its registered name, or as `FILE.py:name` in a file of the
-user's. A registry says where each built-in one is and imports it when it is asked for, so that a
+A configuration names one of them by its registered name, or as `FILE.py:name` in a user's
+file. A registry says where each built-in one is and imports it when it is asked for, so that a
 name costs nothing. A file is read when a configuration is resolved and again when its run begins,
 both before any model loads; what it held then is used to the end. The registries are in
 `algorithms/extensions.py` and `agents/builtin.py`, what a configuration reads of an entry in

@@ -142,7 +142,7 @@ class _SharedServer:
 
 class _Connection(Environment):
     """A client that lives in a task of its own: it must be left in the task that entered it, while
-    tools are opened, called and closed from wherever a rollout happens to be."""
+    tools are opened, called and closed from the event loop of any rollout."""
 
     def __init__(self, target: _Target) -> None:
         self._target = target

@@ -19,7 +19,7 @@ class ToolOptions:
     search_index: str | None = None
     """The corpus that `search` reads: a file made by `tutelage index`."""
     judge_base_url: str | None = None
-    """Address of the OpenAI-compatible server that judges, up to and with its `/v1`."""
+    """Address of the OpenAI-compatible server that judges, including its `/v1`."""
     judge_model: str | None = None
     """Model that judges."""
     allow_unsandboxed: bool = False

@@ -1,7 +1,7 @@
 """From a function's signature to the JSON schema a model is shown, and back to its arguments.
 
 Pydantic makes the schema and checks the arguments, in strict mode: what the model writes either
-fits the schema it was shown or is answered with an error, and is never converted in silence.
+fits the schema it was shown or is answered with an error, and is never converted silently.
 Descriptions come from a Google-style docstring. `tool.py` wraps the result in a `Tool`.
 """
 

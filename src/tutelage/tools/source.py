@@ -24,7 +24,7 @@ def file_mark(path: Path, name: str = "") -> str:
 
 
 def object_source(subject: Any) -> str | None:
-    """What a function or class of the user's means, by its file; None for one that has no file, and
+    """What a user's function or class means, by its file; None for one that has no file, and
     for one of this package, whose version identifies it."""
     try:
         text = inspect.getsourcefile(subject)

@@ -3,7 +3,7 @@
 `trace_attempt` puts an attempt into the OpenTelemetry context, which is a `contextvars` variable:
 so hundreds of rollouts interleave in one process, and every span lands in the attempt in whose
 context it began, also when a framework's own instrumentation opened it (`instrument` adds the
-collector to a `TracerProvider` of the user's). Their parent is the attempt's root span, so they
+collector to the user's `TracerProvider`). Their parent is the attempt's root span, so they
 join the tree that `rollout.py` makes of the record. No provider is made global by this module.
 """
 

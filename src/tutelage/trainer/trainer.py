@@ -63,8 +63,8 @@ class Trainer:
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
-    LLMs are served, by resource or model name. `n_runners` rollouts play at once. `reward` grades
-    agents that return no reward of their own.
+    LLMs are served, by resource or model name. `n_runners` rollouts run concurrently. `reward`
+    grades agents that return no reward of their own.
 
     With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),

@@ -105,7 +105,7 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Shares of the groups that cannot teach, and what length cost a rollout on average."""
+        """Shares of the zero-variance groups, and what length cost a rollout on average."""
         out = {
             "group/zero_variance": self.zero_variance / max(1, self.groups),
             "group/single": self.single_member / max(1, self.groups),

@@ -120,7 +120,7 @@ def seal(folder: Path) -> None:
 
 
 def check_seal(folder: Path) -> None:
-    """Raise `RunError` where a file of a sealed folder is not as it was written."""
+    """Raise `RunError` where a file of a complete folder is not as it was written."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         wrong = [name for name in sums if _sum(folder / name) != sums[name]]

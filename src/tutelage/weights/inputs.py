@@ -3,7 +3,7 @@
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
 refused before any model loads. The phases run on a `TrainingInputs`.
 
-Demonstrations of the user's own become token rows. Each turn is encoded as it would have been
+The user's demonstrations become token rows. Each turn is encoded as it would have been
 sampled and observed, and only what the assistant wrote is trained (`Codec.demonstration`); what
 does not fit the model is refused with its file and line before any weight is read.
 """

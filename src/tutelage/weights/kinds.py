@@ -245,7 +245,7 @@ class WeightTraining(RunKind):
 @register
 @dataclass
 class SupervisedTraining(WeightTraining):
-    """Learning from demonstrations of the user's own, tested on tasks if there are any."""
+    """Training on the user's demonstrations, tested on tasks if there are any."""
 
     name: ClassVar[str] = SUPERVISED
 

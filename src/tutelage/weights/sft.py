@@ -1,8 +1,8 @@
-"""`train sft`: supervised training on demonstrations of the user's own.
+"""`train sft`: supervised training on the user's demonstrations.
 
 Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, each
 draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
-after any kill as if nothing had been. The step itself is `cold_start.py`'s: mean negative
+after any kill without a difference. The step itself is `cold_start.py`'s: mean negative
 log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
 `--test` are played before and after where they are given. `phases.py` has the shared parts of all
 phases.

@@ -303,7 +303,7 @@ def _measure(name: str, *, no_tools: bool = False) -> Callable[[TrainingContext]
 
 
 def _supervised(setting: TrainingInputs) -> list[Work]:
-    """Learning from demonstrations of the user's own."""
+    """Training on the user's demonstrations."""
     if not setting.tasks.test:
         return [(SFT, run_sft)]
     before = setting.config.trainer.val_before_train

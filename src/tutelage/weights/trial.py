@@ -18,7 +18,7 @@ TOKENS = 4
 
 
 def try_extensions(config: RunConfig) -> None:
-    """Call the estimators and the loss that stand in files of the user's, on two groups of short
+    """Call the estimators and the loss that are in the user's files, on two groups of short
     rollouts. Raises `ConfigError` for what they raise or return."""
     with torch.random.fork_rng(devices=[]):  # what they draw here is nobody's
         for name in {config.algorithm.adv_estimator, config.trainer.control}:

@@ -118,7 +118,7 @@ class FixedKL:
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """A coefficient steered so that the measured KL meets `target`; `coef` is all its state.
+    """A coefficient steered so that the measured KL approaches `target`; `coef` is all its state.
 
     `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts of
     a KL far off the target the coefficient has moved by a fifth.

@@ -39,7 +39,7 @@ class StoredResponses:
         return self._items.get(item_id)
 
     def get(self, response_id: str) -> tuple[tuple[Message, ...], JSON] | None:
-        """The messages up to and with that response, and the response as it was sent."""
+        """The messages including that response, and the response as it was sent."""
         return self._kept.get(response_id)
 
 

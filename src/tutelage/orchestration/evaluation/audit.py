@@ -1,8 +1,9 @@
-"""Does a reward want what it should? Its terms, what failing at once earns, who comes out on top.
+"""Does a reward want what it should? Its terms, the reward of failing at once, and the ranking of
+policies.
 
 Four policies run the same workflows: random, cheapest, best (the most skilled worker) and an oracle
 that knows which answers are right and takes the cheapest of them. A reward under which the oracle
-is not on top teaches something else than to do the task well, and training under it warns. The
+is not first trains something else than to do the task well, and training under it warns. The
 published weights with latency in milliseconds are such a reward: `published_example` is its own.
 """
 

@@ -1,7 +1,7 @@
 """How good a planner is on a test set, with the baselines that it has to beat.
 
 The test is touched once, after training. Every score of the planner is compared with each baseline
-over the same workflows by a paired bootstrap; an interval that holds 0 says that the set is too
+over the same workflows by a paired bootstrap; an interval that contains 0 says that the set is too
 small to tell. `metrics.py` has the scores.
 """
 

@@ -1,6 +1,6 @@
 """The tables of a planner's outcome, for the terminal, the report and the docs.
 
-Where an interval holds 0 the row says so in words. `orchestration/pages.py` and the command line
+A row whose interval contains 0 has a remark. `orchestration/pages.py` and the command line
 draw them.
 """
 
@@ -65,7 +65,7 @@ def _gains_table(test: Mapping[str, Any]) -> Table:
     ]
     lead = (
         "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
-        "~ marks an interval that holds 0."
+        "~ marks an interval that contains 0."
     )
     before = "before" in test["gains"]
     title = "Gain over the older planner and the baselines" if before else "Gain over the baselines"

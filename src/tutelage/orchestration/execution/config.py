@@ -59,7 +59,7 @@ def _seconds(value: Any) -> Any:
 
 _Seconds = Annotated[float, BeforeValidator(_seconds)]
 _WholePath = Annotated[Path, AfterValidator(Path.absolute)]
-"""A path that is found from wherever a resume is started."""
+"""A path that holds in the working directory of any resume."""
 
 
 class PoolConfig(Section):

@@ -67,7 +67,7 @@ class PlanRun:
         return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Hand an event to whoever listens."""
+        """Pass an event to the listeners."""
         if self._observers:
             row: Event = {"event": event, "at": self.now, **fields}
             for observer in self._observers:

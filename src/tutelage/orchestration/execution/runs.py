@@ -51,7 +51,7 @@ class ExecutionRun(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """A system is put together by whoever asks: see `again`."""
+        """A system is built by the caller: see `again`."""
         raise RunError(f"an execution is continued by its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
@@ -64,7 +64,7 @@ class ExecutionRun(RunKind):
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Whoever asks has put it together already."""
+        """The caller has built it already."""
 
     @property
     def head(self) -> RunHeader:

@@ -187,7 +187,7 @@ class _Judge:
     With an answer that was expected the judge compares, as the reward `llm_judge` does; without one
     it says whether the result does what the subtask asks. One request is one verdict: it is sent
     again only where a server refused it unread, so a verdict never costs more than its bound. What
-    could not be judged has not passed, and says why.
+    could not be judged has not passed, and gives the reason.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest plans of a batch of instructions, and what goes in and comes out.
+"""Beam search: the most probable plans of a batch of instructions, and what goes in and comes out.
 
 Every tool comes from the catalog and edges are only kept from earlier to later nodes, so what comes
 out is a DAG of known tools whatever the network says. All beams of a batch take a step together.
@@ -34,7 +34,7 @@ class SearchSettings:
     edge_threshold: float = 0.5
     consensus: float = 0.0
     """Above 0: among the beams, the plan that agrees most with all of them, each weighed by its
-    probability to this power; 0: the likeliest."""
+    probability to this power; 0: the most probable one."""
     repeats: bool = False
     """Whether a tool may stand in a plan twice."""
     max_nodes: int = 64

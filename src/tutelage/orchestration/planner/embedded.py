@@ -86,9 +86,9 @@ def embedded_planner(
 ) -> _Embedded:
     """The planner over a catalog (the built-in one by default), from the cache or trained now.
 
-    A cache that cannot be written is no reason to fail: `unkept` says why. Processes that train the
-    same one at once write the same file. Raises `ConfigError` for a catalog with too few tools for
-    different instructions.
+    A cache that cannot be written is no reason to fail: `unkept` gives the reason. Processes that
+    train the same one at once write the same file. Raises `ConfigError` for a catalog with too few
+    tools for different instructions.
     """
     recipe = recipe or RECIPE
     root = cache_folder() if cache is None else cache

@@ -1,7 +1,7 @@
 """`PlannerModel`: instructions in, plans out; the document's call and loss around the network.
 
-A call encodes the instructions and gives the document's four fields, decoded greedily the first
-time one is looked at. `compute_supervised_loss` scores expert plans from the same encoding with the
+A call encodes the instructions and gives the document's four fields, decoded greedily at the
+first access. `compute_supervised_loss` scores expert plans from the same encoding with the
 expert's earlier tools given (teacher forcing), so the document's training loop works as written.
 `plan` and `plan_all` search with beams. `decode.py` has inputs and outputs, `fit.py`
 trains it, `saving.py` stores it.

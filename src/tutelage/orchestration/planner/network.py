@@ -1,15 +1,15 @@
 """The planner's network: instruction in, scores of the next tool, of workers and of edges out.
 
 Encoder: hashed features (`text.py`) with learned weights that begin as IDF, summed over the text
-for its meaning and over each word for attention; a bucket that training never meets has no vector.
-Decoder: one state for each position, from the text, the tool before, all tools so far, the
+for its meaning and over each word for attention; a bucket that never occurs in training has no
+vector. Decoder: one state for each position, from the text, the tool before, all tools so far, the
 position, and the words it attends to, which it looks for after the words that spoke of the tool
 before and away from words that are used up. Nothing is recurrent, so that all positions of a known
 plan are scored at once and a plan of 200 nodes costs 200 small steps. A tool is a learned vector
 plus its encoded text, and words that it shares with the instruction count for it, so a tool that
 training never saw is known by its text. Edges: a score for every ordered pair of positions, from
-states, tools, and what stands around the words that speak of them. `loss.py` trains it,
-`decode.py` searches with it.
+states, tools, and what stands around the words that speak of them. `loss.py` trains it, `decode.py`
+searches with it.
 
 Shapes: `B` texts, `P` words, `N` positions, `T` tools, `W` workers, `D` width.
 """

@@ -152,7 +152,7 @@ def node_utility(terms: RewardTerms) -> Chooser:
 
 
 def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
-    """The policy's likeliest action."""
+    """The policy's most probable action."""
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         with torch.no_grad():

@@ -149,7 +149,7 @@ def _descend(
 def clone_oracle(board: QueryTable, terms: RewardTerms, seeds: SeedTree) -> ModelSelector:
     """A model selector that imitates the oracle, by cross-entropy.
 
-    The states are those that the untrained policy meets; the label of each is the oracle's action.
+    The states are those that the untrained policy visits; the label of each is the oracle's action.
     """
     model = ModelSelector(seeds.child("model").value(31))
     states, labels_D = _labelled(board, terms, model, seeds)

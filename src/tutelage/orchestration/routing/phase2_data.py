@@ -1,7 +1,7 @@
 """What phase 2 learns in: outcomes cut into splits, what is predicted from them, and the reward.
 
 Before training it is asked whether the reward wants what it should: if a router that knows every
-outcome does not come out on top, or giving up at once earns more than it, training under that
+outcome does not rank first, or giving up at once earns more than it, training under that
 reward teaches something else (`Phase2Data.reward_warning`). `phase2.py` makes a world and trains in
 it.
 """

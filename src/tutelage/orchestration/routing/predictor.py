@@ -183,7 +183,7 @@ class OutcomePredictor:
         return _sigmoid(self.slope * _logit(raw) + self.offset)
 
     def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
-        """The chance that one of the `tries` likeliest workers is right, [B].
+        """The chance that one of the `tries` most probable workers is right, [B].
 
         `chances_BW` ranks this predictor's workers, or the first of them; below 0: not to be asked.
         """

@@ -131,7 +131,7 @@ def _draw(
     axes.legend(loc="lower right")
 
     training, axes = page("Reward in training", "update", "mean reward")
-    curves = {"train_reward": "sampled, training", "val_reward": "likeliest, validation"}
+    curves = {"train_reward": "sampled, training", "val_reward": "most probable, validation"}
     for key, label in curves.items():
         if values := [(line["step"], line[key]) for line in history if key in line]:
             axes.plot(*zip(*values, strict=True), label=label)

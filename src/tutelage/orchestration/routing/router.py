@@ -100,7 +100,7 @@ class LearnedRouter:
         *,
         sample: bool = False,
     ) -> None:
-        """`sample` draws actions, as in training; otherwise the likeliest one is taken."""
+        """`sample` draws actions, as in training; otherwise the most probable one is taken."""
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample

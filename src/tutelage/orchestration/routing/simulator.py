@@ -306,7 +306,7 @@ class WorkflowSimulator(WorkflowState):
     # What it came to
 
     def _running_reward(self) -> Floats:
-        """The reward of each workflow as it stands: of what is over, the final one.
+        """The current reward of each workflow: of what is over, the final one.
 
         `rewards.compute_reward` of many results at once, in seconds and USD.
         """

@@ -53,7 +53,7 @@ _BLOCK = 4096
 _SLACK = 64 << 10
 """For folders and for blocks that a file does not fill."""
 _DEEPEST = 64
-"""Folders within folders; a path of more could grow too long to be looked at."""
+"""Folders within folders; a path of more could grow too long to be checked."""
 
 
 class _Asked(NamedTuple):

@@ -89,7 +89,7 @@ def unused_keys(
 ) -> dict[str, str]:
     """The keys among `set_keys` that have no effect on this run, each with its first reason.
 
-    `own_agent` says that an agent of the user's plays, and not a built-in one.
+    `own_agent` says that a user's agent plays, and not a built-in one.
     """
     on_cpu = machine.device_of(config) == "cpu"
     others = list(_reads_of_others(config))
@@ -207,7 +207,7 @@ def _run(config: RunConfig) -> Iterator[Finding]:
     if config.model.lora.rank and config.model.path is None:
         yield (
             "model.lora.rank",
-            "the embedded policy begins with random weights, which adapters cannot teach",
+            "the embedded policy begins with random weights, which adapters cannot train",
             "Give a model with model.path, or use model.lora.rank=0.",
         )
     if recipe == "sft" and endless:

@@ -42,7 +42,7 @@ EMBEDDED_ONLY = (
     "rollout.max_len",
     "trainer.control",
 )
-"""Keys whose preset fits the embedded policy alone. A model of the user's own takes the schema's
+"""Keys whose preset fits the embedded policy alone. A user's model takes the schema's
 defaults: real chat templates are longer, a pretrained model needs a smaller rate, and a control
 doubles the time."""
 MATH_LEVELS: dict[str, dict[str, Any]] = {
@@ -60,12 +60,12 @@ RL: dict[str, Any] = {
 }
 
 OWN_MODEL: dict[str, Any] = {"actor.optim.warmup_steps": 5}
-"""What reinforcement learning of a model of the user's own starts from: AdamW knows the size of the
+"""What reinforcement learning of a user's model starts from: AdamW knows the size of the
 gradients only after a few steps, and its first ones at the full rate can destroy what was
 pretrained. The embedded policy keeps the rate that its preset was measured with."""
 
 # Demonstrations of the user's own. The rate is what full fine-tuning of a pretrained model takes;
-# the embedded policy learns from nothing.
+# the embedded policy has random weights.
 SFT: dict[str, Any] = {
     "algorithm.name": "sft",
     "data.train_batch_size": 32,

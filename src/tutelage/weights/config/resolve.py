@@ -276,7 +276,7 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
 
 
 def _settle_gpus(settings: Layer, machine: Machine, derived: Layer) -> None:
-    """The GPUs of a run that names no number: one, where there is any."""
+    """The GPUs of a run that names no number: one, if there is any."""
     key, device = "trainer.n_gpus_per_node", settings.get("trainer.device")
     set_key = settings.get(key)
     on_cpu = device is not None and device.value == "cpu"

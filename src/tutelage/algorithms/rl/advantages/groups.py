@@ -27,7 +27,7 @@ EPSILON = 1e-6
 
 
 class GroupCounts(NamedTuple):
-    """How many groups a batch has, and how many of them cannot teach."""
+    """How many groups a batch has, and how many of them have zero variance."""
 
     groups: int
     single_member: int

@@ -110,7 +110,7 @@ def _inputs(
 
 def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens,
-    with a gradient; whether the numbers of a user's loss are finite is looked at too."""
+    with a gradient; whether the numbers of a user's loss are finite is checked too."""
     shape, name = tuple(inputs.logp_BT.shape), type(token).__name__
     shapes = [getattr(x, "shape", None) for x in token] if isinstance(token, TokenLoss) else []
     if isinstance(token, TokenLoss) and shapes == [shape, shape]:

@@ -50,7 +50,7 @@ class SimulatedPool:
         token_spread: float = 0.4,
     ) -> None:
         """`correlation` is the share of the variance that all workers have in common at one
-        subtask, `errors` the chance that one request meets a busy or absent server, `garbage` the
+        subtask, `errors` the chance that one request finds a busy or absent server, `garbage` the
         share of its skill that a worker keeps when one of its inputs is wrong, `tokens` the median
         length of an answer and `token_spread` the standard deviation of that length's logarithm.
 
