@@ -134,6 +134,15 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
     assert "with its tools" not in page
 
 
+def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) -> None:
+    done = train("--output", "run")
+    suggested = next(line for line in done.stdout.splitlines() if "tutelage ask run" in line)
+    assert re.search(r'ask run "\d: what is 6 [*] 7[?]"$', suggested), suggested
+    asked = CliRunner().invoke(build_app(), ["ask", "run", "what " * 400])
+    assert asked.exit_code == 2, asked.output
+    assert "does not fit the context of 'run'" in asked.stderr
+
+
 def test_val_batch_size_bounds_what_is_played_at_once(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:

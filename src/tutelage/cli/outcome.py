@@ -8,7 +8,9 @@ is in `weights/`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +30,10 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.errors import TutelageError
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import (
     EVALUATIONS,
     KINDS,
@@ -44,8 +48,10 @@ from tutelage.runs.stored_evaluation import (
     read_evaluation,
 )
 from tutelage.tasks.overlap import footnote, success_title
+from tutelage.types import Mode
 
-_QUESTION = '"What is 82 * 65?"'
+_LOOKED_AT, _SHORT = 20, 120
+"""Rollouts among which a question is looked for, and its characters at most."""
 _COLUMNS = ("before", "after", "control")
 _WORDS = {SUCCESS: percent, REWARD: number}
 
@@ -120,9 +126,9 @@ def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any])
 
 
 def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """Commands that go on from this run; the question is of the kind that it was trained on."""
+    """Commands that go on from this run; the question is one of its own tasks."""
     path = shown_path(folder.path)
-    question = _QUESTION if result.get("level") else "QUESTION"
+    question = _question(folder)
     next_steps(
         console,
         f"tutelage ask {path} {question}",
@@ -130,6 +136,17 @@ def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) ->
         f"tutelage eval {path} --test FILE.jsonl",
         "tutelage runs",
     )
+
+
+def _question(folder: RunFolder) -> str:
+    """A short question that the run was tested on, or trained on, quoted for a shell."""
+    with suppress(TutelageError), open_run(folder) as (store, run_id):
+        for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
+            for rollout in store.rollouts(run_id, mode=mode, limit=_LOOKED_AT):
+                asked = rollout.task.input if rollout.task.has_input else None
+                if isinstance(asked, str) and asked.isprintable() and len(asked) <= _SHORT:
+                    return f'"{asked}"' if not set(asked) & set('"$`\\!') else shlex.quote(asked)
+    return "QUESTION"
 
 
 def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:

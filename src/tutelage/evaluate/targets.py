@@ -27,7 +27,7 @@ from tutelage.engine.endpoint import (
     served_models,
 )
 from tutelage.engine.factory import make_engine
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.subject import Subject, answered, check_answered, equipped
 from tutelage.resources import LLM, POLICY, NamedResources
@@ -274,7 +274,13 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
     task = Task("question", {"question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     played = subject.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
-    return asyncio.run(played)[0]
+    rollout = asyncio.run(played)[0]
+    if rollout.last.stop == "context" and not any(c.sampled.token_ids for c in rollout.last.calls):
+        raise DataError(
+            f"the question of {len(question)} characters does not fit the context of {target!r} "
+            "with the system prompt and the tools, so nothing was answered; ask a shorter one"
+        )
+    return rollout
 
 
 @reward_function(name="ungraded")
