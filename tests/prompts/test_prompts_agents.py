@@ -91,8 +91,8 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
     assert one == mark("!", {"c", "b", "a"})
     assert len({one, mark("!", {"a", "b"}), mark("!", {"a", "b", "c"}, seed=1)}) == 3
     code = (
-        "from tutelage.prompts.setup import _told\n"
-        "print(_told({'names': {'one', 'two', 'three', 'four'}, 'of': object()}))"
+        "from tutelage.runs.fingerprint import shown\n"
+        "print(shown({'names': {'one', 'two', 'three', 'four'}, 'of': object()}))"
     )
     said = {
         subprocess.run(

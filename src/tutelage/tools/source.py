@@ -28,7 +28,7 @@ def object_source(subject: Any) -> str | None:
     for one of this package, whose version identifies it."""
     try:
         text = inspect.getsourcefile(subject)
-    except TypeError:
+    except (TypeError, OSError):  # built in; made in a console
         return None
     if text is None or not Path(text).is_file():
         return None
