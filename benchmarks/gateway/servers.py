@@ -21,8 +21,10 @@ REPLY = "The sum of 12 and 34 is 46, which I know without a calculator."
 def gateway(port: int) -> None:
     """Our gateway with one attempt."""
     with Gateway(port=port) as served:
-        door = served.open("roll", "att", ScriptedClient([REPLY], keep=1000), model="scripted")
-        print(json.dumps({"port": served.port, "key": door.api_key}), flush=True)
+        attempt_session = served.open(
+            "roll", "att", ScriptedClient([REPLY], keep=1000), model="scripted"
+        )
+        print(json.dumps({"port": served.port, "key": attempt_session.api_key}), flush=True)
         while True:
             time.sleep(3600)
 

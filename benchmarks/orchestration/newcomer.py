@@ -105,18 +105,18 @@ def _play(
     terms: RewardTerms,
     scenario: Scenario,
 ) -> tuple[Floats, dict[str, Any]]:
-    board = QueryTable.of(table, predictor, scenario)
+    query_table = QueryTable.of(table, predictor, scenario)
     column = table.names.index(name) if name in table.names else -1
     chosen = policy_chooser(model, terms)
     tries: list[tuple[int, int]] = []
 
     def watched(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         actions = chosen(simulator, rows, at)
-        asked = int((actions < board.workers).sum())
+        asked = int((actions < query_table.workers).sum())
         tries.append((int((actions == column).sum()) if column >= 0 else 0, asked))
         return actions
 
-    outcome = run_chooser(board, flows, terms, watched)
+    outcome = run_chooser(query_table, flows, terms, watched)
     mine, asked = np.array(tries).sum(axis=0)
     return outcome.reward_B, {
         "name": label,

@@ -52,15 +52,15 @@ Rewards = dict[str, list[float]]
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-    flows = WorkflowBatch.draw(board, settings.test_workflows, seeds.child("test"))
+    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"))
     choosers = {
         POLICY: policy_chooser(result.model, world.terms),
         GREEDY: node_utility(world.terms),
         LOOKAHEAD: greedy(world.terms),
     }
     return {
-        name: [float(r) for r in run_chooser(board, flows, world.terms, choose).reward_B]
+        name: [float(r) for r in run_chooser(query_table, flows, world.terms, choose).reward_B]
         for name, choose in choosers.items()
     }
 

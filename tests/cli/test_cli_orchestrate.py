@@ -259,9 +259,9 @@ def test_real_workers_behind_our_gateway_with_verifiers(
     }
     (here / "verifiers.json").write_text(json.dumps(verifiers))
     with Gateway() as gateway:
-        door = gateway.open("flow", "att", ScriptedClient(script), model="m")
-        monkeypatch.setenv("MY_KEY", door.api_key)
-        worker = {"name": "real", **FAST, "endpoint": door.base_url, "key_env": "MY_KEY"}
+        attempt_session = gateway.open("flow", "att", ScriptedClient(script), model="m")
+        monkeypatch.setenv("MY_KEY", attempt_session.api_key)
+        worker = {"name": "real", **FAST, "endpoint": attempt_session.base_url, "key_env": "MY_KEY"}
         (here / "workers.json").write_text(json.dumps([worker]))
         done = run("--pool", "openai", "--verifiers", "verifiers.json")
     assert done.exit_code == 0, done.output

@@ -86,7 +86,7 @@ async def play(policy: Any, seed: int, **engine: Any) -> tuple[list[list[Any]], 
         for number in range(count):
             group.create_task(rollout(number))
         await asyncio.sleep(0)
-    assert driver.attendance.thinking == 0
+    assert driver.barrier.thinking == 0
     return [s.calls for s in sessions], log
 
 
@@ -162,7 +162,7 @@ async def test_branches_that_wait_for_each_other_do_not_stop_the_engine(
     async with driver.participant():
         await asyncio.wait_for(asyncio.gather(writer(), reader()), 60)
     assert "wait for each other" in caplog.text
-    assert driver.attendance.thinking == 0
+    assert driver.barrier.thinking == 0
 
 
 async def test_what_an_outside_task_samples_counts_for_the_rollout_that_made_the_session(
@@ -194,14 +194,14 @@ async def test_what_an_outside_task_samples_counts_for_the_rollout_that_made_the
 
     got = await asyncio.wait_for(asyncio.gather(rollout(0), rollout(1)), 60)
     assert got == [3, 3]
-    assert driver.attendance.thinking == 0
+    assert driver.barrier.thinking == 0
     server.cancel()
 
 
 async def test_rollouts_that_use_two_engines_do_not_wait_for_each_other(tiny: Any) -> None:
     together = CallBarrier()
     drivers = [
-        EngineDriver(tiny_engine(tiny("qwen2"), slots=2), attendance=together) for _ in range(2)
+        EngineDriver(tiny_engine(tiny("qwen2"), slots=2), barrier=together) for _ in range(2)
     ]
 
     async def rollout(number: int) -> list[tuple[int, ...]]:
@@ -229,7 +229,7 @@ async def test_a_rollout_that_ends_before_its_branches_leaves_no_trace(tiny: Any
     async with driver.participant():
         await asyncio.wait_for(driver.sample(request(2, max_tokens=3)), 60)
         await asyncio.wait_for(stray, 60)
-    assert driver.attendance.thinking == 0
+    assert driver.barrier.thinking == 0
 
 
 async def test_lanes_beside_the_main_one_keep_no_slot_in_invariant_mode(tiny: Any) -> None:

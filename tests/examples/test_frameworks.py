@@ -79,12 +79,12 @@ def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: A
         final = ScriptedReply(tool_calls=((framework.final, '{"answer": "46"}'),))
     client = ScriptedClient([call, final])
     with Gateway() as gateway:
-        door = gateway.open("r", "a", client)
+        attempt_session = gateway.open("r", "a", client)
         done = subprocess.run(
             [sys.executable, f"{framework.module}.py"],
             input=json.dumps({"question": "What is 12 + 34?"}),
             cwd=HERE,
-            env={**os.environ, **door.env()},
+            env={**os.environ, **attempt_session.env()},
             capture_output=True,
             text=True,
             timeout=250,

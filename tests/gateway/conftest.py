@@ -58,14 +58,23 @@ class Case:
     """One attempt and a client of it."""
 
     def __init__(
-        self, gateway: Gateway, door: AttemptSession, client: Any, http: httpx2.AsyncClient
+        self,
+        gateway: Gateway,
+        attempt_session: AttemptSession,
+        client: Any,
+        http: httpx2.AsyncClient,
     ) -> None:
-        self.gateway, self.door, self.client, self.http = gateway, door, client, http
+        self.gateway, self.attempt_session, self.client, self.http = (
+            gateway,
+            attempt_session,
+            client,
+            http,
+        )
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """POST JSON below the session's base URL."""
         given = {k.replace("_", "-"): v for k, v in headers.items()}
-        return await self.http.post(self.door.base_url + path, json=body, headers=given)
+        return await self.http.post(self.attempt_session.base_url + path, json=body, headers=given)
 
     async def chat(self, **body: Any) -> httpx2.Response:
         """A chat completion."""
@@ -80,7 +89,7 @@ Open = Callable[..., Case]
 
 
 @pytest.fixture
-async def door() -> AsyncGenerator[Open]:
+async def attempt_session() -> AsyncGenerator[Open]:
     """`session("text", ScriptedReply(...))` or `session(client)`: an attempt served in this
     loop."""
     opened: list[Case] = []
@@ -106,7 +115,7 @@ async def door() -> AsyncGenerator[Open]:
     yield make
     for case in opened:
         await case.http.aclose()
-        await case.door.aclose()
+        await case.attempt_session.aclose()
         await asyncio.to_thread(case.gateway.close)
 
 

@@ -15,11 +15,11 @@ from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, Tool
 from .conftest import ASK, CALCULATOR, TOOL_TURN, Open, events
 
 
-async def test_a_completion_is_the_call_on_record(door: Open) -> None:
-    case = door("It is 2.")
+async def test_a_completion_is_the_call_on_record(attempt_session: Open) -> None:
+    case = attempt_session("It is 2.")
     answer = (await case.chat()).json()
     (call,) = case.client.calls
-    assert case.door.response_id(call.id) == answer["id"]
+    assert case.attempt_session.response_id(call.id) == answer["id"]
     choice = answer["choices"][0]
     assert answer["object"] == "chat.completion"
     assert answer["model"] == "m"
@@ -32,8 +32,8 @@ async def test_a_completion_is_the_call_on_record(door: Open) -> None:
     }
 
 
-async def test_tool_calls_carry_the_ids_on_record(door: Open) -> None:
-    case = door(TOOL_TURN, TOOL_TURN)
+async def test_tool_calls_carry_the_ids_on_record(attempt_session: Open) -> None:
+    case = attempt_session(TOOL_TURN, TOOL_TURN)
     seen: list[str] = []
     for _ in range(2):
         choice = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
@@ -48,8 +48,8 @@ async def test_tool_calls_carry_the_ids_on_record(door: Open) -> None:
     )
 
 
-async def test_every_role_and_form_of_content_is_read(door: Open) -> None:
-    case = door("ok")
+async def test_every_role_and_form_of_content_is_read(attempt_session: Open) -> None:
+    case = attempt_session("ok")
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     tool = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
@@ -89,9 +89,9 @@ class Asked:
         return Call(f"call_{n}", "main", n, (), (1, 2, 3), sampled, reply, given["sampling"])
 
 
-async def test_what_the_request_asks_for_reaches_the_client(door: Open) -> None:
+async def test_what_the_request_asks_for_reaches_the_client(attempt_session: Open) -> None:
     client = Asked()
-    case = door(client, sampling=Sampling(temperature=0.7, max_tokens=99))
+    case = attempt_session(client, sampling=Sampling(temperature=0.7, max_tokens=99))
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     named = {"type": "function", "function": {"name": "calculator"}}
@@ -129,21 +129,21 @@ async def test_what_the_request_asks_for_reaches_the_client(door: Open) -> None:
     ]
 
 
-async def test_several_choices_are_several_calls(door: Open) -> None:
+async def test_several_choices_are_several_calls(attempt_session: Open) -> None:
     client = Asked()
-    case = door(client)
+    case = attempt_session(client)
     answer = (await case.chat(n=3, seed=5)).json()
     assert [c["index"] for c in answer["choices"]] == [0, 1, 2]
     said = {c["message"]["content"] for c in answer["choices"]}
-    assert case.door.response_id("call_2") == f"{answer['id']}-1"
+    assert case.attempt_session.response_id("call_2") == f"{answer['id']}-1"
     assert said == {"reply 1", "reply 2", "reply 3"}
     assert [g["seed"] for g in client.given] == [5, 6, 7]
     assert answer["usage"]["prompt_tokens"] == 3
     assert answer["usage"]["completion_tokens"] == 6
 
 
-async def test_logprobs_are_those_on_record(door: Open) -> None:
-    case = door("Añ!")
+async def test_logprobs_are_those_on_record(attempt_session: Open) -> None:
+    case = attempt_session("Añ!")
     answer = (await case.chat(logprobs=True, return_token_ids=True)).json()
     call = case.client.calls[0]
     choice = answer["choices"][0]
@@ -158,14 +158,14 @@ async def test_logprobs_are_those_on_record(door: Open) -> None:
     assert "token_ids" not in plain
 
 
-async def test_logprobs_that_are_not_known_are_refused(door: Open) -> None:
-    answer = await door(Asked()).chat(logprobs=True)
+async def test_logprobs_that_are_not_known_are_refused(attempt_session: Open) -> None:
+    answer = await attempt_session(Asked()).chat(logprobs=True)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "logprobs"
 
 
-async def test_a_stop_string_is_not_part_of_the_content(door: Open) -> None:
-    case = door("one two END three")
+async def test_a_stop_string_is_not_part_of_the_content(attempt_session: Open) -> None:
+    case = attempt_session("one two END three")
     for stream in (False, True):
         answer = await case.chat(stop=["END"], stream=stream)
         if stream:
@@ -176,8 +176,8 @@ async def test_a_stop_string_is_not_part_of_the_content(door: Open) -> None:
         assert said == "one two"
 
 
-async def test_a_stream_says_what_the_reply_says(door: Open) -> None:
-    case = door(ScriptedReply("I think of it.", TOOL_TURN.tool_calls * 2))
+async def test_a_stream_says_what_the_reply_says(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply("I think of it.", TOOL_TURN.tool_calls * 2))
     answer = await case.chat(
         stream=True, tools=[CALCULATOR], stream_options={"include_usage": True}
     )
@@ -208,8 +208,8 @@ async def test_a_stream_says_what_the_reply_says(door: Open) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_streams_of_several_choices_are_told_apart(door: Open) -> None:
-    case = door("one 1", "two 2")
+async def test_streams_of_several_choices_are_told_apart(attempt_session: Open) -> None:
+    case = attempt_session("one 1", "two 2")
     answer = await case.chat(stream=True, n=2)
     said = {0: "", 1: ""}
     for data in events(answer.text)[:-1]:
@@ -218,14 +218,14 @@ async def test_streams_of_several_choices_are_told_apart(door: Open) -> None:
     assert said == {0: "one 1", 1: "two 2"}
 
 
-async def test_a_client_without_tokens_streams_when_it_is_done(door: Open) -> None:
-    answer = await door(Asked()).chat(stream=True)
+async def test_a_client_without_tokens_streams_when_it_is_done(attempt_session: Open) -> None:
+    answer = await attempt_session(Asked()).chat(stream=True)
     chunks = [json.loads(e) for e in events(answer.text)[:-1]]
     assert [c["choices"][0]["delta"].get("content") for c in chunks] == ["", "reply 1", None]
 
 
-async def test_a_reply_that_was_cut_says_length(door: Open) -> None:
-    choice = (await door("abcdef").chat(max_tokens=3)).json()["choices"][0]
+async def test_a_reply_that_was_cut_says_length(attempt_session: Open) -> None:
+    choice = (await attempt_session("abcdef").chat(max_tokens=3)).json()["choices"][0]
     assert choice["message"]["content"] == "abc"
     assert choice["finish_reason"] == "length"
 
@@ -290,9 +290,9 @@ async def test_a_reply_that_was_cut_says_length(door: Open) -> None:
     ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
 )
 async def test_what_cannot_be_honoured_is_a_400_that_names_it(
-    door: Open, body: dict[str, Any], param: str
+    attempt_session: Open, body: dict[str, Any], param: str
 ) -> None:
-    case = door()
+    case = attempt_session()
     answer = await case.chat(**body)
     error = answer.json()["error"]
     assert answer.status_code == 400
@@ -302,8 +302,8 @@ async def test_what_cannot_be_honoured_is_a_400_that_names_it(
     assert not case.client.calls
 
 
-async def test_what_is_harmless_is_accepted(door: Open) -> None:
-    answer = await door().chat(
+async def test_what_is_harmless_is_accepted(attempt_session: Open) -> None:
+    answer = await attempt_session().chat(
         user="u", metadata={"a": "b"}, store=True, service_tier="auto", prompt_cache_key="k",
         frequency_penalty=0, presence_penalty=0.0, logit_bias={}, logit_bias_=None, audio=None,
         safety_identifier="s", modalities=["text"], parallel_tool_calls=True, top_logprobs=0,
@@ -315,9 +315,9 @@ async def test_what_is_harmless_is_accepted(door: Open) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a":NaN}', b"[" * 5000]
 )
-async def test_what_is_no_json_object_is_a_400(door: Open, body: bytes) -> None:
-    case = door()
-    answer = await case.http.post(case.door.base_url + "/chat/completions", content=body)
+async def test_what_is_no_json_object_is_a_400(attempt_session: Open, body: bytes) -> None:
+    case = attempt_session()
+    answer = await case.http.post(case.attempt_session.base_url + "/chat/completions", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
 
@@ -343,31 +343,31 @@ class Failing:
     ],
 )
 async def test_failures_below_are_openai_errors(
-    door: Open, error: Exception, status: int, code: str | None, stream: bool
+    attempt_session: Open, error: Exception, status: int, code: str | None, stream: bool
 ) -> None:
-    case = door(Failing(error))
+    case = attempt_session(Failing(error))
     answer = await case.chat(stream=stream)
     told = answer.json()["error"]
     assert (answer.status_code, told["code"]) == (status, code)
     assert "inner secret" not in answer.text
-    assert case.door.errors == [error]
+    assert case.attempt_session.errors == [error]
 
 
-async def test_scripted_errors_keep_their_status(door: Open) -> None:
-    case = door(ScriptedReply(error=(529, "busy")), "better")
+async def test_scripted_errors_keep_their_status(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply(error=(529, "busy")), "better")
     answer = await case.chat()
     assert answer.status_code == 529
     assert answer.json()["error"]["message"] == "busy"
     assert (await case.chat()).json()["choices"][0]["message"]["content"] == "better"
 
 
-async def test_the_token_budget_cuts_and_then_refuses_for_good(door: Open) -> None:
-    case = door("abcdefgh", token_budget=12)
+async def test_the_token_budget_cuts_and_then_refuses_for_good(attempt_session: Open) -> None:
+    case = attempt_session("abcdefgh", token_budget=12)
     assert (await case.chat()).json()["usage"]["completion_tokens"] == 9
     second = (await case.chat()).json()
     assert second["choices"][0]["finish_reason"] == "length"
     assert second["usage"]["completion_tokens"] == 3
-    assert case.door.budget_left == 0
+    assert case.attempt_session.budget_left == 0
     refused = await case.chat()
     assert refused.status_code == 402
     assert refused.json()["error"]["code"] == "token_budget_exhausted"
@@ -375,22 +375,22 @@ async def test_the_token_budget_cuts_and_then_refuses_for_good(door: Open) -> No
     assert len(case.client.calls) == 2
 
 
-async def test_models_by_name_each_have_their_client(door: Open) -> None:
+async def test_models_by_name_each_have_their_client(attempt_session: Open) -> None:
     judge = Asked()
-    case = door("main", clients={"judge": judge}, names=["policy"], token_budget=100)
+    case = attempt_session("main", clients={"judge": judge}, names=["policy"], token_budget=100)
     assert (await case.chat(model="judge")).json()["choices"][0]["message"]["content"] == "reply 1"
-    assert case.door.spent == 0
+    assert case.attempt_session.spent == 0
     assert (await case.chat(model="policy")).json()["choices"][0]["message"]["content"] == "main"
     missing = await case.chat(model="gpt-5")
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"
-    listed = (await case.http.get(case.door.base_url + "/models")).json()["data"]
+    listed = (await case.http.get(case.attempt_session.base_url + "/models")).json()["data"]
     assert [m["id"] for m in listed] == ["policy", "judge"]
-    one = await case.http.get(case.door.base_url + "/models/judge")
+    one = await case.http.get(case.attempt_session.base_url + "/models/judge")
     assert one.json()["id"] == "judge"
 
 
-async def test_without_names_the_main_client_answers_to_any(door: Open) -> None:
-    answer = await door("main").chat(model="gpt-4o")
+async def test_without_names_the_main_client_answers_to_any(attempt_session: Open) -> None:
+    answer = await attempt_session("main").chat(model="gpt-4o")
     assert answer.json()["model"] == "gpt-4o"
     assert math.isclose(answer.json()["usage"]["completion_tokens"], 5)

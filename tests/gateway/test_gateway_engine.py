@@ -34,11 +34,11 @@ def session(codec: Codec, *script: str) -> ChatSession:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_turns_over_chat_completions_make_one_row(
-    door: Open, codec: Codec, stream: bool
+    attempt_session: Open, codec: Codec, stream: bool
 ) -> None:
     """The agent re-dumps arguments and rewrites content: history is known by the ids of calls."""
     chat = session(codec, f"Hm. {CALL}", "It is 2.")
-    case = door(chat)
+    case = attempt_session(chat)
     messages: list[Any] = [{"role": "user", "content": "What is 1 + 1?"}]
     answer = await case.chat(messages=messages, tools=[CALCULATOR], stream=stream)
     if stream:
@@ -59,9 +59,9 @@ async def test_turns_over_chat_completions_make_one_row(
     assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
 
 
-async def test_turns_over_responses_make_one_row(door: Open, codec: Codec) -> None:
+async def test_turns_over_responses_make_one_row(attempt_session: Open, codec: Codec) -> None:
     chat = session(codec, CALL, "It is 2.", "Yes.")
-    case = door(chat)
+    case = attempt_session(chat)
     first = (await case.respond(tools=[FLAT_CALCULATOR])).json()
     call_id = first["output"][0]["call_id"]
     output = {"type": "function_call_output", "call_id": call_id, "output": "2"}
@@ -75,9 +75,9 @@ async def test_turns_over_responses_make_one_row(door: Open, codec: Codec) -> No
     assert len(build_rows(chat.calls)) == 1
 
 
-async def test_a_reply_that_is_half_a_call_is_content(door: Open, codec: Codec) -> None:
+async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, codec: Codec) -> None:
     chat = session(codec, '<tool_call>{"name": ', '<tool_call>{"name": ')
-    case = door(chat)
+    case = attempt_session(chat)
     plain = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
     assert plain["message"]["content"] == '<tool_call>{"name":'
     assert plain["finish_reason"] == "stop"
@@ -100,16 +100,16 @@ def test_a_native_engine_streams_what_it_records(
         else ChatSession(driver, policy.codec, seeds=SeedTree(1), name="att")
     )
     spans: list[Any] = []
-    door = gateway.open("r", "a", client, on_span=spans.append)
-    headers = {"authorization": f"Bearer {door.api_key}"}
+    attempt_session = gateway.open("r", "a", client, on_span=spans.append)
+    headers = {"authorization": f"Bearer {attempt_session.api_key}"}
     body = {
         "model": "m", "messages": [{"role": "user", "content": "What is 1 + 1?"}], "seed": 7,
         "max_tokens": 40, "logprobs": True, "n": 2, "return_token_ids": True,
     }  # fmt: skip
-    url = door.base_url + "/chat/completions"
+    url = attempt_session.base_url + "/chat/completions"
     plain = httpx2.post(url, json=body, headers=headers, timeout=120).json()
     streamed = httpx2.post(url, json={**body, "stream": True}, headers=headers, timeout=120).text
-    door.close()
+    attempt_session.close()
     said = {0: "", 1: ""}
     pieces = 0
     for data in events(streamed)[:-1]:
@@ -132,9 +132,9 @@ def test_a_native_engine_streams_what_it_records(
 @pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 900 + "]" * 900, "1" * 5000])
 @pytest.mark.parametrize("responses", [False, True])
 async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(
-    door: Open, codec: Codec, arguments: str, responses: bool
+    attempt_session: Open, codec: Codec, arguments: str, responses: bool
 ) -> None:
-    case = door(session(codec, "fine"))
+    case = attempt_session(session(codec, "fine"))
     ask = {"role": "user", "content": "hi"}
     if responses:
         call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
@@ -154,14 +154,16 @@ async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(
 
 @pytest.mark.parametrize("depth", [150, 900])
 async def test_a_body_that_is_nested_too_deeply_is_a_400(
-    door: Open, codec: Codec, depth: int
+    attempt_session: Open, codec: Codec, depth: int
 ) -> None:
     """A schema, for one, is written into the prompt, and whoever writes it recurses."""
-    case = door(session(codec, "fine"))
+    case = attempt_session(session(codec, "fine"))
     deep = "[" * depth + "]" * depth
     schema = f'{{"type": "object", "properties": {{"x": {{"enum": {deep}}}}}}}'
     tool = f'{{"type": "function", "function": {{"name": "f", "parameters": {schema}}}}}'
     body = f'{{"model": "m", "messages": [{{"role": "user", "content": "a"}}], "tools": [{tool}]}}'
-    answer = await case.http.post(case.door.base_url + "/chat/completions", content=body.encode())
+    answer = await case.http.post(
+        case.attempt_session.base_url + "/chat/completions", content=body.encode()
+    )
     assert answer.status_code == 400, answer.text
     assert "nested more than" in answer.json()["error"]["message"]

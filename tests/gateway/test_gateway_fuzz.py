@@ -65,8 +65,8 @@ def asked() -> Any:
     gateway = Gateway()
 
     async def send(path: str, body: bytes, headers: dict[str, str]) -> list[httpx2.Response]:
-        door = gateway.open("r", "a", ScriptedClient(["ok"]))
-        known = {"authorization": f"Bearer {door.api_key}"}
+        attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
+        known = {"authorization": f"Bearer {attempt_session.api_key}"}
         transport = httpx2.ASGITransport(app=gateway.app)
         async with httpx2.AsyncClient(transport=transport) as http:
             url = f"{gateway.url}/v1"
@@ -74,7 +74,7 @@ def asked() -> Any:
             after = await http.post(
                 url + "/chat/completions", json=GOOD["/chat/completions"], headers=known
             )
-        await door.aclose()
+        await attempt_session.aclose()
         return [found, after]
 
     yield lambda *given: asyncio.run(send(*given))

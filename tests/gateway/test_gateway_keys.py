@@ -28,14 +28,14 @@ BODY = {"model": "m", "messages": ASK}
         ("bearer {key}", 200),
     ],
 )
-async def test_only_the_key_opens(door: Open, header: str | None, status: int) -> None:
-    case = door()
+async def test_only_the_key_opens(attempt_session: Open, header: str | None, status: int) -> None:
+    case = attempt_session()
     del case.http.headers["authorization"]
     headers = {}
     if header is not None:
-        headers["authorization"] = header.format(key=case.door.api_key).encode("latin-1")
+        headers["authorization"] = header.format(key=case.attempt_session.api_key).encode("latin-1")
     answer = await case.http.post(
-        case.door.base_url + "/chat/completions", json=BODY, headers=headers
+        case.attempt_session.base_url + "/chat/completions", json=BODY, headers=headers
     )
     assert answer.status_code == status
     if status == 401:
@@ -43,32 +43,34 @@ async def test_only_the_key_opens(door: Open, header: str | None, status: int) -
         assert not case.client.calls
 
 
-async def test_the_key_of_another_attempt_gets_403(door: Open) -> None:
+async def test_the_key_of_another_attempt_gets_403(attempt_session: Open) -> None:
     gateway = Gateway()
-    mine, other = door("a", gateway=gateway), door("b", gateway=gateway)
+    mine, other = attempt_session("a", gateway=gateway), attempt_session("b", gateway=gateway)
     for path in ("/chat/completions", "/responses", "/traces"):
-        answer = await mine.http.post(other.door.base_url + path, json=BODY)
+        answer = await mine.http.post(other.attempt_session.base_url + path, json=BODY)
         assert answer.status_code == 403
         assert answer.json()["error"]["type"] == "permission_error"
     for path in ("/models", "/responses/resp_x"):
-        assert (await mine.http.get(other.door.base_url + path)).status_code == 403
+        assert (await mine.http.get(other.attempt_session.base_url + path)).status_code == 403
     assert not other.client.calls
-    half = other.door.base_url.replace(other.door.rollout_id, mine.door.rollout_id)
+    half = other.attempt_session.base_url.replace(
+        other.attempt_session.rollout_id, mine.attempt_session.rollout_id
+    )
     assert (await mine.http.post(half + "/chat/completions", json=BODY)).status_code == 403
 
 
-async def test_a_key_works_without_a_path_and_says_whose_call_it_is(door: Open) -> None:
+async def test_a_key_works_without_a_path_and_says_whose_call_it_is(attempt_session: Open) -> None:
     gateway = Gateway()
-    mine, other = door("a", gateway=gateway), door("b", gateway=gateway)
+    mine, other = attempt_session("a", gateway=gateway), attempt_session("b", gateway=gateway)
     url = f"{gateway.url}/v1/chat/completions"
     assert (await mine.http.post(url, json=BODY)).json()["choices"][0]["message"]["content"] == "a"
     assert (await other.http.post(url, json=BODY)).json()["choices"][0]["message"]["content"] == "b"
 
 
-async def test_the_agent_comes_from_path_header_or_key(door: Open) -> None:
-    case = door("ok", agent="solver")
-    base = case.door.base_url
-    user = {"authorization": f"Bearer {case.door.key_for('user')}"}
+async def test_the_agent_comes_from_path_header_or_key(attempt_session: Open) -> None:
+    case = attempt_session("ok", agent="solver")
+    base = case.attempt_session.base_url
+    user = {"authorization": f"Bearer {case.attempt_session.key_for('user')}"}
     for url, headers in (
         (base, {}),
         (base, {"x-tutelage-agent": "judge"}),
@@ -88,21 +90,23 @@ async def test_the_agent_comes_from_path_header_or_key(door: Open) -> None:
     assert long.status_code == 400
 
 
-async def test_a_closed_attempt_is_gone_for_every_key(door: Open) -> None:
-    case = door("ok")
-    keys = [case.door.api_key, case.door.key_for("user")]
-    await case.door.aclose()
-    await case.door.aclose()
+async def test_a_closed_attempt_is_gone_for_every_key(attempt_session: Open) -> None:
+    case = attempt_session("ok")
+    keys = [case.attempt_session.api_key, case.attempt_session.key_for("user")]
+    await case.attempt_session.aclose()
+    await case.attempt_session.aclose()
     for key in keys:
         answer = await case.http.post(
-            case.door.base_url + "/chat/completions",
+            case.attempt_session.base_url + "/chat/completions",
             json=BODY,
             headers={"authorization": f"Bearer {key}"},
         )
         assert answer.status_code == 410
         assert answer.headers["x-should-retry"] == "false"
     # The same attempt may be opened again, with the same key.
-    again = case.gateway.open(case.door.rollout_id, case.door.attempt_id, ScriptedClient(["new"]))
+    again = case.gateway.open(
+        case.attempt_session.rollout_id, case.attempt_session.attempt_id, ScriptedClient(["new"])
+    )
     assert again.api_key == keys[0]
     assert (await case.chat()).json()["choices"][0]["message"]["content"] == "new"
 
@@ -155,7 +159,7 @@ def test_loopback_needs_none(host: str) -> None:
 
 
 async def test_keys_and_secrets_are_never_logged(
-    door: Open, caplog: pytest.LogCaptureFixture
+    attempt_session: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         async def chat(self, *_: object, **__: object) -> None:
@@ -163,13 +167,13 @@ async def test_keys_and_secrets_are_never_logged(
 
     secret = "a secret that is long"
     caplog.set_level(logging.DEBUG)
-    case = door(Broken(), gateway=Gateway(secret=secret))
+    case = attempt_session(Broken(), gateway=Gateway(secret=secret))
     assert (await case.chat()).status_code == 500
     assert "a request failed" in caplog.text
     ours = "".join(r.getMessage() for r in caplog.records if r.name.startswith("tutelage"))
-    assert case.door.api_key not in ours + caplog.text
+    assert case.attempt_session.api_key not in ours + caplog.text
     assert secret not in caplog.text
-    assert secret not in repr(vars(case.door))
+    assert secret not in repr(vars(case.attempt_session))
 
 
 @pytest.mark.parametrize(
@@ -185,21 +189,25 @@ async def test_keys_and_secrets_are_never_logged(
     ],
 )
 async def test_other_paths_and_methods_are_json_errors(
-    door: Open, method: str, path: str, status: int
+    attempt_session: Open, method: str, path: str, status: int
 ) -> None:
-    case = door()
-    answer = await case.http.request(method, case.door.base_url + path)
+    case = attempt_session()
+    answer = await case.http.request(method, case.attempt_session.base_url + path)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
-async def test_the_environment_of_an_agent(door: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_of_an_agent(
+    attempt_session: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
-    case = door()
-    env = case.door.env()
-    assert env["OPENAI_BASE_URL"] == case.door.base_url
-    assert env["OPENAI_API_KEY"] == case.door.api_key
-    assert case.door.env("user")["OPENAI_API_KEY"] == case.door.key_for("user")
+    case = attempt_session()
+    env = case.attempt_session.env()
+    assert env["OPENAI_BASE_URL"] == case.attempt_session.base_url
+    assert env["OPENAI_API_KEY"] == case.attempt_session.api_key
+    assert case.attempt_session.env("user")["OPENAI_API_KEY"] == case.attempt_session.key_for(
+        "user"
+    )
     assert not [name for name in env if name.startswith("OTEL")]
     gateway = Gateway()
     gateway.app.on_traces = lambda body, content_type, encoding="", *, only=None: b""

@@ -14,8 +14,8 @@ from tutelage.types import Constraint, Message
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
 
 
-async def test_a_response_is_the_call_on_record(door: Open) -> None:
-    case = door("It is 2.")
+async def test_a_response_is_the_call_on_record(attempt_session: Open) -> None:
+    case = attempt_session("It is 2.")
     answer = (await case.respond(instructions="Be brief.", metadata={"k": "v"})).json()
     (call,) = case.client.calls
     assert call.messages == (Message("system", "Be brief."), Message("user", "What is 1 + 1?"))
@@ -28,12 +28,12 @@ async def test_a_response_is_the_call_on_record(door: Open) -> None:
     assert item["content"][0]["text"] == "It is 2."
     assert answer["usage"]["input_tokens"] == len(call.prompt_ids)
     assert answer["usage"]["output_tokens"] == len(call.sampled.token_ids)
-    again = await case.http.get(f"{case.door.base_url}/responses/{answer['id']}")
+    again = await case.http.get(f"{case.attempt_session.base_url}/responses/{answer['id']}")
     assert again.json() == answer
 
 
-async def test_previous_response_id_brings_the_recorded_turn_back(door: Open) -> None:
-    case = door(TOOL_TURN, "It is 2.", "Yes.")
+async def test_previous_response_id_brings_the_recorded_turn_back(attempt_session: Open) -> None:
+    case = attempt_session(TOOL_TURN, "It is 2.", "Yes.")
     first = (await case.respond(instructions="Once.", tools=[FLAT_CALCULATOR])).json()
     message, call = first["output"]
     assert message["content"][0]["text"] == "Let me see."
@@ -55,8 +55,8 @@ async def test_previous_response_id_brings_the_recorded_turn_back(door: Open) ->
     ]  # fmt: skip
 
 
-async def test_items_that_come_back_are_put_together_to_turns(door: Open) -> None:
-    case = door("ok")
+async def test_items_that_come_back_are_put_together_to_turns(attempt_session: Open) -> None:
+    case = attempt_session("ok")
     call = {"type": "function_call", "name": "f", "arguments": "{}", "id": "fc_1"}
     text = {"type": "output_text", "text": "Hm.", "annotations": [], "logprobs": []}
     items = [
@@ -80,8 +80,8 @@ async def test_items_that_come_back_are_put_together_to_turns(door: Open) -> Non
     assert [c.id for c in got[5].tool_calls] == ["c"]
 
 
-async def test_items_can_be_named_by_reference(door: Open) -> None:
-    case = door("It is 2.", "ok")
+async def test_items_can_be_named_by_reference(attempt_session: Open) -> None:
+    case = attempt_session("It is 2.", "ok")
     first = (await case.respond()).json()
     named = {"type": "item_reference", "id": first["output"][0]["id"]}
     assert (await case.respond(input=[named])).status_code == 200
@@ -90,20 +90,20 @@ async def test_items_can_be_named_by_reference(door: Open) -> None:
     assert missing.status_code == 404
 
 
-async def test_what_is_not_stored_cannot_be_gone_on_with(door: Open) -> None:
-    case, other = door("a", "b"), door("c")
+async def test_what_is_not_stored_cannot_be_gone_on_with(attempt_session: Open) -> None:
+    case, other = attempt_session("a", "b"), attempt_session("c")
     silent = (await case.respond(store=False)).json()["id"]
     stored = (await case.respond()).json()["id"]
     for where, wanted in ((case, silent), (case, "resp_none"), (other, stored)):
         answer = await where.respond(previous_response_id=wanted)
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "previous_response_not_found"
-        got = await where.http.get(f"{where.door.base_url}/responses/{wanted}")
+        got = await where.http.get(f"{where.attempt_session.base_url}/responses/{wanted}")
         assert got.status_code == 404
 
 
-async def test_a_stream_has_the_events_in_order(door: Open) -> None:
-    case = door(ScriptedReply("I think so.", TOOL_TURN.tool_calls))
+async def test_a_stream_has_the_events_in_order(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply("I think so.", TOOL_TURN.tool_calls))
     answer = await case.respond(stream=True, tools=[FLAT_CALCULATOR])
     *data, done = events(answer.text)
     assert done == "[DONE]"
@@ -127,19 +127,19 @@ async def test_a_stream_has_the_events_in_order(door: Open) -> None:
     assert final["output"] == [e["item"] for e in found if e["type"].endswith("item.done")]
     assert final["output"][1]["call_id"] == case.client.calls[0].reply.tool_calls[0].id
     assert final["output"][1]["arguments"] == '{"expression":"1+1"}'
-    assert case.door.responses.get(final["id"]) == (ANY, final)
+    assert case.attempt_session.responses.get(final["id"]) == (ANY, final)
 
 
-async def test_a_tool_call_alone_has_no_message(door: Open) -> None:
-    case = door(ScriptedReply(None, TOOL_TURN.tool_calls))
+async def test_a_tool_call_alone_has_no_message(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply(None, TOOL_TURN.tool_calls))
     plain = (await case.respond(tools=[FLAT_CALCULATOR])).json()
     streamed = await case.respond(tools=[FLAT_CALCULATOR], stream=True)
     assert [i["type"] for i in plain["output"]] == ["function_call"]
     assert "output_text" not in streamed.text
 
 
-async def test_a_response_that_was_cut_is_incomplete(door: Open) -> None:
-    case = door("abcdef")
+async def test_a_response_that_was_cut_is_incomplete(attempt_session: Open) -> None:
+    case = attempt_session("abcdef")
     answer = (await case.respond(max_output_tokens=3)).json()
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -147,8 +147,8 @@ async def test_a_response_that_was_cut_is_incomplete(door: Open) -> None:
     assert json.loads(events(streamed.text)[-2])["type"] == "response.incomplete"
 
 
-async def test_formats_choices_and_logprobs(door: Open) -> None:
-    case = door("{}")
+async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
+    case = attempt_session("{}")
     schema = {"type": "object"}
     text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
     named = {"type": "function", "name": "calculator"}
@@ -193,9 +193,9 @@ async def test_formats_choices_and_logprobs(door: Open) -> None:
     ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
 )
 async def test_what_cannot_be_honoured_is_a_400_that_names_it(
-    door: Open, body: dict[str, Any], param: str
+    attempt_session: Open, body: dict[str, Any], param: str
 ) -> None:
-    case = door()
+    case = attempt_session()
     answer = await case.respond(**body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param

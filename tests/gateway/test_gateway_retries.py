@@ -39,9 +39,9 @@ BOTH = pytest.mark.parametrize(
 @BOTH
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_repeat_gets_the_first_result(
-    door: Open, path: str, body: dict[str, Any], stream: bool
+    attempt_session: Open, path: str, body: dict[str, Any], stream: bool
 ) -> None:
-    case = door("one", "two", "three")
+    case = attempt_session("one", "two", "three")
     body = {**body, "stream": stream}
     first = await case.post(path, body, x_stainless_retry_count="0")
     again = await case.post(path, body, **AGAIN)
@@ -58,13 +58,15 @@ async def test_a_repeat_gets_the_first_result(
 
 
 @BOTH
-async def test_a_repeat_joins_what_still_runs(door: Open, path: str, body: dict[str, Any]) -> None:
+async def test_a_repeat_joins_what_still_runs(
+    attempt_session: Open, path: str, body: dict[str, Any]
+) -> None:
     puppet = Puppet()
-    case = door(puppet)
+    case = attempt_session(puppet)
     first = asyncio.create_task(case.post(path, body))
     await until(lambda: puppet.started)
     second = asyncio.create_task(case.post(path, body, **AGAIN))
-    await until(lambda: case.door.in_flight == 2)
+    await until(lambda: case.attempt_session.in_flight == 2)
     puppet.go.set()
     one, two = await first, await second
     assert one.json() == two.json()
@@ -72,12 +74,12 @@ async def test_a_repeat_joins_what_still_runs(door: Open, path: str, body: dict[
     assert len(puppet.inner.calls) == 1
 
 
-async def test_who_leaves_does_not_cancel_who_joined(door: Open) -> None:
+async def test_who_leaves_does_not_cancel_who_joined(attempt_session: Open) -> None:
     puppet = Puppet()
-    case = door(puppet)
-    answer = case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
+    case = attempt_session(puppet)
+    answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
     answer.join()
-    same = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
+    same = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert same is answer
     same.join()
     answer.leave()
@@ -89,22 +91,22 @@ async def test_who_leaves_does_not_cancel_who_joined(door: Open) -> None:
     assert puppet.cancelled == 0
 
 
-async def test_the_last_to_leave_cancels(door: Open) -> None:
+async def test_the_last_to_leave_cancels(attempt_session: Open) -> None:
     puppet = Puppet()
-    case = door(puppet)
-    answer = case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
+    case = attempt_session(puppet)
+    answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
     answer.join()
     await until(lambda: puppet.started)
     answer.leave()
     await until(lambda: puppet.cancelled)
     # What came to nothing is no result: a repeat samples.
-    again = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
+    again = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert again is not answer
     # Nor is what is being cancelled, though it has not ended yet.
     again.join()
     await until(lambda: puppet.started == 2)
     again.leave()
-    third = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
+    third = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert third is not again
     third.task.cancel()
 
@@ -116,26 +118,28 @@ def _ask() -> Any:
     return ChatRequest("m", (Message("user", "hi"),), Sampling())
 
 
-async def test_a_failure_is_no_result(door: Open) -> None:
-    case = door(ScriptedReply(error=(500, "down")), "up")
+async def test_a_failure_is_no_result(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply(error=(500, "down")), "up")
     assert (await case.post("/chat/completions", CHAT)).status_code == 500
     retried = await case.post("/chat/completions", CHAT, **AGAIN)
     assert retried.json()["choices"][0]["message"]["content"] == "up"
 
 
-async def test_equal_requests_are_told_apart_by_what_arrived(door: Open) -> None:
+async def test_equal_requests_are_told_apart_by_what_arrived(attempt_session: Open) -> None:
     """Two equal requests, the first of which never reached its client."""
-    case = door("one", "two")
-    answers = [case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main") for _ in range(2)]
+    case = attempt_session("one", "two")
+    answers = [
+        case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main") for _ in range(2)
+    ]
     await asyncio.gather(*(a.task for a in answers))
     answers[1].delivered = True
-    assert case.door.ledger.find(b"k") is answers[0]
+    assert case.attempt_session.ledger.find(b"k") is answers[0]
     answers[0].delivered = True
-    assert case.door.ledger.find(b"k") is answers[1]
+    assert case.attempt_session.ledger.find(b"k") is answers[1]
 
 
-async def test_an_idempotency_key_needs_no_count(door: Open) -> None:
-    case = door("one", "two", "three")
+async def test_an_idempotency_key_needs_no_count(attempt_session: Open) -> None:
+    case = attempt_session("one", "two", "three")
     key = {"idempotency_key": "k1"}
     first = await case.post("/chat/completions", CHAT, **key)
     assert (await case.post("/chat/completions", CHAT, **key)).json() == first.json()
@@ -143,40 +147,42 @@ async def test_an_idempotency_key_needs_no_count(door: Open) -> None:
     assert other.json()["id"] != first.json()["id"]
 
 
-async def test_the_agent_is_part_of_what_was_asked(door: Open) -> None:
-    case = door("one", "two")
+async def test_the_agent_is_part_of_what_was_asked(attempt_session: Open) -> None:
+    case = attempt_session("one", "two")
     await case.post("/chat/completions", CHAT, x_tutelage_agent="a")
     await case.post("/chat/completions", CHAT, x_tutelage_agent="b", **AGAIN)
     assert [c.agent for c in case.client.calls] == ["a", "b"]
 
 
-async def test_what_a_door_keeps_is_bounded(door: Open) -> None:
-    case = door("ok")
+async def test_what_a_door_keeps_is_bounded(attempt_session: Open) -> None:
+    case = attempt_session("ok")
     for i in range(KEPT_ANSWERS + 20):
-        answer = case.door.answer(CHAT_COMPLETIONS, b"%d" % (i % 300), False, _ask(), "main")
+        answer = case.attempt_session.answer(
+            CHAT_COMPLETIONS, b"%d" % (i % 300), False, _ask(), "main"
+        )
         await answer.task
-    assert len(case.door.ledger) == KEPT_ANSWERS
-    assert case.door.ledger.find(b"0") is None
-    assert case.door.ledger.find(b"299") is None or KEPT_ANSWERS + 20 > 299
+    assert len(case.attempt_session.ledger) == KEPT_ANSWERS
+    assert case.attempt_session.ledger.find(b"0") is None
+    assert case.attempt_session.ledger.find(b"299") is None or KEPT_ANSWERS + 20 > 299
 
 
-async def test_closing_cancels_what_runs_and_answers_410(door: Open) -> None:
+async def test_closing_cancels_what_runs_and_answers_410(attempt_session: Open) -> None:
     puppet = Puppet()
-    case = door(puppet)
+    case = attempt_session(puppet)
     waiting = [asyncio.create_task(case.chat(stream=stream)) for stream in (False, True)]
     await until(lambda: puppet.started == 2)
-    await case.door.aclose()
+    await case.attempt_session.aclose()
     for task in waiting:
         assert (await task).status_code == 410
     assert puppet.cancelled == 2
 
 
-async def test_limits_of_requests_at_once(door: Open) -> None:
+async def test_limits_of_requests_at_once(attempt_session: Open) -> None:
     from tutelage.gateway import Gateway, GatewayLimits
 
     gateway = Gateway(limits=GatewayLimits(in_flight=3, in_flight_per_attempt=2))
     puppet, free = Puppet(), Puppet()
-    case, other = door(puppet, gateway=gateway), door(free, gateway=gateway)
+    case, other = attempt_session(puppet, gateway=gateway), attempt_session(free, gateway=gateway)
     waiting = [asyncio.create_task(case.chat()) for _ in range(2)]
     await until(lambda: puppet.started == 2)
     third = await case.chat()
@@ -195,35 +201,38 @@ async def test_limits_of_requests_at_once(door: Open) -> None:
 # ------------------------------------------------------------ spans
 
 
-async def test_every_request_leaves_a_span_before_the_door_is_closed(door: Open) -> None:
+async def test_every_request_leaves_a_span_before_the_door_is_closed(attempt_session: Open) -> None:
     spans: list[CallSpan] = []
-    case = door("one two", ScriptedReply(error=(500, "down")), on_span=spans.append)
+    case = attempt_session("one two", ScriptedReply(error=(500, "down")), on_span=spans.append)
     answer = await case.chat(stream=True)
     assert (await case.respond()).status_code == 500
-    await case.door.aclose()
+    await case.attempt_session.aclose()
     good, bad = spans
     assert good.response_id in answer.text
     assert good.calls == tuple(case.client.calls)
     assert (good.api, good.stream, good.finish_reasons) == ("chat.completions", True, ("stop",))
     assert good.output_tokens == len(case.client.calls[0].sampled.token_ids)
     assert good.began_ns <= good.ended_ns
-    assert (good.rollout_id, good.attempt_id) == (case.door.rollout_id, case.door.attempt_id)
+    assert (good.rollout_id, good.attempt_id) == (
+        case.attempt_session.rollout_id,
+        case.attempt_session.attempt_id,
+    )
     assert (bad.api, bad.calls) == ("responses", ())
     assert "down" in (bad.error or "")
 
 
-async def test_a_listener_that_fails_or_blocks_harms_no_call(door: Open) -> None:
+async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Open) -> None:
     held = threading.Event()
 
     def listen(span: CallSpan) -> None:
         held.wait(10)
         raise ValueError("broken listener")
 
-    case = door("ok", on_span=listen)
+    case = attempt_session("ok", on_span=listen)
     for _ in range(3):
         assert (await case.chat()).status_code == 200
     held.set()
-    await case.door.aclose()
+    await case.attempt_session.aclose()
     assert case.gateway.recorder.failed == 3
 
 
@@ -248,9 +257,9 @@ def test_a_full_queue_drops_and_counts() -> None:
 # ------------------------------------------------------------ traces
 
 
-async def test_traces_go_to_the_hook_with_whose_they_are(door: Open) -> None:
-    case = door()
-    url = case.door.base_url + "/traces"
+async def test_traces_go_to_the_hook_with_whose_they_are(attempt_session: Open) -> None:
+    case = attempt_session()
+    url = case.attempt_session.base_url + "/traces"
     assert (await case.http.post(url, content=b"x")).status_code == 404
     seen: list[Any] = []
 
@@ -266,7 +275,7 @@ async def test_traces_go_to_the_hook_with_whose_they_are(door: Open) -> None:
     headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
     answer = await case.http.post(url, content=b"abc", headers=headers)
     assert (answer.status_code, answer.content) == (200, b"")
-    whose = Identity("", case.door.rollout_id, case.door.attempt_id)
+    whose = Identity("", case.attempt_session.rollout_id, case.attempt_session.attempt_id)
     assert seen == [(b"abc", "application/x-protobuf", "gzip", whose)]
     answer = await case.http.post(url, content=b"told")
     assert answer.content == b"seen"

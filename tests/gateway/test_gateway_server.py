@@ -29,20 +29,20 @@ Live = Callable[..., Gateway]
 BODY = {"model": "m", "messages": ASK}
 
 
-def ask(door: AttemptSession, http: Any = httpx2, **body: Any) -> httpx2.Response:
+def ask(attempt_session: AttemptSession, http: Any = httpx2, **body: Any) -> httpx2.Response:
     """A chat completion, blocking."""
-    headers = {"authorization": f"Bearer {door.api_key}"}
-    url = door.base_url + "/chat/completions"
+    headers = {"authorization": f"Bearer {attempt_session.api_key}"}
+    url = attempt_session.base_url + "/chat/completions"
     return http.post(url, json={**BODY, **body}, headers=headers, timeout=30)
 
 
-def head(door: AttemptSession, length: int) -> bytes:
+def head(attempt_session: AttemptSession, length: int) -> bytes:
     """A request's head as bytes."""
-    path = door.base_url.partition("/rollout")[2]
+    path = attempt_session.base_url.partition("/rollout")[2]
     lines = [
         f"POST /rollout{path}/chat/completions HTTP/1.1",
         "host: x",
-        f"authorization: Bearer {door.api_key}",
+        f"authorization: Bearer {attempt_session.api_key}",
         f"content-length: {length}",
         "",
         "",
@@ -79,8 +79,8 @@ def read_all(sock: socket.socket) -> bytes:
 
 async def test_an_agent_that_blocks_its_loop_is_answered(live: Live) -> None:
     """A synchronous client inside a running loop: the model must not live on that loop."""
-    door = live().open("r", "a", ScriptedClient(["ok"]))
-    assert ask(door).json()["choices"][0]["message"]["content"] == "ok"
+    attempt_session = live().open("r", "a", ScriptedClient(["ok"]))
+    assert ask(attempt_session).json()["choices"][0]["message"]["content"] == "ok"
 
 
 def test_many_attempts_at_once_get_their_own_replies(live: Live) -> None:
@@ -94,7 +94,7 @@ def test_many_attempts_at_once_get_their_own_replies(live: Live) -> None:
         assert answer["choices"][0]["message"]["content"] == f"reply {i % 50}"
     assert [len(c.calls) for c in clients] == [3] * 50
     list(ThreadPoolExecutor(25).map(AttemptSession.close, doors))
-    assert {ask(door).status_code for door in doors[:3]} == {410}
+    assert {ask(attempt_session).status_code for attempt_session in doors[:3]} == {410}
 
 
 def test_clients_live_on_the_gateways_loop(live: Live) -> None:
@@ -110,23 +110,23 @@ def test_clients_live_on_the_gateways_loop(live: Live) -> None:
 def test_a_client_that_goes_away_cancels_the_sampling(live: Live, stream: bool) -> None:
     gateway = live()
     puppet = Puppet()
-    door = gateway.open("r", "a", puppet)
+    attempt_session = gateway.open("r", "a", puppet)
     body = json.dumps({**BODY, "stream": stream}).encode()
     with connect(gateway) as sock:
-        sock.sendall(head(door, len(body)) + body)
+        sock.sendall(head(attempt_session, len(body)) + body)
         wait(lambda: puppet.started)
     wait(lambda: puppet.cancelled)
-    wait(lambda: door.in_flight == 0)
+    wait(lambda: attempt_session.in_flight == 0)
     assert not puppet.inner.calls
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_it(live: Live) -> None:
     gateway = live()
     puppet = Puppet()
-    door = gateway.open("r", "a", puppet)
+    attempt_session = gateway.open("r", "a", puppet)
     body = json.dumps({**BODY, "stream": True}).encode()
     with connect(gateway) as sock:
-        sock.sendall(head(door, len(body)) + body)
+        sock.sendall(head(attempt_session, len(body)) + body)
         wait(lambda: puppet.on_token)
         assert puppet.on_token is not None
         gateway.loop.call_soon_threadsafe(puppet.on_token, b"Hello")
@@ -140,9 +140,9 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_it(live: Live) -
 def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
     gateway = live()
     puppet = Puppet()
-    door = gateway.open("r", "a", puppet)
-    headers = {"authorization": f"Bearer {door.api_key}"}
-    url = door.base_url + "/chat/completions"
+    attempt_session = gateway.open("r", "a", puppet)
+    headers = {"authorization": f"Bearer {attempt_session.api_key}"}
+    url = attempt_session.base_url + "/chat/completions"
 
     def sample() -> None:
         wait(lambda: puppet.on_token)
@@ -167,10 +167,10 @@ def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
 
 def test_who_sends_too_much_can_read_the_answer(live: Live) -> None:
     gateway = live(limits=GatewayLimits(body_bytes=1 << 20))
-    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
     with connect(gateway) as sock:
         # More than the buffers between us hold: were it refused unread, this would break.
-        sock.sendall(head(door, 7 << 20) + b"x" * (7 << 20))
+        sock.sendall(head(attempt_session, 7 << 20) + b"x" * (7 << 20))
         answer = read_all(sock)
     assert b"413" in answer
     assert b"request_too_large" in answer
@@ -178,29 +178,29 @@ def test_who_sends_too_much_can_read_the_answer(live: Live) -> None:
 
 def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
     gateway = live(limits=GatewayLimits(body_bytes=1000))
-    door = gateway.open("r", "a", ScriptedClient(["ok"]))
-    answer = ask(door, user="x" * 2000)
+    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
+    answer = ask(attempt_session, user="x" * 2000)
     assert answer.status_code == 413
     with connect(gateway) as sock:  # 10 GB announced, nothing sent
-        sock.sendall(head(door, 10**10))
+        sock.sendall(head(attempt_session, 10**10))
         assert b"413" in read_all(sock)
     with connect(gateway) as sock:  # not announced
-        raw = head(door, 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        raw = head(attempt_session, 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
         sock.sendall(raw + b"4000\r\n" + b"x" * 16384 + b"\r\n")
         assert b"413" in read_all(sock)
-    assert ask(door).status_code == 200
+    assert ask(attempt_session).status_code == 200
 
 
 def test_slow_and_half_open_connections_are_closed(live: Live) -> None:
     gateway = live(limits=GatewayLimits(header_seconds=2.0, body_seconds=2.0))
-    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
     with connect(gateway) as silent, connect(gateway) as dribbling, connect(gateway) as headless:
         headless.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
-        dribbling.sendall(head(door, 500) + b'{"model":')
+        dribbling.sendall(head(attempt_session, 500) + b'{"model":')
         assert b"408" in read_all(dribbling)
         assert read_all(silent) == b""
         assert read_all(headless) == b""
-    assert ask(door).status_code == 200
+    assert ask(attempt_session).status_code == 200
 
 
 def test_a_byte_now_and_then_does_not_keep_a_connection(live: Live) -> None:
@@ -217,19 +217,19 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(live: Live) -> None:
 
 def test_connections_beyond_the_bound_are_closed(live: Live) -> None:
     gateway = live(limits=GatewayLimits(connections=5))
-    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
     kept = [connect(gateway) for _ in range(5)]
     time.sleep(0.05)
     with connect(gateway) as sixth:
         assert read_all(sixth) == b""
     for sock in kept:
         sock.close()
-    wait(lambda: _served(door))
+    wait(lambda: _served(attempt_session))
 
 
-def _served(door: AttemptSession) -> bool:
+def _served(attempt_session: AttemptSession) -> bool:
     try:
-        return ask(door).status_code == 200
+        return ask(attempt_session).status_code == 200
     except httpx2.HTTPError:
         return False
 
@@ -298,10 +298,12 @@ def many_models(gateway: Gateway) -> bytes:
     """A request whose reply has some 17 MB."""
     client = ScriptedClient(["ok"])
     names = {f"{i}{'x' * 4000}": client for i in range(4000)}
-    door = gateway.open("r", "a", client, clients=names)
-    path = door.base_url.partition("/rollout")[2]
+    attempt_session = gateway.open("r", "a", client, clients=names)
+    path = attempt_session.base_url.partition("/rollout")[2]
     lines = [f"GET /rollout{path}/models HTTP/1.1", "host: x"]
-    return "\r\n".join([*lines, f"authorization: Bearer {door.api_key}", "", ""]).encode()
+    return "\r\n".join(
+        [*lines, f"authorization: Bearer {attempt_session.api_key}", "", ""]
+    ).encode()
 
 
 def test_a_reply_that_nobody_reads_is_dropped(live: Live) -> None:
@@ -336,11 +338,11 @@ def test_what_is_no_http_is_refused(live: Live) -> None:
 def test_closing_a_door_from_another_thread_waits_for_the_cancelled(live: Live) -> None:
     gateway = live()
     puppet = Puppet()
-    door = gateway.open("r", "a", puppet)
+    attempt_session = gateway.open("r", "a", puppet)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, door)
+        waiting = pool.submit(ask, attempt_session)
         wait(lambda: puppet.started)
-        door.close()
+        attempt_session.close()
         assert puppet.cancelled == 1
         assert waiting.result().status_code == 410
 
@@ -349,13 +351,13 @@ async def test_closing_from_a_loop_and_from_the_gateways_own(live: Live) -> None
     gateway = live()
     for here in (True, False):
         puppet = Puppet()
-        door = gateway.open("r", f"a{here}", puppet)
-        waiting = asyncio.create_task(asyncio.to_thread(ask, door))
+        attempt_session = gateway.open("r", f"a{here}", puppet)
+        waiting = asyncio.create_task(asyncio.to_thread(ask, attempt_session))
         await asyncio.to_thread(wait, lambda puppet=puppet: puppet.started)
         if here:
-            await door.aclose()
+            await attempt_session.aclose()
         else:
-            await asyncio.wrap_future(gateway.submit(door.aclose()))
+            await asyncio.wrap_future(gateway.submit(attempt_session.aclose()))
         assert puppet.cancelled == 1
         assert (await waiting).status_code == 410
 
@@ -363,10 +365,10 @@ async def test_closing_from_a_loop_and_from_the_gateways_own(live: Live) -> None
 def test_closing_the_gateway_closes_its_doors_and_its_port() -> None:
     gateway = Gateway().start()
     puppet = Puppet()
-    door = gateway.open("r", "a", puppet)
+    attempt_session = gateway.open("r", "a", puppet)
     port = gateway.port
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, door)
+        waiting = pool.submit(ask, attempt_session)
         wait(lambda: puppet.started)
         gateway.close()
         assert waiting.result().status_code == 410
@@ -390,5 +392,5 @@ def test_a_gateway_can_be_started_again() -> None:
     gateway = Gateway()
     for _ in range(2):
         with gateway:
-            door = gateway.open("r", "a", ScriptedClient(["ok"]))
-            assert ask(door).status_code == 200
+            attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
+            assert ask(attempt_session).status_code == 200

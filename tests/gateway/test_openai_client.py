@@ -22,8 +22,10 @@ Live = Callable[..., Gateway]
 
 def client(live: Live, *script: Any) -> tuple[Any, ScriptedClient]:
     scripted = ScriptedClient(script)
-    door = live().open("r", "a", scripted)
-    return openai.OpenAI(base_url=door.base_url, api_key=door.api_key), scripted
+    attempt_session = live().open("r", "a", scripted)
+    return openai.OpenAI(
+        base_url=attempt_session.base_url, api_key=attempt_session.api_key
+    ), scripted
 
 
 @pytest.fixture
@@ -103,8 +105,10 @@ async def test_a_client_that_is_dropped_takes_no_connection_with_it(
     live: Live, by_hand: None
 ) -> None:
     gateway = live()
-    door = gateway.open("r", "a", ScriptedClient(["x"]))
-    make = partial(openai.AsyncOpenAI, base_url=door.base_url, api_key=door.api_key)
+    attempt_session = gateway.open("r", "a", ScriptedClient(["x"]))
+    make = partial(
+        openai.AsyncOpenAI, base_url=attempt_session.base_url, api_key=attempt_session.api_key
+    )
 
     async def ask(api: Any) -> str:
         answer = await api.chat.completions.create(model="m", messages=ASK)

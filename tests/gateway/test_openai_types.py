@@ -72,8 +72,8 @@ def streamed(text: str) -> list[Any]:
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", CHAT_BODIES)
-async def test_chat_completions(door: Open, reply: str, body: str) -> None:
-    case, asked = door(REPLIES[reply]), CHAT_BODIES[body]
+async def test_chat_completions(attempt_session: Open, reply: str, body: str) -> None:
+    case, asked = attempt_session(REPLIES[reply]), CHAT_BODIES[body]
     answer = await case.chat(**asked)
     made = parsed(ChatCompletion, answer.json())
     assert len(made.choices) == asked.get("n", 1)
@@ -91,8 +91,8 @@ async def test_chat_completions(door: Open, reply: str, body: str) -> None:
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", RESPONSE_BODIES)
-async def test_responses(door: Open, reply: str, body: str) -> None:
-    case, asked = door(REPLIES[reply]), RESPONSE_BODIES[body]
+async def test_responses(attempt_session: Open, reply: str, body: str) -> None:
+    case, asked = attempt_session(REPLIES[reply]), RESPONSE_BODIES[body]
     made = parsed(Response, (await case.respond(**asked)).json())
     answer = await case.respond(**asked, stream=True)
     found = [parsed(EVENT, each) for each in streamed(answer.text)]
@@ -105,13 +105,13 @@ async def test_responses(door: Open, reply: str, body: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
-async def test_failures_and_models(door: Open, dialect: Any) -> None:
-    case = door(ScriptedReply(error=(429, "busy")))
+async def test_failures_and_models(attempt_session: Open, dialect: Any) -> None:
+    case = attempt_session(ScriptedReply(error=(429, "busy")))
     body = {"model": "m", "input": "hi", "messages": [{"role": "user", "content": "hi"}]}
     for refused in (body | {"nonsense": 1}, body | {"temperature": 9}):
         answer = await post(case, dialect.path, refused)
         assert parsed(ErrorObject, answer.json()["error"]).message
-    answer = await case.http.get(case.door.base_url + "/models")
+    answer = await case.http.get(case.attempt_session.base_url + "/models")
     assert [parsed(Model, each).id for each in answer.json()["data"]] == ["policy"]
 
 
@@ -119,7 +119,7 @@ async def post(case: Case, path: str, body: Any) -> Any:
     return await case.post(path.removeprefix("/v1"), body)
 
 
-async def test_a_stream_that_breaks(door: Open) -> None:
+async def test_a_stream_that_breaks(attempt_session: Open) -> None:
     """What it ends with parses too; the failure comes after text has gone out."""
 
     class Breaking:
@@ -130,8 +130,8 @@ async def test_a_stream_that_breaks(door: Open) -> None:
             await self.inner.chat(*given, on_token=on_token, **more)
             raise ValueError("a secret")
 
-    inner = door("some words that go out before the end").client
-    answer = await door(Breaking(inner)).respond(stream=True)
+    inner = attempt_session("some words that go out before the end").client
+    answer = await attempt_session(Breaking(inner)).respond(stream=True)
     found = [json.loads(each) for each in events(answer.text)]
     *_, error, failed = [parsed(EVENT, each) for each in found]
     assert (error.type, failed.type) == ("error", "response.failed")

@@ -186,14 +186,14 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
         tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
     )
     world = result.world
-    board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-    flows = WorkflowBatch.draw(board, 1500, SeedTree(3))
-    greedy = run_chooser(board, flows, world.terms, node_utility(world.terms)).reward_B
+    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    flows = WorkflowBatch.draw(query_table, 1500, SeedTree(3))
+    greedy = run_chooser(query_table, flows, world.terms, node_utility(world.terms)).reward_B
     learned = run_chooser(
-        board, flows, world.terms, policy_chooser(result.model, world.terms)
+        query_table, flows, world.terms, policy_chooser(result.model, world.terms)
     ).reward_B
     before = run_chooser(
-        board, flows, world.terms, policy_chooser(ModelSelector(), world.terms)
+        query_table, flows, world.terms, policy_chooser(ModelSelector(), world.terms)
     ).reward_B
     assert before == pytest.approx(greedy)  # training starts as the greedy router
     gap = learned - greedy

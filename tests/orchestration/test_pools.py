@@ -402,16 +402,16 @@ async def test_workers_are_our_own_gateway_serving_the_small_policy(tiny: Any) -
     engine = tiny_engine(policy, slots=4)
     client = ServedPolicy(EngineDriver(engine, schedule="free"), policy.codec, SeedTree(0))
     with Gateway() as gateway:
-        door = gateway.open("flow", "att", client, model="small")
+        attempt_session = gateway.open("flow", "att", client, model="small")
         worker = Worker(
             "small",
             price_in=1.0,
             price_out=2.0,
-            endpoint=door.base_url,
+            endpoint=attempt_session.base_url,
             key_env="DOOR_KEY",
             concurrency=2,
         )
-        pool = OpenAIPool([worker], environ={"DOOR_KEY": door.api_key})
+        pool = OpenAIPool([worker], environ={"DOOR_KEY": attempt_session.api_key})
         executor = Executor(pool, cheapest(), settings=ExecutorSettings(max_tokens=24, retries=0))
         # An untrained policy says anything, or is cut off; what is tested is the way there.
         found = await executor.run(plan_of((), ()), seeds=SeedTree(0))
@@ -438,9 +438,9 @@ async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
         ScriptedReply("16", match="- t0: 4"),
     ]
     with Gateway() as gateway:
-        door = gateway.open("flow", "att", ScriptedClient(script), model="m")
-        worker = at(door.base_url, key_env="K", price_in=0.0, price_out=0.0)
-        pool = OpenAIPool([worker], environ={"K": door.api_key})
+        attempt_session = gateway.open("flow", "att", ScriptedClient(script), model="m")
+        worker = at(attempt_session.base_url, key_env="K", price_in=0.0, price_out=0.0)
+        pool = OpenAIPool([worker], environ={"K": attempt_session.api_key})
         executor = Executor(
             pool,
             cheapest(),

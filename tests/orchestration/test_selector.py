@@ -136,9 +136,11 @@ def test_a_pool_that_is_free_still_has_a_reward() -> None:
         replace(worker, price_in=0.0, price_out=0.0) for worker in here.train.predictor.workers
     )
     table = replace(here.val.table, workers=free, costs_QW=0 * here.val.table.costs_QW)
-    board = QueryTable.of(table, replace(here.train.predictor, workers=free), here.train.scenario)
-    flows = WorkflowBatch.draw(board, 40, SeedTree(1))
-    outcome = run_chooser(board, flows, here.terms, rules()["one-step lookahead"])
+    query_table = QueryTable.of(
+        table, replace(here.train.predictor, workers=free), here.train.scenario
+    )
+    flows = WorkflowBatch.draw(query_table, 40, SeedTree(1))
+    outcome = run_chooser(query_table, flows, here.terms, rules()["one-step lookahead"])
     assert np.isfinite(outcome.reward_B).all()
     assert (outcome.cost_B == 0).all()
 

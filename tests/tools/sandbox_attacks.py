@@ -507,14 +507,14 @@ async def main(tier: str) -> dict[str, Any]:
         unix.bind(path)
         unix.listen()
 
-        def accept(door: socket.socket) -> None:
+        def accept(attempt_session: socket.socket) -> None:
             try:
-                connected.append(door.accept())
+                connected.append(attempt_session.accept())
             except OSError:
                 return
 
-        for door in (listening, unix):
-            threading.Thread(target=accept, args=(door,), daemon=True).start()
+        for attempt_session in (listening, unix):
+            threading.Thread(target=accept, args=(attempt_session,), daemon=True).start()
         mine = os.path.join(folder, "mine.txt")
         with open(mine, "w") as file:
             file.write(SECRET)

@@ -34,7 +34,7 @@ async def counts(task: Any, llm: LLM) -> float:
     return float(sum(c.isdigit() for c in call.reply.content or ""))
 
 
-def trainer(folder: Path, policy: Policy, door: AttemptSession, **keys: Any) -> Trainer:
+def trainer(folder: Path, policy: Policy, attempt_session: AttemptSession, **keys: Any) -> Trainer:
     return Trainer(
         algorithm=RL(
             {
@@ -53,8 +53,8 @@ def trainer(folder: Path, policy: Policy, door: AttemptSession, **keys: Any) -> 
         train_dataset=TASKS,
         policy=policy,
         output_dir=folder / "run",
-        resources={"llm": LLM("main", trainable=True, api_key=door.api_key)},
-        endpoints={"llm": door.base_url},
+        resources={"llm": LLM("main", trainable=True, api_key=attempt_session.api_key)},
+        endpoints={"llm": attempt_session.base_url},
         n_runners=8,
     )
 
@@ -113,12 +113,14 @@ class Mute(ScriptedClient):
 def test_an_endpoint_that_tells_no_tokens_cannot_be_trained_on(
     gateway: Gateway, tmp_path: Path, client: type[ScriptedClient], words: str
 ) -> None:
-    door = gateway.open("served", "main", client(["It is 2."]))
+    attempt_session = gateway.open("served", "main", client(["It is 2."]))
     with pytest.raises(FailureBudgetError, match=words):
-        trainer(tmp_path, tiny_policy(), door).fit(counts)
+        trainer(tmp_path, tiny_policy(), attempt_session).fit(counts)
 
 
 def test_samples_of_another_temperature_are_refused(gateway: Gateway, tmp_path: Path) -> None:
-    door = gateway.open("served", "main", ScriptedClient(["It is 2."]))
+    attempt_session = gateway.open("served", "main", ScriptedClient(["It is 2."]))
     with pytest.raises(ConfigError, match=r"rollout\.temperature=1, not 0\.7"):
-        trainer(tmp_path, tiny_policy(), door, **{"rollout.temperature": 0.7}).fit(counts)
+        trainer(tmp_path, tiny_policy(), attempt_session, **{"rollout.temperature": 0.7}).fit(
+            counts
+        )

@@ -543,9 +543,14 @@ def test_a_judge_on_another_server_is_asked_and_never_trained(
 
     replies = ScriptedClient(["0.25"])
     with Gateway() as gateway:
-        door = gateway.open("judge", "main", replies)
-        resources = {"llm": LLM(trainable=True), "judge": LLM("strict", api_key=door.api_key)}
-        made = trainer(tmp_path, 2, resources=resources, endpoints={"judge": door.base_url})
+        attempt_session = gateway.open("judge", "main", replies)
+        resources = {
+            "llm": LLM(trainable=True),
+            "judge": LLM("strict", api_key=attempt_session.api_key),
+        }
+        made = trainer(
+            tmp_path, 2, resources=resources, endpoints={"judge": attempt_session.base_url}
+        )
         result = made.fit(judged)
     assert (result.status, result.failures) == ("finished", {})
     with open_store(result.folder / "store.db") as store:
@@ -554,7 +559,7 @@ def test_a_judge_on_another_server_is_asked_and_never_trained(
     assert {(c.reply.content == "0.25", c.policy) for c in calls} == {(False, "main"), (True, None)}
     # Its key is a secret: it stands in no file of the run.
     for path in result.folder.rglob("*"):
-        assert not path.is_file() or door.api_key.encode() not in path.read_bytes(), path
+        assert not path.is_file() or attempt_session.api_key.encode() not in path.read_bytes(), path
 
 
 def test_what_an_agent_needs_must_be_there_before_anything_runs(tmp_path: Path) -> None:

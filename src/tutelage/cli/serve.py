@@ -74,7 +74,7 @@ def serve(
     name = Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     with closing(log) if log is not None else nullcontext(), gateway:
-        door = gateway.open(
+        attempt_session = gateway.open(
             "serve",
             "main",
             client,
@@ -83,7 +83,7 @@ def serve(
             sampling=Sampling(temperature=temperature, max_tokens=UNBOUNDED),
             on_span=log,
         )
-        _tell(gateway, name, None if secret is not None else door.api_key)
+        _tell(gateway, name, None if secret is not None else attempt_session.api_key)
         _wait(gateway)
 
 

@@ -64,10 +64,10 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 class _Participant:
     """One rollout, and the branches of its code that have sampled."""
 
-    __slots__ = ("attendance", "branches", "open", "root", "thinking", "waiting")
+    __slots__ = ("barrier", "branches", "open", "root", "thinking", "waiting")
 
-    def __init__(self, attendance: CallBarrier, task: asyncio.Task[object] | None) -> None:
-        self.attendance = attendance
+    def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
+        self.barrier = barrier
         self.root = _Branch(self, None)
         self.branches: dict[asyncio.Task[object] | None, _Branch] = {task: self.root}
         self.waiting = 0
@@ -89,7 +89,7 @@ class _Participant:
         gone = self.branches.pop(task)
         if gone.parent is not None:
             gone.parent.children -= 1
-        self.attendance.refresh(self)
+        self.barrier.refresh(self)
 
     def thinks(self, trusting: bool) -> bool:
         """Whether anything may still come from it before an engine answers it."""
@@ -122,7 +122,7 @@ class CallBarrier:
         present = _Participant(self, asyncio.current_task())
         self._present[present] = None
         self.thinking += 1
-        _HERE.set((*(b for b in before if b.participant.attendance is not self), present.root))
+        _HERE.set((*(b for b in before if b.participant.barrier is not self), present.root))
         try:
             yield
         finally:
@@ -135,7 +135,7 @@ class CallBarrier:
 
     def wait(self) -> Callable[[], None]:
         """The current task waits for an engine from now on, until what is returned is called."""
-        mine = next((b for b in _HERE.get() if b.participant.attendance is self), None)
+        mine = next((b for b in _HERE.get() if b.participant.barrier is self), None)
         if mine is None or not mine.participant.open:
             self.thinking -= 1
             self._changed()

@@ -42,13 +42,13 @@ class EngineDriver:
         engine: NativeEngine,
         schedule: Schedule = "deterministic",
         *,
-        attendance: CallBarrier | None = None,
+        barrier: CallBarrier | None = None,
     ) -> None:
-        """Drivers whose engines serve the same rollouts need the same `attendance`."""
+        """Drivers whose engines serve the same rollouts need the same `barrier`."""
         self.engine = engine
         self.schedule: Schedule = schedule
-        self.attendance = attendance or CallBarrier()
-        self.attendance.listen(self._wake)
+        self.barrier = barrier or CallBarrier()
+        self.barrier.listen(self._wake)
         self._waiting: dict[int, _Waiting] = {}
         self._planned: asyncio.AbstractEventLoop | None = None
         """The loop in which a step is planned."""
@@ -70,7 +70,7 @@ class EngineDriver:
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
         """Around a rollout: the deterministic schedule waits for it while it is not sampling."""
-        with self.attendance.participant():
+        with self.barrier.participant():
             yield
 
     async def sample(self, request: Request) -> Sampled:
@@ -78,7 +78,7 @@ class EngineDriver:
         rank = request.lane if self.schedule == "deterministic" else 0
         handle = self.engine.submit(request, rank)
         future = asyncio.get_running_loop().create_future()
-        resume = self.attendance.wait()
+        resume = self.barrier.wait()
         self._waiting[handle] = _Waiting(future, resume, request.on_token)
         try:
             return await future
@@ -103,8 +103,8 @@ class EngineDriver:
         self._planned = None
         if not self._waiting or not self.engine.busy:
             return
-        if self.schedule == "deterministic" and self.attendance.thinking > 0:
-            self.attendance.blocked()
+        if self.schedule == "deterministic" and self.barrier.thinking > 0:
+            self.barrier.blocked()
             return  # whoever is thinking wakes us when it samples or ends
         try:
             ended = self._steps()

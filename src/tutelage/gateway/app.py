@@ -108,7 +108,7 @@ class App:
     async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a handler for a request whose key fits, within the limits."""
         named = http.header(scope, b"x-tutelage-agent")
-        door, agent = self._registry.admit(
+        attempt_session, agent = self._registry.admit(
             http.header(scope, b"authorization"),
             scope.get("path_params") or {},
             None if named is None else named.decode("latin-1"),
@@ -117,7 +117,7 @@ class App:
             raise ApiError(
                 503, "too many requests at once", code="overloaded", headers={"retry-after": "1"}
             )
-        if door.in_flight >= self._limits.in_flight_per_attempt:
+        if attempt_session.in_flight >= self._limits.in_flight_per_attempt:
             raise ApiError(
                 429,
                 f"an attempt may have {self._limits.in_flight_per_attempt} requests at once",
@@ -125,12 +125,12 @@ class App:
                 headers={"retry-after": "1"},
             )
         self.in_flight += 1
-        door.in_flight += 1
+        attempt_session.in_flight += 1
         try:
-            await handler(scope, receive, send, door, agent)
+            await handler(scope, receive, send, attempt_session, agent)
         finally:
             self.in_flight -= 1
-            door.in_flight -= 1
+            attempt_session.in_flight -= 1
 
     # ------------------------------------------------------------ endpoints
 
@@ -140,23 +140,28 @@ class App:
         scope: Scope,
         receive: Receive,
         send: Send,
-        door: AttemptSession,
+        attempt_session: AttemptSession,
         agent: str,
     ) -> None:
         """A request in one of the dialects."""
         body = await self._body(scope, receive)
-        request = dialect.read(read_json(body), door.sampling, door.responses)
+        request = dialect.read(read_json(body), attempt_session.sampling, attempt_session.responses)
         key, repeat = _identity(scope, dialect.name, agent, body)
-        answer = door.answer(dialect, key, repeat, request, agent)
+        answer = attempt_session.answer(dialect, key, repeat, request, agent)
         if request.stream:
-            await self._stream(answer, door, dialect, receive, send)
+            await self._stream(answer, attempt_session, dialect, receive, send)
             return
-        await self._finished(answer, door, receive)
-        await http.send_json(send, 200, dialect.written(_reply(answer, door, dialect)))
+        await self._finished(answer, attempt_session, receive)
+        await http.send_json(send, 200, dialect.written(_reply(answer, attempt_session, dialect)))
         answer.delivered = True
 
     async def _traces(
-        self, scope: Scope, receive: Receive, send: Send, door: AttemptSession, agent: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        attempt_session: AttemptSession,
+        agent: str,
     ) -> None:
         hook = self.on_traces
         if hook is None:
@@ -164,7 +169,7 @@ class App:
         body = await http.read_body(scope, receive, self._limits)
         kind = (http.header(scope, b"content-type") or b"").decode("latin-1")
         encoding = (http.header(scope, b"content-encoding") or b"").decode("latin-1")
-        only = Identity("", door.rollout_id, door.attempt_id)
+        only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
         try:
             answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
         except (TutelageError, ValueError) as error:
@@ -181,7 +186,7 @@ class App:
         return await http.read_body(scope, receive, self._limits)
 
     async def _finished(
-        self, answer: PendingCompletion, door: AttemptSession, receive: Receive
+        self, answer: PendingCompletion, attempt_session: AttemptSession, receive: Receive
     ) -> None:
         """Wait for an answer and raise what it raised. A client that goes away ends the wait."""
         answer.join()
@@ -202,7 +207,7 @@ class App:
     async def _stream(
         self,
         answer: PendingCompletion,
-        door: AttemptSession,
+        attempt_session: AttemptSession,
         dialect: Dialect,
         receive: Receive,
         send: Send,
@@ -228,7 +233,7 @@ class App:
                     break
                 await news.wait()
             try:
-                data = stream.finish(_reply(answer, door, dialect))
+                data = stream.finish(_reply(answer, attempt_session, dialect))
             except Exception as error:
                 if not out.begun:
                     raise
@@ -241,18 +246,24 @@ class App:
             leaving.cancel()
 
 
-def _reply(answer: PendingCompletion, door: AttemptSession, dialect: Dialect) -> ChatReply:
+def _reply(
+    answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
+) -> ChatReply:
     """The reply of an answer that has ended; raises what ended it badly.
 
     It is kept for later requests before the client receives it: its next may name it.
     """
     if answer.task.cancelled():
-        raise session_closed() if door.closed else ApiError(500, "the request was cancelled")
+        raise (
+            session_closed()
+            if attempt_session.closed
+            else ApiError(500, "the request was cancelled")
+        )
     reply = ChatReply(answer, answer.calls)
     conversation = reply.request.conversation
     if conversation is not None:
         kept = (*conversation, reply.choices[0].reply)
-        door.responses.add(dialect.written(reply), kept)
+        attempt_session.responses.add(dialect.written(reply), kept)
     return reply
 
 
@@ -272,27 +283,27 @@ def _sent(find: Callable[[Mapping[str, str], AttemptSession], JSON]) -> Handler:
     """A handler that sends what is found for the parameters of a path."""
 
     async def handler(
-        scope: Scope, receive: Receive, send: Send, door: AttemptSession, agent: str
+        scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
     ) -> None:
-        await http.send_json(send, 200, find(scope["path_params"], door))
+        await http.send_json(send, 200, find(scope["path_params"], attempt_session))
 
     return handler
 
 
-def _response(path: Mapping[str, str], door: AttemptSession) -> JSON:
-    values = door.responses.get(path["response"])
+def _response(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
+    values = attempt_session.responses.get(path["response"])
     if values is None:
         raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
     return values[1]
 
 
-def _models(path: Mapping[str, str], door: AttemptSession) -> JSON:
-    return {"object": "list", "data": [_model_object(name) for name in door.models()]}
+def _models(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
+    return {"object": "list", "data": [_model_object(name) for name in attempt_session.models()]}
 
 
-def _model(path: Mapping[str, str], door: AttemptSession) -> JSON:
+def _model(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
     wanted = path["model"]
-    if wanted not in door.models():
+    if wanted not in attempt_session.models():
         raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
     return _model_object(wanted)
 

@@ -57,44 +57,48 @@ class SessionRegistry:
         with self._lock:
             return list(self._by_attempt.values())
 
-    def add(self, door: AttemptSession) -> None:
+    def add(self, attempt_session: AttemptSession) -> None:
         """Open a session. Raises `ConfigError` when its attempt has one or its key is taken."""
-        at = (door.rollout_id, door.attempt_id)
+        at = (attempt_session.rollout_id, attempt_session.attempt_id)
         with self._lock:
             if at in self._by_attempt:
                 raise ConfigError(
-                    f"attempt {door.attempt_id!r} of rollout {door.rollout_id!r} is already open; "
+                    f"attempt {attempt_session.attempt_id!r} of rollout "
+                    f"{attempt_session.rollout_id!r} is already open; "
                     "close its session first"
                 )
-            if _digest(door.api_key.encode()) in self._by_key:
+            if _digest(attempt_session.api_key.encode()) in self._by_key:
                 raise ConfigError("the key is taken by another attempt; give each its own")
-            self._by_attempt[at] = door
-        self._add_key(door, door.api_key, door.agent)
+            self._by_attempt[at] = attempt_session
+        self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
         """The key of an attempt, or of one agent of it."""
         text = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
         return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
-    def key_for(self, door: AttemptSession, agent: str) -> str:
+    def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
         """A key whose calls belong to another agent of a session's attempt."""
-        key = self.key(door.rollout_id, door.attempt_id, agent)
-        if not door.closed:
-            self._add_key(door, key, agent)
+        key = self.key(attempt_session.rollout_id, attempt_session.attempt_id, agent)
+        if not attempt_session.closed:
+            self._add_key(attempt_session, key, agent)
         return key
 
-    def _add_key(self, door: AttemptSession, key: str, agent: str) -> None:
+    def _add_key(self, attempt_session: AttemptSession, key: str, agent: str) -> None:
         raw = key.encode()
         with self._lock:
-            self._by_key[_digest(raw)] = (door, raw, agent)
+            self._by_key[_digest(raw)] = (attempt_session, raw, agent)
             self._closed.pop(_digest(raw), None)
 
-    def remove(self, door: AttemptSession) -> None:
+    def remove(self, attempt_session: AttemptSession) -> None:
         """Close a session; unknown ones are fine."""
         with self._lock:
-            if self._by_attempt.get((door.rollout_id, door.attempt_id)) is door:
-                del self._by_attempt[door.rollout_id, door.attempt_id]
-            keys = [d for d, (owner, _, _) in self._by_key.items() if owner is door]
+            if (
+                self._by_attempt.get((attempt_session.rollout_id, attempt_session.attempt_id))
+                is attempt_session
+            ):
+                del self._by_attempt[attempt_session.rollout_id, attempt_session.attempt_id]
+            keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
                 self._closed[digest] = None
@@ -118,18 +122,21 @@ class SessionRegistry:
             if digest in self._closed:
                 raise session_closed()
             raise ApiError(401, "the key is not known here", code="invalid_api_key")
-        door, _, agent = values
+        attempt_session, _, agent = values
         if path:
             rollout, attempt = path.get("rollout"), path.get("attempt")
-            if rollout is not None and (rollout, attempt) != (door.rollout_id, door.attempt_id):
+            if rollout is not None and (rollout, attempt) != (
+                attempt_session.rollout_id,
+                attempt_session.attempt_id,
+            ):
                 raise ApiError(
                     403, "the key belongs to another attempt than the path", code="wrong_attempt"
                 )
             if "agent" in path:
-                return door, _agent_name(path["agent"], "the agent in the path")
+                return attempt_session, _agent_name(path["agent"], "the agent in the path")
         if header_agent is not None:
-            return door, _agent_name(header_agent, "x-tutelage-agent")
-        return door, agent
+            return attempt_session, _agent_name(header_agent, "x-tutelage-agent")
+        return attempt_session, agent
 
 
 def _digest(key: bytes) -> bytes:

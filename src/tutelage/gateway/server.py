@@ -118,8 +118,8 @@ class Gateway:
 
     def close(self) -> None:
         """Close every session, stop serving, and hand on what was recorded. Twice is fine."""
-        for door in self._registry.doors():
-            door.close()
+        for attempt_session in self._registry.doors():
+            attempt_session.close()
         thread, self._thread = self._thread, None
         if thread is not None and self._server is not None:
             self._server.should_exit = True
@@ -188,7 +188,7 @@ class Gateway:
         """
         check_id(rollout_id, "rollout id")
         check_id(attempt_id, "attempt id")
-        door = AttemptSession(
+        attempt_session = AttemptSession(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             base_url=f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
@@ -204,8 +204,8 @@ class Gateway:
             registry=self._registry,
             environment=self._trace_environment(),
         )
-        self._registry.add(door)
-        return door
+        self._registry.add(attempt_session)
+        return attempt_session
 
     def _trace_environment(self) -> Mapping[str, str]:
         """Where an instrumented agent sends its spans, unless the user has said otherwise."""

@@ -207,15 +207,23 @@ class PlannerTraining(RunKind):
         def record(
             label: str,
             step: int,
-            board: QueryTable,
+            query_table: QueryTable,
             flows: WorkflowBatch,
             outcome: SimulationResult,
         ) -> None:
             most = len(flows) if label else phase.workflows_per_episode
-            terms = RewardTerms(phase.reward, phase.weights, board.scenario.rates)
+            terms = RewardTerms(phase.reward, phase.weights, query_table.scenario.rates)
             run.writer.submit(
                 routed_rollouts(
-                    folder.name, _place(request), label, step, board, flows, outcome, terms, most
+                    folder.name,
+                    _place(request),
+                    label,
+                    step,
+                    query_table,
+                    flows,
+                    outcome,
+                    terms,
+                    most,
                 )
             )
 

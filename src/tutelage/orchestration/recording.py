@@ -60,7 +60,7 @@ def routed_rollouts(
     seeds: SeedTree,
     label: str,
     step: int,
-    board: QueryTable,
+    query_table: QueryTable,
     flows: WorkflowBatch,
     outcome: SimulationResult,
     terms: RewardTerms,
@@ -71,8 +71,8 @@ def routed_rollouts(
     out: list[Rollout] = []
     for b in range(min(most, len(flows))):
         place = seeds.child(label or mode.value, step, b)
-        task = _task(f"{mode.value}-{step}-{b}", b, board, flows)
-        played = _attempt(place, b, board, flows, outcome, terms)
+        task = _task(f"{mode.value}-{step}-{b}", b, query_table, flows)
+        played = _attempt(place, b, query_table, flows, outcome, terms)
         out.append(stored_rollout(place, run_id, task, label, mode=mode, step=step, **played))
     return out
 
@@ -84,14 +84,14 @@ def _call(
     return stored_call(call_id, index, agent, (Message("user", asked),), said, seconds=seconds)
 
 
-def _task(name: str, b: int, board: QueryTable, flows: WorkflowBatch) -> Task:
+def _task(name: str, b: int, query_table: QueryTable, flows: WorkflowBatch) -> Task:
     """A workflow by its queries, its edges and its limits; null is none."""
     queries = [int(q) for q in flows.query_BN[b] if q >= 0]
     parents_NN = flows.parents_BNN[b]
     limits = {"budget": flows.budget_B[b], "deadline": flows.deadline_B[b]}
     fields: dict[str, Any] = {
-        "instruction": "\n".join(board.table.instructions[q] for q in queries),
-        "queries": [board.table.ids[q] for q in queries],
+        "instruction": "\n".join(query_table.table.instructions[q] for q in queries),
+        "queries": [query_table.table.ids[q] for q in queries],
         "after": [np.flatnonzero(parents_NN[:, n]).tolist() for n in range(len(queries))],
         **{key: float(v) if math.isfinite(v) else None for key, v in limits.items()},
     }
@@ -101,17 +101,17 @@ def _task(name: str, b: int, board: QueryTable, flows: WorkflowBatch) -> Task:
 def _attempt(
     place: SeedTree,
     b: int,
-    board: QueryTable,
+    query_table: QueryTable,
     flows: WorkflowBatch,
     outcome: SimulationResult,
     terms: RewardTerms,
 ) -> JSON:
     """The result of a workflow, as `stored_rollout` takes it."""
-    table = board.table
+    table = query_table.table
     calls: list[Call] = []
     for d in np.flatnonzero(outcome.row_D == b):
         query, worker = int(outcome.query_D[d]), int(outcome.action_D[d])
-        if worker >= board.workers:
+        if worker >= query_table.workers:
             continue  # to accept or to stop asks nobody
         agent = f"{table.types[query]} #{outcome.node_D[d]}"
         message, seconds = (

@@ -121,7 +121,7 @@ def _prompt_result(folder: RunFolder, setup: SearchSetup, told: JSON) -> PromptR
         verdict=Verdict(told["verdict"]),
         interval=(float(gap["low"]), float(gap["high"])),
         components=components,
-        resources=with_components(setup.company.resources, components),
+        resources=with_components(setup.bundle.resources, components),
         dollars=float(told["dollars"]),
     )
 

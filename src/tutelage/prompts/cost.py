@@ -43,7 +43,7 @@ def search_cost(setup: SearchSetup) -> SearchCost:
     search = worst.of_rollout() * most + worst.of_call() * min(asked, default=0)
     bounds = [(name, limit) for name in COUNTED if (limit := getattr(limits, name)) is not None]
     capped = replace(search, **{name: min(getattr(search, name), n) for name, n in bounds})
-    prices = [*setup.company.prices.values(), *setup.prices.values()]
+    prices = [*setup.bundle.prices.values(), *setup.prices.values()]
     known = all(price is not None for price in prices)
     bounded = bool(asked) or not setup.algorithm.needs_optimiser
     return SearchCost(rounds, capped, test, bounded, known)

@@ -92,9 +92,9 @@ class PromptSearch(RunKind):
     def config(self) -> JSON:
         """The keys, the models with their addresses, and what the search begins with."""
         setup = self.setup
-        models = {name: e.shown() for name, e in setup.company.endpoints.items()}
+        models = {name: e.shown() for name, e in setup.bundle.endpoints.items()}
         models |= {role: e.shown() for role, e in setup.endpoints.items()}
-        python = {"python": setup.company.agent.name} if setup.python else {}
+        python = {"python": setup.bundle.agent.name} if setup.python else {}
         return {
             "config": setup.config.model_dump(mode="json"),
             "models": models,

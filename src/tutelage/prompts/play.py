@@ -80,7 +80,7 @@ class CandidateRunner(RolloutManager):
 
     def __init__(
         self,
-        company: AgentBundle,
+        bundle: AgentBundle,
         seeds: SeedTree,
         limits: RunnerSettings,
         *,
@@ -92,16 +92,16 @@ class CandidateRunner(RolloutManager):
         """`limits` are those of one rollout, in a run. Rollouts and spans are told from the event
         loop, and traces from the gateway's; `begins` receives a rollout's identifier before it
         is played."""
-        self._servers = RemoteServers(company.endpoints, timeout=REMOTE_SECONDS)
+        self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
-            company.agent,
-            company.resources,
-            company.roles,
+            bundle.agent,
+            bundle.resources,
+            bundle.roles,
             n_runners=runners,
-            isolation=company.isolation,
+            isolation=bundle.isolation,
             remote=self._servers,
         )
-        self._company, self._limits, self._seeds = company, limits, seeds
+        self._company, self._limits, self._seeds = bundle, limits, seeds
         self._on_rollout, self._on_spans, self._begins = on_rollout, on_spans, begins
         self._traces = partial(ingest_traces, on_spans, limits.run_id)
         self._engine: Engine | None = None
@@ -110,12 +110,12 @@ class CandidateRunner(RolloutManager):
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        company = self._company
+        bundle = self._company
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
         self._begins(seeds.id("roll", self._limits.run_id))
         resources = _for_task(with_components(self.resources, components), task)
-        meter = UsageMeter(company.caps)
+        meter = UsageMeter(bundle.caps)
         sessions: list[RolloutSession] = []
         traced: list[SpanRecord] = []
 
@@ -125,37 +125,37 @@ class CandidateRunner(RolloutManager):
             self._on_rollout(rollout)
 
         def metered(name: str, seeds: SeedTree) -> ChatClient:
-            seeded = seeds.child("seed") if company.sampling.temperature > 0 else None
+            seeded = seeds.child("seed") if bundle.sampling.temperature > 0 else None
             client = self._servers(name, seeds)
-            return MeteredClient(client, meter, company.prices.get(name), seeded)
+            return MeteredClient(client, meter, bundle.prices.get(name), seeded)
 
         runner = self.runner(
             self._sources(),
             self._limits,
-            max_tokens=company.sampling.max_tokens,
+            max_tokens=bundle.sampling.max_tokens,
             resources=resources,
             remote=metered,
-            reward=company.reward,
+            reward=bundle.reward,
             on_spans=keep,
             on_session=sessions.append,
             on_traces=self._traces,
         )
         rollout = (await runner.run([spec]))[0]
         text = sessions[-1].feedback if sessions else ""
-        usage = meter.usage() if company.roles.remote else None
+        usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.counted.unknown
-        return episode_of(rollout, components, resources, traced, text, usage, company.success)
+        return episode_of(rollout, components, resources, traced, text, usage, bundle.success)
 
     def _sources(self) -> dict[str, PolicySource]:
-        company, policy = self._company, self._company.policy
+        bundle, policy = self._company, self._company.policy
         if policy is None:
             return {}
         if self._engine is None:
             # What a rollout says does not depend on what plays beside it.
             slots = max(1, min(SLOTS, self.n_runners))
             self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
-        source = PolicySource(self._engine, policy.codec, company.sampling, None)
-        return dict.fromkeys(company.roles.policies, source)
+        source = PolicySource(self._engine, policy.codec, bundle.sampling, None)
+        return dict.fromkeys(bundle.roles.policies, source)
 
 
 def _for_task(resources: NamedResources, task: Task) -> NamedResources:

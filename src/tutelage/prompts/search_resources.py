@@ -76,7 +76,7 @@ async def open_resources(
         began = time.monotonic() - journal.elapsed()
         try:
             async with CandidateRunner(
-                setup.company,
+                setup.bundle,
                 seeds.child("prompt"),
                 _limits(setup, folder.name),
                 runners=setup.settings.runners,
@@ -95,7 +95,7 @@ async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
     kept: list[Rollout] = []
     seeds = SeedTree(setup.config.seed).child(DRY)
     async with CandidateRunner(
-        setup.company, seeds, _limits(setup, DRY), runners=1, on_rollout=kept.append
+        setup.bundle, seeds, _limits(setup, DRY), runners=1, on_rollout=kept.append
     ) as play:
         for task in setup.splits.train[:n]:
             await play(setup.components, task, RolloutSlot("", Mode.TRAIN, 0, task.id))

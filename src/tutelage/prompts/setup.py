@@ -63,7 +63,7 @@ class SearchSetup:
     algorithm: Algorithm
     reason: str
     """Why this algorithm."""
-    company: AgentBundle
+    bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
     settings: Settings
@@ -83,9 +83,9 @@ class SearchSetup:
 
     def sources(self) -> dict[str, str]:
         """Marks of the agent, its grader, its resources and its tasks."""
-        company, splits = self.company, self.splits
+        bundle, splits = self.bundle, self.splits
         tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
-        return agent_sources(company.agent, company.reward, company.resources, tasks)
+        return agent_sources(bundle.agent, bundle.reward, bundle.resources, tasks)
 
 
 def setup_from(
@@ -123,27 +123,27 @@ def setup_from(
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
     subject.agent.check([*resources])
-    company = agent_bundle(subject, resources, config, task, prices, progress)
+    bundle = agent_bundle(subject, resources, config, task, prices, progress)
     if algorithm is None:
-        tools = {v.name: v for v in company.resources.values() if isinstance(v, Tool)}
-        chosen = _configured(chosen, config, bank_of(tools, company.reward, config.hints))
+        tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
+        chosen = _configured(chosen, config, bank_of(tools, bundle.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: price_of(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
-    worst = WorstCase(_worst_rollout(company), asked)
+    worst = WorstCase(_worst_rollout(bundle), asked)
     return SearchSetup(
         config=config,
         algorithm=chosen,
         reason=reason,
-        company=company,
+        bundle=bundle,
         components=components,
         splits=splits,
-        settings=_settings(config, company, optimiser, worst),
+        settings=_settings(config, bundle, optimiser, worst),
         endpoints=optimiser,
         prices=role_prices,
-        facts=_facts(config, company, optimiser),
-        remarks=tuple(_unknown_prices(company, optimiser, role_prices, config)),
+        facts=_facts(config, bundle, optimiser),
+        remarks=tuple(_unknown_prices(bundle, optimiser, role_prices, config)),
         fields=compared,
         overlap=overlap,
         python=python,
@@ -228,20 +228,20 @@ def _subject(config: PromptConfig) -> AgentSpec:
 
 
 def _settings(
-    config: PromptConfig, company: AgentBundle, optimiser: Mapping[str, Endpoint], worst: WorstCase
+    config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint], worst: WorstCase
 ) -> Settings:
-    models = {name: e.shown() for name, e in company.endpoints.items()}
-    graders = [] if company.reward is None else [company.reward]
-    tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
-    mark = source_hash(company.agent, *graders, *tools)
-    passed = {n: shown(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
+    models = {name: e.shown() for name, e in bundle.endpoints.items()}
+    graders = [] if bundle.reward is None else [bundle.reward]
+    tools = [v.fn for v in bundle.resources.values() if isinstance(v, Tool)]
+    mark = source_hash(bundle.agent, *graders, *tools)
+    passed = {n: shown(v) for n, v in bundle.resources.items() if not isinstance(v, LLM)}
     values = (
         mark,
         sorted(passed.items()),
         models,
-        company.sampling,
-        company.caps,
-        company.policy is None or _weights_mark(company.policy),
+        bundle.sampling,
+        bundle.caps,
+        bundle.policy is None or _weights_mark(bundle.policy),
     )
     return Settings(
         fingerprint=repr(values),
@@ -254,7 +254,7 @@ def _settings(
         ),
         worst=worst,
         seed=config.seed,
-        runners=config.runners or (8 if company.policy is None else SLOTS),
+        runners=config.runners or (8 if bundle.policy is None else SLOTS),
         timeout=None,  # a rollout's own deadline knows what waiting for a model is
         failure_reward=config.failure_reward,
         samples=config.samples,
@@ -276,25 +276,25 @@ def _weights_mark(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-def _worst_rollout(company: AgentBundle) -> Any:
-    if company.roles.remote:
-        known = [p for p in company.prices.values() if p is not None]
-        dearest = max(known, key=lambda p: p.of(company.caps.prompt_tokens, 1), default=None)
-        return company.caps.worst(dearest)
-    if company.policy is not None:
-        width = company.policy.max_positions
-        return CallLimits(company.caps.calls, width, 0).worst(None)
+def _worst_rollout(bundle: AgentBundle) -> Any:
+    if bundle.roles.remote:
+        known = [p for p in bundle.prices.values() if p is not None]
+        dearest = max(known, key=lambda p: p.of(bundle.caps.prompt_tokens, 1), default=None)
+        return bundle.caps.worst(dearest)
+    if bundle.policy is not None:
+        width = bundle.policy.max_positions
+        return CallLimits(bundle.caps.calls, width, 0).worst(None)
     return None
 
 
 def _unknown_prices(
-    company: AgentBundle,
+    bundle: AgentBundle,
     optimiser: Mapping[str, Endpoint],
     prices: Mapping[str, Price | None],
     config: PromptConfig,
 ) -> list[str]:
     """Models without a price: stated, and refused under a budget in dollars."""
-    unknown = {company.endpoints[n].model for n, p in company.prices.items() if p is None}
+    unknown = {bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None}
     unknown |= {optimiser[role].model for role, p in prices.items() if p is None}
     if not unknown:
         return []
@@ -309,17 +309,17 @@ def _unknown_prices(
 
 
 def _facts(
-    config: PromptConfig, company: AgentBundle, optimiser: Mapping[str, Endpoint]
+    config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint]
 ) -> dict[str, str]:
-    facts = {"agent": company.agent.name}
-    if company.policy is not None:
+    facts = {"agent": bundle.agent.name}
+    if bundle.policy is not None:
         name = config.model or "embedded, trained to follow prompts"
-        facts["task model"] = f"{name}, {company.policy.count() / 1e6:.2f} M parameters"
-    alone = len(company.endpoints) == 1
-    asked = {"task model" if alone else f"model {n}": e for n, e in company.endpoints.items()}
+        facts["task model"] = f"{name}, {bundle.policy.count() / 1e6:.2f} M parameters"
+    alone = len(bundle.endpoints) == 1
+    asked = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
     asked |= {f"{role} model": endpoint for role, endpoint in optimiser.items()}
     shown = {key: endpoint.shown() for key, endpoint in asked.items()}
     facts |= {key: f"{one['model']} at {one['base_url']}" for key, one in shown.items()}
-    if company.reward is not None:
-        facts["grader"] = company.reward.name
+    if bundle.reward is not None:
+        facts["grader"] = bundle.reward.name
     return facts

@@ -35,10 +35,10 @@ LOOKAHEAD = "one-step lookahead"
 
 
 def run_chooser(
-    board: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
+    query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
 ) -> SimulationResult:
     """Run a chooser on all workflows."""
-    simulator = WorkflowSimulator(board, flows, terms)
+    simulator = WorkflowSimulator(query_table, flows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
         simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
@@ -108,7 +108,7 @@ def _per_type_best(train: OutcomeTable) -> Chooser:
     overall = _means(train)
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
-        types = simulator.board.table.types
+        types = simulator.query_table.table.types
         scores = [best.get(types[q], overall) for q in simulator.queries(rows)]
         return _ranked(np.array(scores), at)
 
@@ -170,14 +170,14 @@ def oracle(terms: RewardTerms) -> Chooser:
     """
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
-        board = simulator.board
+        query_table = simulator.query_table
         query = simulator.queries(rows)
-        right_DW = board.table.right_QW[query]
-        passes_DW = board.passes_QW[query]
+        right_DW = query_table.table.right_QW[query]
+        passes_DW = query_table.passes_QW[query]
         per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
         price_DW = (
-            per_usd_D[:, None] * board.table.costs_QW[query]
-            + per_second_D[:, None] * board.table.seconds_QW[query]
+            per_usd_D[:, None] * query_table.table.costs_QW[query]
+            + per_second_D[:, None] * query_table.table.seconds_QW[query]
             # A right answer that is rejected costs a decision more, and is accepted then.
             + 1e-6 * ~passes_DW
         )
@@ -186,7 +186,7 @@ def oracle(terms: RewardTerms) -> Chooser:
         possible_D = (right_DW & at.mask_DA[:, :workers]).any(axis=1)
         last_D = simulator.last(rows)
         held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
-        good_Q: Bools = np.any(board.table.right_QW & board.legal_QW, axis=1)
+        good_Q: Bools = np.any(query_table.table.right_QW & query_table.legal_QW, axis=1)
         solvable_DN = good_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
         hopeless_D = ~solvable_DN.all(axis=1) | (~possible_D & ~held_D)
         chosen = np.where(held_D, workers, chosen)

@@ -78,7 +78,7 @@ class RouterEvaluation:
 
 
 def evaluate_routers(
-    board: QueryTable,
+    query_table: QueryTable,
     flows: WorkflowBatch,
     terms: RewardTerms,
     train: OutcomeTable,
@@ -91,9 +91,11 @@ def evaluate_routers(
         **{name: policy_chooser(model, terms) for name, model in models.items()},
         "oracle": oracle(terms),
     }
-    outcomes = {name: run_chooser(board, flows, terms, choose) for name, choose in choosers.items()}
+    outcomes = {
+        name: run_chooser(query_table, flows, terms, choose) for name, choose in choosers.items()
+    }
     few = flows.take(np.arange(min(CURVE, len(flows))))
-    curves = _curves(board, few, terms, models)
+    curves = _curves(query_table, few, terms, models)
     low, high = _range(curves["single workers"])
     areas = {name: aiq(points, low, high) for name, points in curves.items()}
     names = list(outcomes)
@@ -106,8 +108,10 @@ def evaluate_routers(
     ]
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
     differences = _differences(rewards, seeds.child("bootstrap"))
-    query_level = _query_level(board, train)
-    return RouterEvaluation(rows, differences, curves, *query_level, len(board.table), rewards)
+    query_level = _query_level(query_table, train)
+    return RouterEvaluation(
+        rows, differences, curves, *query_level, len(query_table.table), rewards
+    )
 
 
 def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
@@ -164,12 +168,15 @@ def _row(
 
 
 def _curves(
-    board: QueryTable, flows: WorkflowBatch, terms: RewardTerms, models: Mapping[str, ModelSelector]
+    query_table: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
+    models: Mapping[str, ModelSelector],
 ) -> dict[str, list[Point]]:
     """(cost, success) of what can be swept, and of every worker alone."""
 
     def point(choose: Chooser, told: RewardTerms = terms) -> Point:
-        outcome = run_chooser(board, flows, told, choose)
+        outcome = run_chooser(query_table, flows, told, choose)
         return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
 
     own = terms.weights
@@ -179,7 +186,9 @@ def _curves(
         return [point(make(replace(terms, weights=weights))) for weights in weighed]
 
     return {
-        "single workers": [point(single_worker(j, board.workers)) for j in range(board.workers)],
+        "single workers": [
+            point(single_worker(j, query_table.workers)) for j in range(query_table.workers)
+        ],
         GREEDY: swept(node_utility),
         LOOKAHEAD: swept(greedy),
         **{name: swept(partial(policy_chooser, model)) for name, model in models.items()},
@@ -250,13 +259,13 @@ def _range(points: Sequence[Point]) -> Point:
 
 
 def _query_level(
-    board: QueryTable, train: OutcomeTable
+    query_table: QueryTable, train: OutcomeTable
 ) -> tuple[dict[str, float], dict[str, Point]]:
     """AIQ and most accurate point of routing single queries, one try each.
 
     `kNN-40` is the plain one, exp(10 * cosine) as weights; `calibrated kNN` is this package's.
     """
-    table, index = board.table, board.predictor.index
+    table, index = query_table.table, query_table.predictor.index
     near, cosines = index.nearest([hashed(t) for t in table.instructions], NEAREST)
     weights = np.exp(10.0 * cosines)
     weights /= weights.sum(axis=1, keepdims=True)
@@ -265,7 +274,7 @@ def _query_level(
     chances = {
         "training means": np.broadcast_to(known.mean(axis=0)[columns], table.scores_QW.shape),
         "kNN-40": np.einsum("qk,qkw->qw", weights, known[near][:, :, columns]),
-        "calibrated kNN": board.chance_QW,
+        "calibrated kNN": query_table.chance_QW,
         "oracle": np.nan_to_num(table.scores_QW, nan=0.0),
     }
     singles = _single_points(table)

@@ -54,14 +54,14 @@ class _Trajectories:
 
 @torch.no_grad()
 def collect(
-    board: QueryTable,
+    query_table: QueryTable,
     flows: WorkflowBatch,
     terms: RewardTerms,
     model: ModelSelector,
     seeds: SeedTree,
 ) -> _Trajectories:
     """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
-    simulator = WorkflowSimulator(board, flows, terms)
+    simulator = WorkflowSimulator(query_table, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[DecisionFeatures] = []
     taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
@@ -146,13 +146,13 @@ def _descend(
     optimizer.step()
 
 
-def clone_oracle(board: QueryTable, terms: RewardTerms, seeds: SeedTree) -> ModelSelector:
+def clone_oracle(query_table: QueryTable, terms: RewardTerms, seeds: SeedTree) -> ModelSelector:
     """A model selector that imitates the oracle, by cross-entropy.
 
     The states are those that the untrained policy visits; the label of each is the oracle's action.
     """
     model = ModelSelector(seeds.child("model").value(31))
-    states, labels_D = _labelled(board, terms, model, seeds)
+    states, labels_D = _labelled(query_table, terms, model, seeds)
     optimizer = torch.optim.Adam(model.parameters(), 3e-4)
     for epoch in range(4):
         for picked in _minibatches(len(labels_D), 256, seeds, epoch):
@@ -164,10 +164,10 @@ def clone_oracle(board: QueryTable, terms: RewardTerms, seeds: SeedTree) -> Mode
 
 @torch.no_grad()
 def _labelled(
-    board: QueryTable, terms: RewardTerms, model: ModelSelector, seeds: SeedTree
+    query_table: QueryTable, terms: RewardTerms, model: ModelSelector, seeds: SeedTree
 ) -> tuple[DecisionFeatures, torch.Tensor]:
-    flows = WorkflowBatch.draw(board, CLONED_FROM, seeds.child("workflows"))
-    simulator = WorkflowSimulator(board, flows, terms)
+    flows = WorkflowBatch.draw(query_table, CLONED_FROM, seeds.child("workflows"))
+    simulator = WorkflowSimulator(query_table, flows, terms)
     wise, rng = oracle(terms), seeds.child("actions").numpy()
     parts: list[DecisionFeatures] = []
     labels: list[np.ndarray] = []

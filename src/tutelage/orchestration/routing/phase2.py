@@ -272,17 +272,17 @@ class _Phase2Training:
     def evaluate(self, model: ModelSelector) -> RouterEvaluation:
         """The table of all routers, on test workflows; call it once, when the model is chosen."""
         world, terms, seeds = self.world, self.world.terms, self.seeds
-        board = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-        flows = WorkflowBatch.draw(board, self.settings.test_workflows, seeds.child("test"))
+        query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+        flows = WorkflowBatch.draw(query_table, self.settings.test_workflows, seeds.child("test"))
         cloned = clone_oracle(world.train, terms, seeds.child("clone"))
         if self.record is not None:
             few = flows.take(np.arange(min(TOLD, len(flows))))
             routers = {GREEDILY: node_utility(terms), ROUTED: policy_chooser(model, terms)}
             for label, choose in routers.items():
-                outcome = run_chooser(board, few, terms, choose)
-                self.record(label, self.settings.updates, board, few, outcome)
+                outcome = run_chooser(query_table, few, terms, choose)
+                self.record(label, self.settings.updates, query_table, few, outcome)
         return evaluate_routers(
-            board, flows, terms, world.train.table, seeds.child("evaluation"),
+            query_table, flows, terms, world.train.table, seeds.child("evaluation"),
             {CLONED: cloned, POLICY: model},
         )  # fmt: skip
 

@@ -67,13 +67,13 @@ class SimulationResult:
 class WorkflowSimulator(WorkflowState):
     """A running batch. `rows` are the workflows that wait for a decision; `step` takes them."""
 
-    def __init__(self, board: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
-        super().__init__(board, flows, terms)
-        self.board = board
+    def __init__(self, query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
+        super().__init__(query_table, flows, terms)
+        self.query_table = query_table
         count, _ = shape = flows.query_BN.shape
         self._due_BN = np.full(shape, np.inf)
         self._worker_BN = np.full(shape, -1)
-        self._tried_BNW = np.zeros((*shape, board.workers), dtype=np.bool_)
+        self._tried_BNW = np.zeros((*shape, query_table.workers), dtype=np.bool_)
         self._last_BN = np.full(shape, -1)
         self._kept_BN = np.full(shape, -1)
         self._passed_BN = np.zeros(shape, dtype=np.bool_)
@@ -120,7 +120,7 @@ class WorkflowSimulator(WorkflowState):
 
         `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
         """
-        workers = self.board.workers
+        workers = self.query_table.workers
         self._taken.append((rows, self.node_B[rows], self.queries(rows), actions))
         self._steps_B[rows] += 1
         ask, accept, stop = actions < workers, actions == workers, actions == workers + 1
@@ -141,11 +141,13 @@ class WorkflowSimulator(WorkflowState):
         return gained
 
     def _ask(self, rows: Ints, worker: Ints, chance_DW: Floats) -> None:
-        node, now_D, table = self.node_B[rows], self._now_B[rows], self.board.table
+        node, now_D, table = self.node_B[rows], self._now_B[rows], self.query_table.table
         query = self.query_BN[rows, node]
         cost = table.costs_QW[query, worker]
         self._spent_B[rows] += cost
-        self._unused_BN[rows, node] = np.maximum(0.0, self.board.bound_QW[query, worker] - cost)
+        self._unused_BN[rows, node] = np.maximum(
+            0.0, self.query_table.bound_QW[query, worker] - cost
+        )
         self._worker_BN[rows, node] = worker
         self._due_BN[rows, node] = now_D + table.seconds_QW[query, worker]
         self.ask(rows, node, worker, chance_DW, now_D)
@@ -165,7 +167,7 @@ class WorkflowSimulator(WorkflowState):
         self._due_BN[rows[places], children] = self._now_B[rows[places]]
         complete = rows[(self.status_BN[rows] == DONE).all(axis=1)]
         self._over_B[complete] = True
-        right_DN = self.board.table.right_QW[
+        right_DN = self.query_table.table.right_QW[
             self.query_BN[complete], np.maximum(self._kept_BN[complete], 0)
         ]
         self._success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
@@ -194,7 +196,7 @@ class WorkflowSimulator(WorkflowState):
 
     def _answered(self, rows: Ints, node: Ints) -> None:
         worker = self._worker_BN[rows, node]
-        passed = self.board.passes_QW[self.query_BN[rows, node], worker]
+        passed = self.query_table.passes_QW[self.query_BN[rows, node], worker]
         self._unused_BN[rows, node] = 0.0
         self._tried_BNW[rows, node, worker] = True
         self._last_BN[rows, node] = worker
@@ -219,14 +221,14 @@ class WorkflowSimulator(WorkflowState):
     def _open_to(self, rows: Ints) -> Bools:
         """Workers that could be asked if money were no matter, [D, W]."""
         tried_DW = self.tried(rows)
-        more_D = tried_DW.sum(axis=1) < self.board.max_tries
-        return self.board.legal_QW[self.queries(rows)] & ~tried_DW & more_D[:, None]
+        more_D = tried_DW.sum(axis=1) < self.query_table.max_tries
+        return self.query_table.legal_QW[self.queries(rows)] & ~tried_DW & more_D[:, None]
 
     def mask(self, rows: Ints) -> Bools:
         """Legal actions at the decision of each row, [D, A]."""
         reserved_D = self._unused_BN[rows].sum(axis=1)
         left_D = self.flows.budget_B[rows] - self._spent_B[rows] - reserved_D
-        fits_DW = self.board.bound_QW[self.queries(rows)] <= left_D[:, None] + 1e-12
+        fits_DW = self.query_table.bound_QW[self.queries(rows)] <= left_D[:, None] + 1e-12
         accept_D = self.last(rows) >= 0
         return np.column_stack(
             [self._open_to(rows) & fits_DW, accept_D, np.ones(len(rows), dtype=np.bool_)]
@@ -236,7 +238,7 @@ class WorkflowSimulator(WorkflowState):
 
     def observe(self, rows: Ints) -> DecisionBatch:
         """What is known before the decisions of these rows."""
-        load_DW = np.zeros((len(rows), self.board.workers))
+        load_DW = np.zeros((len(rows), self.query_table.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
         return self.situation(
@@ -259,15 +261,15 @@ class WorkflowSimulator(WorkflowState):
         merit of an action. `leaning_DA` are probabilities of the actions, by which the node under
         decision is summed up.
         """
-        board, workers = self.board, self.board.workers
+        query_table, workers = self.query_table, self.query_table.workers
         node, places = self.node_B[rows], np.arange(len(rows))
         per_usd_B, per_second_B = self.terms.prices(self.flows.cost_ref_B, self.flows.latency_ref_B)
         alpha = max(1.0, abs(self.terms.weights.alpha))
         query_DN = self.query_BN[rows]
-        right_DNW = board.table.right_QW[query_DN] & board.legal_QW[query_DN]
+        right_DNW = query_table.table.right_QW[query_DN] & query_table.legal_QW[query_DN]
         price_DNW = (
-            per_usd_B[rows, None, None] * board.table.costs_QW[query_DN]
-            + per_second_B[rows, None, None] * board.table.seconds_QW[query_DN]
+            per_usd_B[rows, None, None] * query_table.table.costs_QW[query_DN]
+            + per_second_B[rows, None, None] * query_table.table.seconds_QW[query_DN]
         ) / alpha
         least_DN = np.where(right_DNW, price_DNW, 1.0).min(axis=2)
         solvable_DN = right_DNW.any(axis=2)
@@ -297,7 +299,7 @@ class WorkflowSimulator(WorkflowState):
                 ((last_D >= 0) & mine_DW[places, np.maximum(last_D, 0)]).astype(np.float64),
                 least_DN[places, node],
                 (lean_DW * mine_DW).sum(axis=1),
-                (lean_DW * board.passes_QW[query_DN[places, node]]).sum(axis=1),
+                (lean_DW * query_table.passes_QW[query_DN[places, node]]).sum(axis=1),
                 (lean_DW * price_DNW[places, node]).sum(axis=1),
             ],
             axis=1,

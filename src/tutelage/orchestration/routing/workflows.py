@@ -233,18 +233,18 @@ class WorkflowBatch:
         return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
 
     @staticmethod
-    def draw(board: QueryTable, count: int, seeds: SeedTree) -> WorkflowBatch:
+    def draw(query_table: QueryTable, count: int, seeds: SeedTree) -> WorkflowBatch:
         """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
-        rng, scenario = seeds.numpy(), board.scenario
+        rng, scenario = seeds.numpy(), query_table.scenario
         least, nodes = scenario.nodes
         size_B = rng.integers(least, nodes + 1, count)
-        query_BN = rng.integers(0, len(board.table), (count, nodes))
+        query_BN = rng.integers(0, len(query_table.table), (count, nodes))
         query_BN[np.arange(nodes)[None, :] >= size_B[:, None]] = -1
         shape_B = rng.integers(0, len(scenario.shapes), count)
         parents_BNN = np.zeros((count, nodes, nodes), dtype=np.bool_)
         for b in range(count):
             _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
-        cost_BW, path_BW = _single_worker(board, query_BN, parents_BNN)
+        cost_BW, path_BW = _single_worker(query_table, query_BN, parents_BNN)
 
         def limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
             drawn_B = rng.uniform(*factors, count) * np.median(base_BW, axis=1)
