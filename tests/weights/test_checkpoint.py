@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from tutelage.errors import RunError
 from tutelage.runs.folder import RunFolder, create
 from tutelage.weights import checkpoint
+
+from .tiny_job import material, run
 
 
 @pytest.fixture
@@ -173,3 +176,15 @@ def test_nothing_unsafe_is_loaded(folder: RunFolder) -> None:
     checkpoint.seal(path)
     with pytest.raises(RunError, match="cannot be read"):
         checkpoint.load(path)
+
+
+def test_the_disk_is_counted_before_a_run_begins(
+    one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = material(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+    told = r"12 checkpoints of 0\.00 GB do not fit in .*lower trainer\.max_actor_ckpt_to_keep"
+    with pytest.raises(RunError, match=told):
+        run(source, tmp_path / "run", trainer__max_actor_ckpt_to_keep=10)
+    assert not (tmp_path / "run" / "config.json").exists()

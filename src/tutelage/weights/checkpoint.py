@@ -111,6 +111,20 @@ def save(
     return final
 
 
+def check_room(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
+    """Raise `RunError` if the disk has no room for the checkpoints of a run, of which it has `kept`
+    at once: each has a model of `whole` bytes, and three times the `trained` ones with AdamW."""
+    each = whole + 3 * trained
+    place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(place).free
+    if kept * each > free:
+        raise RunError(
+            f"{kept} checkpoints of {each / 1e9:.2f} GB do not fit in {str(place)!r}, which has "
+            f"{free / 1e9:.2f} GB left; lower trainer.max_actor_ckpt_to_keep, or choose an "
+            "--output on another disk"
+        )
+
+
 def seal(folder: Path) -> None:
     """Flush the files of a folder to the disk, and keep a checksum of each in a last one."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)

@@ -144,7 +144,21 @@ class WeightTraining(RunKind):
         check_loggers(self.resolved.config.trainer.logger)
         from tutelage.weights.training import prepare_training
 
+        new = not folder.config.is_file()
         prepare_training(self, folder, progress)
+        if new:
+            self._check_room(folder)
+
+    def _check_room(self, folder: RunFolder) -> None:
+        """Count the checkpoints that stay, the best one, and one that is being written."""
+        from tutelage.weights.checkpoint import check_room
+
+        policies = [self.setting.policy, *self.setting.others.values()]
+        tensors = [tensor for policy in policies for tensor in policy.parameters()]
+        trained = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        whole = sum(4 * policy.count() for policy in policies)
+        keep = self.resolved.config.trainer.max_actor_ckpt_to_keep
+        check_room(folder, trained, whole, 2 + (keep or 1))
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
