@@ -1,7 +1,7 @@
 """`tutelage doctor`: what this machine has, what is missing and how to get it.
 
-What torch says comes from `policy/machine.py`, where it is installed; without it the rest is said
-all the same: prompts are searched over an endpoint without torch.
+What torch says comes from `policy/machine.py`, where it is installed; without it the rest is
+printed: prompts are searched over an endpoint without torch.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def describe() -> list[tuple[str, str, str | None]]:
-    """What `tutelage doctor` tells of torch and the processor: name, value, and a remedy."""
+    """What `tutelage doctor` reports of torch and the processor: name, value, and a remedy."""
     support, cuda = this_platform(), torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
     return [
