@@ -248,3 +248,13 @@ def test_one_loss_is_a_loss() -> None:
     spent = Spend(rollouts=8)
     found = Round(1, {"prompt": "p"}, "val", (), (standing,), "cand_0", {"prompt": "p"}, spent)
     assert "1 win, 1 loss, 6 ties" in "\n".join(round_lines(found, 120))
+
+
+def test_a_dry_run_trains_no_embedded_policy(
+    tutelage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done = tutelage("train", "math", "--algorithm", "screen", "--dry-run")
+    assert done.exit_code == 2, done.output
+    assert "a dry run trains nothing" in done.stderr
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))

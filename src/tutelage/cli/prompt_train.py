@@ -31,7 +31,9 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.errors import ConfigError
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
+from tutelage.runs.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +124,7 @@ def train_prompts(
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     with _building() as display:
-        setup = setup_from(config, environment(), display)
+        setup = setup_from(config, environment(), _TrainsNothing() if dry else display)
     _show_plan(setup)
     if dry:
         _dry_run(setup)
@@ -170,6 +172,18 @@ def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
     from tutelage.types import Mode
 
     return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
+
+
+class _TrainsNothing(Progress):
+    """Refuses to train the embedded policy where it is not built yet."""
+
+    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
+        """Raises `ConfigError`."""
+        raise ConfigError(
+            "the embedded policy that plays here is trained once, by the first search, and is not "
+            "there yet; a dry run trains nothing. Leave --dry-run out, or name what plays with "
+            "--model or an endpoint in .env"
+        )
 
 
 @contextmanager
