@@ -137,7 +137,7 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     other = command(*ASKED, "--output", "runs/one", "--seed", "1", code=2)
     assert "tutelage resume runs/one" in " ".join(other.split())
     (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
-    assert "other tasks" in command(*ASKED, "--output", "runs/one", code=2)
+    assert "t.jsonl (test) changed" in command(*ASKED, "--output", "runs/one", code=2)
 
 
 def test_killed_and_resumed_it_has_the_same_numbers(place: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_no_judge_saw_is_played_again(place: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [("model", "is not the one that this evaluation began with"), ("tasks", "(test) changed")],
+    [("model", "model (target) changed"), ("tasks", "t.jsonl (test) changed")],
 )
 def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, said: str) -> None:
     asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary", samples=2)

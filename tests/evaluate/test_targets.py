@@ -173,7 +173,7 @@ def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: s
     assert Adder.asked == asked
     (place / "agent.py").write_text(AGENT.replace("Add", "Sum"))
     refused = command("eval", *words, "--test", "t.jsonl", "--output", "runs/pair", code=2)
-    assert "code of the agent, the reward or a tool is not the one" in refused
+    assert "agent.py (target) changed" in refused
 
 
 def test_killed_and_resumed_it_asks_for_what_is_left(place: Path, url: str) -> None:

@@ -24,6 +24,7 @@ from tutelage.engine.usage import Cost
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
+from tutelage.evaluate.targets import target_sources
 from tutelage.runs.figures import (
     Figures,
     Labels,
@@ -33,6 +34,7 @@ from tutelage.runs.figures import (
     folder_hash,
     read_object,
 )
+from tutelage.runs.fingerprint import agent_sources
 from tutelage.runs.folder import RunFolder, append_json, keep_lines
 from tutelage.runs.job_inputs import write_tasks
 from tutelage.runs.kinds import (
@@ -122,7 +124,6 @@ class PolicyEvaluation(RunKind):
             "model": self._model(),
             "reward": ready.reward,
             "success": ready.success,
-            "mark": ready.mark,
             "code": [] if ready.run is None else code_of(ready.run[0]),
         }
 
@@ -137,43 +138,29 @@ class PolicyEvaluation(RunKind):
         return folder_hash(Path(place)) or f"model:{place}"
 
     def difference(self, folder: RunFolder) -> str | None:
-        """What was asked for has to be the same, and of a run that has ended the model, the code
-        and the tasks as well: those of one that is resumed are checked when it is prepared."""
-        fields = read_object(folder.config)
-        if fields["target"] != self.target or super().difference(folder) is not None:
-            return "was asked for otherwise"
-        if folder.read_result() is not None:
-            try:
-                self.prepare(folder, Progress())
-                write_tasks(folder.tasks("test"), self.ready.tasks)
-            finally:
-                self.close()
-        return None
+        """How the run in a folder differs from this one; None where they are the same."""
+        other = read_object(folder.config)["target"] != self.target
+        return "was asked for otherwise" if other else super().difference(folder)
+
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Marks of what the settings name, and of the target."""
+        if self.given is not None:
+            subject, tasks = self.given.subject, self.given.tasks
+            own = agent_sources(
+                subject.agent, self.given.grader, subject.resources, {"test": tasks}
+            )
+            return super().sources(folder) | own
+        return super().sources(folder) | target_sources(self.target, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """The tasks, the agent and the grader; to go on they have to be those of its beginning."""
-        fields = read_object(folder.config)
-        # Whoever continues a folder is asked about the code that it names, so it is trusted.
-        code = fields.get("code", ())
+        """The tasks, the agent and the grader."""
+        told = read_object(folder.config)
+        # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
+        code = told.get("code", ())
         self.ready = self.given or prepare_evaluation(
             self.target, self.asked, trust=self.trust, trusted=code
         )
-        if not fields:
-            return
-        changed = [
-            what
-            for what, now, before in (
-                (f"model of {self.target!r}", self._model(), fields["model"]),
-                ("code of the agent, the reward or a tool", self.ready.mark, fields["mark"]),
-            )
-            if now != before
-        ]
-        if changed:
-            raise RunError(
-                f"the {changed[0]} is not the one that this evaluation began with; give that one, "
-                "or evaluate it again with another --output"
-            )
-        if folder.read_result() is None:
+        if told:
             keep_lines(folder.metrics, 0)
             costs = folder.read_costs()
             keep_lines(folder.costs, len(costs))
@@ -234,8 +221,7 @@ class PolicyEvaluation(RunKind):
 
     def close(self) -> None:
         """End the programs behind tools."""
-        if hasattr(self, "ready"):
-            close_tools(self.ready.subject.tools)
+        close_tools(self.ready.subject.tools)
 
 
 def recorded(folder: RunFolder) -> Evaluation:

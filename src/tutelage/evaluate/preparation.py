@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutelage.agents.loading import source_hash
 from tutelage.config import RunConfig
 from tutelage.engine.endpoint import environment
 from tutelage.engine.prices import load_prices
@@ -64,13 +63,6 @@ class PreparedEvaluation:
     """The run whose policy it is; None for everything else."""
     costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
     """Of rollouts whose calls servers answered, by id."""
-
-    @property
-    def mark(self) -> str:
-        """Equal for an equal agent, grader and tools."""
-        graders = [] if self.grader is None else [self.grader]
-        tools = [tool.fn for tool in self.subject.tools.values()]
-        return source_hash(self.subject.agent, *graders, *tools)
 
     def play(
         self,

@@ -33,11 +33,12 @@ from tutelage.evaluate.subject import Subject, answered, check_answered, equippe
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
+from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
 from tutelage.runs.resume_hint import resume_command
-from tutelage.runs.trust import check_trusted
+from tutelage.runs.trust import check_trusted, code_of
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import resolve_tools
@@ -65,6 +66,16 @@ def target_kind(target: str) -> TargetKind:
     if (path / "tokenizer_config.json").is_file() or (not path.exists() and target.count("/") == 1):
         return "model"
     return "run"
+
+
+def target_sources(target: str, folder: RunFolder) -> dict[str, str]:
+    """Marks of what a target names, for the run in `folder` that evaluates it: an agent's file, a
+    model's weights, or a run's policy with its code. A server has none."""
+    if target_kind(target) != "run":
+        return settings_sources({"target": target}, folder)
+    run = find(target)
+    named = [str(run.policy), *code_of(run)]
+    return settings_sources({f"target {target}": named}, folder)
 
 
 # ---------------------------------------------------------------- runs
