@@ -22,6 +22,7 @@ _EXPORTS: dict[str, str] = {
     "VERL": "tutelage.trainer.algorithm",
     "Callback": "tutelage.runs.callbacks",
     "Dataset": "tutelage.tasks.dataset",
+    "Evaluation": "tutelage.statistics.outcome",
     "ExternalAgent": "tutelage.agents.external",
     "LitAgent": "tutelage.agents.lit_agent",
     "Message": "tutelage.types",
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from tutelage.rewards.function import reward as reward
     from tutelage.runs.callbacks import Callback as Callback
     from tutelage.runs.result import TrainingResult as TrainingResult
+    from tutelage.statistics.outcome import Evaluation as Evaluation
     from tutelage.tasks.dataset import Dataset as Dataset
     from tutelage.tools.tool import Tool as Tool
     from tutelage.tools.tool import ToolError as ToolError

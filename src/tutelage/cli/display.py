@@ -25,6 +25,7 @@ from tutelage.cli.console import (
     facts,
     is_utf8,
     leave_stream,
+    messages,
     prose,
     say,
     visible,
@@ -41,6 +42,11 @@ from tutelage.runs.progress import Progress
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase."""
+
+
+def default_display() -> LiveDisplay:
+    """The display of a job of this process, on its error stream."""
+    return LiveDisplay(messages()).open()
 
 
 class LiveDisplay(Progress):

@@ -17,10 +17,12 @@ import typer
 from pydantic import Field, create_model
 
 from tutelage.cli.prompt_train import PROMPT_OPTIONS, searches, train_prompts, weights_flags
+from tutelage.cli.train_agent import train_agent
 from tutelage.config.aliases import canonical
 from tutelage.config.fields import Paths, Section
 from tutelage.config.keys import leaf_fields
-from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.config import PROMPT_RECIPE, PromptConfig
+from tutelage.tools.loading import is_file_reference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +68,8 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             help="math: the embedded job; rl: your own model and tasks; sft: your own "
-            "demonstrations; prompt AGENT.py: the prompt of a custom agent; planner: plans and "
+            "demonstrations; AGENT.py: the weights of a custom agent, or its prompt with "
+            "--algorithm screen, apo, gepa or grips (also prompt AGENT.py); planner: plans and "
             "routing to workers (see tutelage train planner --help).",
         ),
     ],
@@ -93,8 +96,16 @@ def train(
     `tutelage train math` needs no API key, no download and no GPU.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
+    own = is_file_reference(recipe)
     if searches(recipe, values.get("algorithm")):
-        train_prompts(recipe, overrides or (), values, config, dry_run)
+        agent = [recipe] if own else []
+        name = PROMPT_RECIPE if own else recipe
+        train_prompts(name, [*agent, *(overrides or ())], values, config, dry_run)
+        return
+    if own:
+        apart = {name: values.pop(name) for name in ("runners",) if name in values}
+        flags_of_agent = weights_flags(values) | apart
+        train_agent(recipe, overrides or (), flags_of_agent, config, _show_table, dry=dry_run)
         return
     resolved = _resolved(recipe, overrides or (), weights_flags(values), config)
     if dry_run:

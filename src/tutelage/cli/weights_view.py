@@ -31,9 +31,11 @@ _METRICS: dict[str, tuple[str, ...]] = {
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue a training and show its result."""
     from tutelage.cli.job import run_job
+    from tutelage.trainer.agent_file import resume_agent, trained_file
     from tutelage.weights import jobs
 
-    run_job(folder, lambda progress: jobs.resume(folder, progress, allow_changes=allow_changes))
+    resumed = jobs.resume if trained_file(folder) is None else resume_agent
+    run_job(folder, lambda progress: resumed(folder, progress, allow_changes=allow_changes))
 
 
 def show(console: Console, folder: RunFolder) -> None:

@@ -63,6 +63,7 @@ class PreparedEvaluation:
     """The run whose policy it is; None for everything else."""
     costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
     """Of rollouts whose calls servers answered, by id."""
+    on_rollout: Callable[[Rollout], None] | None = None
 
     def play(
         self,
@@ -87,6 +88,8 @@ class PreparedEvaluation:
             progress.evaluation(LABEL, len(rollouts), len(specs))
             if keep is not None:
                 keep(rollout, cost)
+            if self.on_rollout is not None:
+                self.on_rollout(rollout)
 
         asyncio.run(self.subject.play(left, self.grader, run_id, count))
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]

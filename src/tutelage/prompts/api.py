@@ -42,7 +42,7 @@ PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 """What `Trainer(algorithm=...)` takes for a prompt search."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PromptResult(TrainingResult):
     """The outcome of a prompt search. Rewards and success are means over the held-out test; no
     policy is trained, so `policy` is None."""
@@ -57,6 +57,12 @@ class PromptResult(TrainingResult):
     """The agent's resources with the best texts in place; the others are untouched."""
     dollars: float = 0.0
     """What endpoints cost, where their prices are known."""
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        told = f"  verdict  {self.verdict.value} (95 %: {low:+.3f} to {high:+.3f})"
+        texts = [f"  {name}: {text}" for name, text in self.components.items()]
+        return "\n".join([TrainingResult.__repr__(self), told, *texts])
 
     @property
     def prompt(self) -> str:

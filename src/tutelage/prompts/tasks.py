@@ -32,8 +32,9 @@ def make_splits(config: PromptConfig) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
     if not config.train:
         return _generated(config)
-    val, test = ((_files(paths) if paths else None) for paths in (config.val, config.test))
-    return given_splits(_files(config.train), val, test, config)
+    own = config.agent is not None
+    val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
+    return given_splits(_files(config.train, own), val, test, config)
 
 
 def given_splits(
@@ -78,7 +79,7 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
 def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[Task]:
     """Test tasks after the first `looked`: generated ones, or those of a file."""
     if files:
-        return list(_files(files))
+        return list(_files(files, config.agent is not None))
     if config.train or config.recipe != "math":
         raise ConfigError(
             "this run's tasks came from you, so fresh ones must too: give --test FILE with tasks "
@@ -92,7 +93,10 @@ def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[
     return list(embedded().tasks("test", looked + count, config.seed)[looked:])
 
 
-def _files(paths: Sequence[str]) -> Sequence[Task]:
+def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
+    """The tasks of files; those of an agent of the user's need no question."""
+    read = Dataset[Any].recorded if own else Dataset[Any].load
     if len(paths) == 1:
-        return Dataset[Any].load(Path(paths[0]))
-    return Dataset[Any]([t for path in paths for t in Dataset[Any].load(Path(path))])
+        return read(Path(paths[0]))
+    tasks = [task for path in paths for task in read(Path(path))]
+    return Dataset[Any](tasks, input_required=not own)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,10 @@ class JobInputs:
     policies: Mapping[str, Policy]
     """Policies passed as objects, by name."""
     on_rollout: Callable[[Rollout], None] | None = None
+    file: str | None = None
+    """The file that the agent stands in, by which a command continues the run."""
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Those of the tasks, by split."""
 
     @property
     def own_tasks(self) -> bool:
@@ -78,6 +82,9 @@ class JobInputs:
             "frozen": list(self.roles.frozen),
             "remote": dict(self.roles.remote),
             "reward": None if self.reward is None else self.reward.name,
+            "file": self.file,
+            "tasks": {split: list(files) for split, files in self.files.items()},
+            "runners": self.stage.n_runners,
         }
         write_json(folder.agent, fields)
 

@@ -18,7 +18,7 @@ from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
 from tutelage.types import JSON, Rollout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TrainingResult:
     """The outcome of a run. Rewards and success are means over the test tasks, sampled at the
     training temperature; None where they were not measured, where more than 1 % of the rollouts
@@ -54,6 +54,20 @@ class TrainingResult:
         """What went wrong in training although it ended, with what to try."""
         return tuple(self.details.get("warnings", ()))
 
+    def __repr__(self) -> str:
+        done = f"{self.steps} steps, {self.rollouts} rollouts, {self.tokens} sampled tokens"
+        lines = [f"{type(self).__name__}: {self.status}, {done}"]
+        for name, before, after in (
+            ("reward", self.reward_before, self.reward_after),
+            ("success", self.success_before, self.success_after),
+        ):
+            ends = ["?" if value is None else f"{value:.3f}" for value in (before, after)]
+            lines += [] if before is after is None else [f"  {name:<8} {' -> '.join(ends)}"]
+        failed = ", ".join(f"{count} x {cause}" for cause, count in self.failures.items())
+        places = (("failed", failed), ("policy", self.policy), ("run", self.folder))
+        lines += [f"  {name:<8} {value}" for name, value in places if value]
+        return "\n".join([*lines, *(f"  Warning: {text}" for text in self.warnings)])
+
     def rewards(self) -> list[float]:
         """The mean reward of each training step that was judged."""
         lines = (m for m in self.metrics if m.get("phase") == "rl")
@@ -88,9 +102,9 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
     return kind(**fields | own)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DevReport:
-    """What a few rollouts showed, before anything is trained; `str()` is a short table."""
+    """What a few rollouts showed, before anything is trained; shown, it is a short table."""
 
     rollouts: tuple[Rollout, ...] = field(repr=False)
 
@@ -125,7 +139,7 @@ class DevReport:
         pairs = ((r.id, r.last.failure) for r in self.rollouts)
         return [f"{id}: {f.cause.value}: {f.message}" for id, f in pairs if f is not None]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [
             f"{r.task.id}: {len(r.last.calls)} calls by "
             f"{', '.join(dict.fromkeys(c.agent for c in r.last.calls)) or 'nobody'}, "

@@ -35,6 +35,8 @@ def code_of(folder: RunFolder) -> list[str]:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []  # whoever reads it next says what is wrong
+    with suppress(OSError, ValueError):  # most runs train no agent of a file
+        told = [told, json.loads(folder.agent.read_text(encoding="utf-8")).get("file")]
     return sorted({text for text in _texts(told) if _is_code(text)})
 
 

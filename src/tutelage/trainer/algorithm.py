@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
-from tutelage.errors import MissingExtraError
+from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.runs.folder import create, place_of
 from tutelage.runs.progress import Progress
 from tutelage.weights.config import resolve
@@ -36,8 +36,21 @@ class RL:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
+        if config is not None and not isinstance(cast("object", config), Mapping):
+            raise ConfigError(
+                f"{type(self).__name__}({config!r}): give keys by name, as lr=1e-6, or in a dict"
+            )
         values = {**dict(flatten(config or {})), **dict(flatten(keys))}
         self.keys: dict[str, Any] = {key: v for key, v in values.items() if v != {}}
+
+    def sets(self, key: str) -> bool:
+        """Whether the keys set one, by any of its spellings."""
+        return not {*_spelt(key)}.isdisjoint(self.keys)
+
+    def names_estimator(self) -> bool:
+        """Whether the keys name an estimator, or a method, which has one."""
+        named = any(v in METHODS for k, v in self.keys.items() if k in _spelt(ALGORITHM))
+        return named or self.sets(ESTIMATOR)
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`.
@@ -53,8 +66,7 @@ class RL:
             ) from error
 
         keys = dict(self.keys)
-        named = any(v in METHODS for k, v in keys.items() if k in _spelt(ALGORITHM))
-        if recipe != "sft" and not named and not {*_spelt(ESTIMATOR)} & {*keys}:
+        if recipe != "sft" and not self.names_estimator():
             keys[ESTIMATOR] = "grpo"
         return resolve(
             recipe,
@@ -109,6 +121,8 @@ class SFT(RL):
     ) -> None:
         super().__init__(config, **keys)
         one = isinstance(demonstrations, str | Path)
+        if not one and not isinstance(cast("object", demonstrations), Sequence):
+            raise ConfigError(f"SFT({demonstrations!r}): give the files of the demonstrations")
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:

@@ -1,42 +1,199 @@
-"""The arguments of a `Trainer` as the job takes them: tasks, roles, other servers, and a try."""
+"""The arguments of a `Trainer`, checked and as the job takes them: agent, tasks, roles, servers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from tutelage.agents.agent import Agent
+from tutelage.agents.function import as_agent
+from tutelage.agents.loading import load_agent
+from tutelage.config.aliases import all_spellings
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
+from tutelage.rewards import RewardFunction
+from tutelage.rewards import reward as reward_function
+from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.runner import RolloutSpec
+from tutelage.runs.callbacks import Callback
 from tutelage.runs.job_inputs import JobInputs
+from tutelage.runs.progress import Progress
 from tutelage.tasks.dataset import Dataset
+from tutelage.tools.loading import hint
 from tutelage.types import Mode, Rollout, Task
 
 if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
     from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from tutelage.engine.remote import RemoteServers
 
 
-Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task] | str | Path
-"""Tasks as a Dataset, as rows, or as a file of them."""
+Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task | str | Path] | str | Path
+"""Tasks as a Dataset, as rows, or as files of them."""
+
+
+class Unset(Enum):
+    """An argument that was left out, which None is not."""
+
+    LEFT_OUT = "left out"
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+LEFT_OUT: Final = Unset.LEFT_OUT
+
+_PATH, _MAPPING = (str, Path), (Mapping,)
+_WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "train_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
+    "val_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
+    "test_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
+    "resources": (_MAPPING, "resources by name, as {'main': LLM()}"),
+    "output_dir": (_PATH, "a path"),
+    "n_runners": ((int,), "a number of rollouts, such as 8"),
+    "model": (_PATH, "a folder or the hub name of a model"),
+    "endpoints": (_MAPPING, "base URLs by resource or model, as {'judge': 'http://...'}"),
+    "callbacks": ((Sequence,), "a list of Callback objects"),
+    "progress": ((Progress,), "a Progress; Progress() shows nothing"),
+    "optimiser": ((LLM,), "an LLM, as LLM('gpt-4o', endpoint='https://...')"),
+    "search": (_MAPPING, "keys of a prompt search, as {'rollouts': 300}"),
+    "timeout": ((int, float), "seconds, such as 60"),
+    "seed": ((int,), "a whole number"),
+    "num_epochs": ((int,), "a whole number"),
+}
+"""What an argument has to be, by its name, and how that is said."""
+
+
+def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for arguments that a `Trainer` does not have, and for those of another
+    type than they have to be, all at once."""
+    for name, value in unknown.items():
+        key = name in all_spellings()
+        way = f"; {name} is a key of training: algorithm=RL({name}={value!r})" if key else ""
+        raise ConfigError(f"Trainer has no argument {name!r}{way or hint(name, given)}")
+    wrong: list[str] = []
+    for name, (kinds, wanted) in _WANTED.items():
+        value = given[name]
+        if (
+            value is not None
+            and value is not LEFT_OUT
+            and (not isinstance(value, kinds) or isinstance(value, bool))
+        ):
+            wrong.append(f"{name}={value!r} must be {wanted}")
+    for callback in cast("Sequence[object]", given.get("callbacks") or ()) if not wrong else ():
+        if not isinstance(callback, Callback):
+            wrong.append(f"callbacks hold {callback!r}, which is no Callback object")
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+
+
+def refuse_none(name: str, value: object) -> None:
+    """Raise `ConfigError` for tasks that are None: whatever was to give them gave nothing."""
+    if value is None:
+        raise ConfigError(
+            f"{name}=None holds no tasks: give rows, a Dataset or a file, or leave it out for "
+            "those that are there without it"
+        )
+
+
+def agent_of(given: Any) -> tuple[Agent, Mapping[str, Any], str | None]:
+    """The agent that is handed over, or that stands in the file AGENT.py or AGENT.py:name, with the
+    resources and the reference of that file."""
+    if not isinstance(given, (str, Path)):
+        return as_agent(given), {}, None
+    agent, resources = load_agent(str(given))
+    file, colon, name = str(given).rpartition(":")
+    if not file.endswith(".py"):
+        file, colon, name = str(given), "", ""
+    return agent, resources, f"{Path(file).resolve()}{colon}{name}"
+
+
+def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
+    """Policies by name; one alone is the main one."""
+    if policy is None:
+        return {}
+    from tutelage.policy.model import Policy
+
+    if not isinstance(cast("object", policy), (Policy, Mapping)):
+        raise ConfigError(f"policy={policy!r} must be a Policy, or policies by name")
+    found = {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+    for name, value in found.items():
+        if not isinstance(cast("object", value), Policy):
+            raise ConfigError(f"policy={name!r} holds {value!r}, which is no Policy")
+    return found
+
+
+def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+    """A reward function, also from a plain function or a registered name."""
+    if given is None or isinstance(given, RewardFunction):
+        return given
+    if isinstance(given, str):
+        return resolve_reward(given)
+    if not callable(given):
+        raise ConfigError(
+            f"reward={given!r} is no reward: give a function, a name as 'math', or 'FILE.py:name'; "
+            "an agent that returns its reward needs none"
+        )
+    return reward_function(given)
+
+
+def files_of(given: Tasks | None) -> list[str]:
+    """The files that tasks come from, from wherever they are read; none for rows."""
+    if isinstance(given, (str, Path)):
+        return [str(Path(given).resolve())]
+    if isinstance(given, Dataset) or given is None:
+        return []
+    paths = [row for row in given if isinstance(row, (str, Path))]
+    return [str(Path(path).resolve()) for path in paths]
 
 
 def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
     """Tasks as they are given; None stays None."""
-    if given is None:
-        return None
-    if isinstance(given, (str, Path)):
-        return Dataset[Any].load(given)
-    if isinstance(given, Dataset):
+    if given is None or isinstance(given, Dataset):
         return given
-    return Dataset(given, name=f"{name}_dataset", input_required=False)
+    rows = [given] if isinstance(given, (str, Path)) else list(given)
+    found: list[Any] = []
+    for row in rows:
+        if isinstance(row, (str, Path)):
+            found += Dataset[Any].recorded(row)
+        elif isinstance(cast("object", row), (Mapping, Task)):
+            found.append(row)
+        else:
+            raise ConfigError(
+                f"{name}_dataset holds {row!r}, which is no row: write [{{'question': ...}}, ...]"
+            )
+    return Dataset(found, name=f"{name}_dataset", input_required=False)
 
 
-def with_main_policy(found: Roles, main: str) -> Roles:
+def roles_of(
+    resources: NamedResources, endpoints: Mapping[str, str], policies: Mapping[str, Policy]
+) -> Roles:
+    """What each LLM of a training is. Raises `ConfigError` where there is nothing to train, or a
+    policy that no LLM has."""
+    roles = Roles.of(resources, endpoints)
+    if roles.main is None:
+        raise ConfigError(
+            "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
+            "mark one as LLM(trainable=True)"
+        )
+    main = roles.policies[roles.main]
+    if main != POLICY:
+        roles = _with_main_policy(roles, main)
+    unknown = sorted({*policies} - {*roles.policies.values()})
+    if unknown:
+        raise ConfigError(
+            f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
+            f"LLM(trainable=True, policy={unknown[0]!r})"
+        )
+    return roles
+
+
+def _with_main_policy(found: Roles, main: str) -> Roles:
     """The first policy is the main one, whatever it was called, unless another one is."""
     if POLICY in found.policies.values():
         order = sorted(found.policies.items(), key=lambda item: item[1] != POLICY)

@@ -11,48 +11,50 @@ caller (`rollouts/manager.py`); training computes in a thread beside it.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, cast
 
 from tutelage.agents.agent import Isolation
-from tutelage.agents.function import as_agent
 from tutelage.config import Resolved
-from tutelage.config.aliases import canonical
-from tutelage.config.issues import ConfigIssue
 from tutelage.errors import ConfigError
 from tutelage.prompts import Algorithm
 from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.search_resources import preflight
 from tutelage.prompts.setup import SearchSetup
-from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
+from tutelage.resources import LLM, POLICY, NamedResources, model_folder
 from tutelage.rewards import RewardFunction
-from tutelage.rewards import reward as reward_function
-from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult, read_result
-from tutelage.runs.signals import graceful_exit
+from tutelage.statistics.outcome import Evaluation
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
+    LEFT_OUT,
     Tasks,
+    Unset,
+    agent_of,
+    check_arguments,
+    files_of,
     play_once,
+    policies_of,
+    refuse_none,
     remotes_of,
+    reward_of,
+    roles_of,
     tasks_of,
-    with_main_policy,
 )
+from tutelage.trainer.running import blocking, default_progress, evaluated, evaluation_of
 from tutelage.types import Task
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
-T = TypeVar("T")
 _Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
 _Plan = tuple[Resolved, Path, JobInputs]
 """A training, checked and ready to run: its configuration, its folder, and its objects."""
@@ -64,7 +66,8 @@ class Trainer:
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
     LLMs are served, by resource or model name. `n_runners` rollouts run concurrently. `reward`
-    grades agents that return no reward of their own.
+    grades agents that return no reward of their own. Tasks are rows, a `Dataset`, or files; without
+    `train_dataset` they are those of the embedded job. `progress=Progress()` shows nothing.
 
     With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
@@ -76,7 +79,7 @@ class Trainer:
         *,
         algorithm: RL | Algorithm | None = None,
         num_epochs: int | None = None,
-        train_dataset: Tasks | None = None,
+        train_dataset: Tasks | Unset = LEFT_OUT,
         val_dataset: Tasks | None = None,
         test_dataset: Tasks | None = None,
         resources: NamedResources | Mapping[str, Any] | None = None,
@@ -93,8 +96,11 @@ class Trainer:
         progress: Progress | None = None,
         optimiser: LLM | None = None,
         search: Mapping[str, Any] | None = None,
+        **unknown: Never,
     ) -> None:
         """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
+        check_arguments({**locals()}, unknown)
+        refuse_none("train_dataset", train_dataset)
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
@@ -114,16 +120,16 @@ class Trainer:
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
-        self.train_dataset, self.val_dataset = train_dataset, val_dataset
-        self.test_dataset = test_dataset
+        self.train_dataset = None if train_dataset is LEFT_OUT else train_dataset
+        self.val_dataset, self.test_dataset = val_dataset, test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
         self.model, self.endpoints = model, dict(endpoints or {})
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
-        self.callbacks, self.progress = tuple(callbacks), progress or Progress()
-        self._policies = _policies_of(policy)
-        self._reward = _reward_of(reward)
+        self.callbacks, self.progress = tuple(callbacks), progress
+        self._policies = policies_of(policy)
+        self._reward = reward_of(reward)
         if model is not None and self._policies:
             raise ConfigError("give either model= or policy=, not both")
 
@@ -132,29 +138,42 @@ class Trainer:
     async def train(
         self,
         agent: Any,
-        train_dataset: Tasks | None = None,
+        train_dataset: Tasks | Unset = LEFT_OUT,
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Train `agent` and return its result; its rollouts play in this event loop.
+        """Train `agent` and return its result; its rollouts play in this event loop. An agent is a
+        function, an object, or the file of one, `AGENT.py` or `AGENT.py:name`.
 
         In a folder that holds the same run, unfinished, it goes on from the latest checkpoint.
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
+        refuse_none("train_dataset", train_dataset)
+        tasks = None if train_dataset is LEFT_OUT else train_dataset
+        shown = default_progress() if self.progress is None else self.progress
+        progress = CallbackProgress(shown, self.callbacks)
+        try:
+            return await self._trained(agent, tasks, val_dataset, progress)
+        finally:
+            progress.finish()
+
+    async def _trained(
+        self, agent: Any, tasks: Tasks | None, val_dataset: Tasks | None, progress: Progress
+    ) -> TrainingResult:
         if not isinstance(self.algorithm, RL):
-            progress = CallbackProgress(self.progress, self.callbacks)
-            setup = self._search(self.algorithm, agent, train_dataset, val_dataset, progress)
+            setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
             return await search_agent(setup, self.output_dir, self.callbacks, progress)
         resolved, place, job_inputs = self._plan(
-            self.algorithm, agent, train_dataset, val_dataset, claim=True
+            self.algorithm, agent, tasks, val_dataset, claim=True
         )
         if self.output_dir is None:
             from tutelage.weights.paths import check_name_is_new
 
             check_name_is_new(resolved)
         async with job_inputs.stage as stage:
-            work = asyncio.ensure_future(asyncio.to_thread(self._job, resolved, place, job_inputs))
+            job = asyncio.to_thread(self._job, resolved, place, job_inputs, progress)
+            work = asyncio.ensure_future(job)
             try:
                 result = await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -171,13 +190,48 @@ class Trainer:
     def fit(
         self,
         agent: Any,
-        train_dataset: Tasks | None = None,
+        train_dataset: Tasks | Unset = LEFT_OUT,
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
         """`train` for code without an event loop. Ctrl-C, SIGTERM and SIGHUP end it, and it can be
         continued; after the latter two the process ends."""
-        return _blocking(lambda: self.train(agent, train_dataset, val_dataset=val_dataset))
+        return blocking(
+            lambda: asyncio.run(self.train(agent, train_dataset, val_dataset=val_dataset))
+        )
+
+    def evaluate(
+        self,
+        agent: Any,
+        test_dataset: Tasks | Unset = LEFT_OUT,
+        *,
+        samples: int = 1,
+        temperature: float | None = None,
+        success: str | None = None,
+        output_dir: str | Path | None = None,
+    ) -> Evaluation:
+        """Play the test tasks with the trainer's policy, model or endpoints, and train nothing.
+
+        Each task has `samples` rollouts, at temperature 0 for one of them and else 1; `success` is
+        what succeeds, such as `right` or `>=0.5`. With `output_dir` it is a run, which goes on
+        after a kill. `a.compare(b)` is the paired difference of two evaluations.
+        """
+        refuse_none("test_dataset", test_dataset)
+        given = self.test_dataset if test_dataset is LEFT_OUT else test_dataset
+        asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
+        asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
+        asked["timeout"] = self.timeout
+        ready = evaluation_of(
+            agent, {k: v for k, v in asked.items() if v is not None}, given, self.resources,
+            self.endpoints, self._reward, self._policies, self.model,
+        )  # fmt: skip
+        subject = replace(ready.subject, isolation=self.isolation)
+        ready = replace(ready, subject=subject, on_rollout=on_rollout(self.callbacks))
+        progress = default_progress() if self.progress is None else self.progress
+        try:
+            return blocking(lambda: evaluated(ready, output_dir, progress))
+        finally:
+            progress.finish()
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
         """Play `n` training tasks with the untrained policy, or for a prompt search with the
@@ -186,12 +240,13 @@ class Trainer:
         Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
         failures of an agent before a run is worth starting.
         """
-        return _blocking(lambda: self.preflight(agent, n))
+        return blocking(lambda: asyncio.run(self.preflight(agent, n)))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
         """`dev` for code in an event loop; the rollouts play in it."""
         if not isinstance(self.algorithm, RL):
-            setup = self._search(self.algorithm, agent, None, None, self.progress)
+            progress = self.progress or Progress()
+            setup = self._search(self.algorithm, agent, None, None, progress)
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
@@ -221,11 +276,12 @@ class Trainer:
     ) -> SearchSetup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search plays with one policy; give policy=Policy")
+        player, own, _ = agent_of(agent)
         return search_setup(
             algorithm,
             AgentSpec(
-                as_agent(agent),
-                self.resources,
+                player,
+                NamedResources({**own, **self.resources}),
                 self._reward,
                 isolation=self.isolation,
                 policy=next(iter(self._policies.values()), None),
@@ -253,27 +309,13 @@ class Trainer:
         claim: bool = False,
     ) -> _Plan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
-        player = as_agent(agent)
-        values = {**player.own_resources(), **self.resources}
+        player, own, file = agent_of(agent)
+        values = {**player.own_resources(), **own, **self.resources}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)
-        roles = Roles.of(resources, self.endpoints)
-        if roles.main is None:
-            raise ConfigError(
-                "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
-                "mark one as LLM(trainable=True)"
-            )
         player.check([*resources])
-        main = roles.policies[roles.main]
-        if main != POLICY:
-            roles = with_main_policy(roles, main)
-        unknown = sorted({*self._policies} - {*roles.policies.values()})
-        if unknown:
-            raise ConfigError(
-                f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
-                f"LLM(trainable=True, policy={unknown[0]!r})"
-            )
+        roles = roles_of(resources, self.endpoints, self._policies)
         train, val, test = self._tasks(train_dataset, val_dataset)
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
@@ -295,10 +337,16 @@ class Trainer:
             remote=remotes_of(resources, roles, resolved.config.rollout.temperature),
         )
         told = on_rollout(self.callbacks)
-        values = JobInputs(
-            player, resources, roles, stage, train, val, test, self._reward, self._policies, told
-        )
-        return resolved, place, values
+        files = {
+            "train": files_of(self.train_dataset if train_dataset is None else train_dataset),
+            "val": files_of(self.val_dataset if val_dataset is None else val_dataset),
+            "test": files_of(self.test_dataset),
+        }
+        job_inputs = JobInputs(
+            player, resources, roles, stage, train, val, test, self._reward, self._policies, told,
+            file, files,
+        )  # fmt: skip
+        return resolved, place, job_inputs
 
     def _resolve(
         self,
@@ -331,67 +379,20 @@ class Trainer:
         if shown and self._policies:  # a policy that is passed has its skills already
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
-        if "trainer.control" not in _canonical_names(algorithm.keys):
+        if not algorithm.sets("trainer.control"):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
     def _job(
-        self, resolved: Resolved, place: Path, given: JobInputs
+        self, resolved: Resolved, place: Path, given: JobInputs, progress: Progress
     ) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
         from tutelage.weights import jobs
 
         folder = folder_at(place)
-        progress = CallbackProgress(self.progress, self.callbacks)
         try:
             details = jobs.train(resolved, folder, progress, given)
         except KeyboardInterrupt as stopped:
             return stopped
         return read_result(folder, details, TrainingResult)
-
-
-def _policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    """Policies by name; one alone is the main one."""
-    if policy is None:
-        return {}
-    return dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
-
-
-def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    """A reward function, also from a plain function or a registered name."""
-    if given is None or isinstance(given, RewardFunction):
-        return given
-    return resolve_reward(given) if isinstance(given, str) else reward_function(given)
-
-
-def _canonical_names(keys: Mapping[str, Any]) -> set[str]:
-    """The canonical names of keys; unknown names are refused later, with all other findings."""
-    known: set[str] = set()
-    for key, value in keys.items():
-        with suppress(ConfigIssue):
-            known.add(canonical(key, value))
-    return known
-
-
-def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end, also where an event loop runs already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        with graceful_exit():
-            return asyncio.run(work())
-    box: list[T | BaseException] = []
-
-    def run() -> None:
-        try:
-            box.append(asyncio.run(work()))
-        except BaseException as error:
-            box.append(error)
-
-    thread = threading.Thread(target=run, name="tutelage-fit")
-    thread.start()
-    thread.join()
-    if isinstance(box[0], BaseException):
-        raise box[0]
-    return box[0]

@@ -1,0 +1,148 @@
+"""`tutelage train AGENT.py`: the weights or the prompt of an agent of the user, by command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.runs.folder import RunFolder
+from tutelage.testing import tiny_policy
+
+AGENT = """
+from tutelage import LLM, PromptTemplate, rollout
+
+prompt_template = PromptTemplate("Say a digit.")
+
+
+@rollout
+async def digits(task, llm: LLM, prompt_template: PromptTemplate):
+    said = (await llm.chat(f"{prompt_template.format()} {task['text']}", max_tokens=4)).reply
+    return sum(c.isdigit() for c in said.content or "") / 4
+"""
+KEYS = (
+    "lr=1e-2", "data.train_batch_size=4", "num_chains=4", "agent.max_tokens_per_turn=4",
+    "rollout.max_len=128", "actor.use_kl_loss=false",
+)  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+    """A folder with an agent, its tasks and a model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    tiny_policy(max_positions=256).save(tmp_path / "model")
+    (tmp_path / "agent.py").write_text(AGENT)
+    rows = [json.dumps({"text": f"number {i}"}) + "\n" for i in range(16)]
+    (tmp_path / "a.jsonl").write_text("".join(rows[:8]))
+    (tmp_path / "b.jsonl").write_text("".join(rows[8:12]))
+    (tmp_path / "c.jsonl").write_text("".join(rows[12:]))
+    return tmp_path
+
+
+def command(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(build_app(), [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+TRAIN = ("train", "agent.py", "--model", "model", "--train", "a.jsonl", "--train", "b.jsonl")
+
+
+def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
+    said = command(*TRAIN, "--val", "c.jsonl", "--steps", "2", *KEYS, "--output", "runs/a")
+    assert "step 2/2" in said or "2 steps" in said
+    folder = RunFolder(place / "runs" / "a")
+    result = folder.read_result()
+    assert result is not None
+    assert (result["status"], result["rl_steps"]) == ("finished", 2)
+    assert [r for r in (m.get("reward/mean") for m in folder.read_metrics()) if r is not None]
+    told = json.loads(folder.agent.read_text())
+    assert told["file"] == str(place / "agent.py")
+    assert folder.policy.is_dir()
+    evaluated = CliRunner().invoke(build_app(), ["eval", "a", "--test", "c.jsonl", "--json"])
+    assert evaluated.exit_code == 0, evaluated.output
+    found = json.loads(evaluated.stdout)
+    assert found["rollouts"] == 4
+    assert found["graded"] or found["mean_reward"] in (0, 1)
+
+
+def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> None:
+    words = (*TRAIN, *KEYS, "--steps", "3", "--val", "c.jsonl")
+    command(*words, "--output", "runs/whole")
+    line = [sys.executable, "-c", STOPPING, *map(str, words), "--output", "runs/cut"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 130, done.stderr
+    assert "tutelage resume runs/cut" in done.stderr
+    command("resume", "cut")
+    whole, cut = (RunFolder(place / "runs" / name) for name in ("whole", "cut"))
+    one, other = (f.read_result() for f in (whole, cut))
+    assert one is not None
+    assert other is not None
+    for name in ("rl_steps", "rollouts", "tokens", "reward_after_sampled", "max_dlogp"):
+        assert one[name] == other[name], name
+    (place / "agent.py").write_text(AGENT.replace("/ 4", "/ 8"))
+    refused = command(*words, "--output", "runs/cut", code=2)
+    assert "the agent digits" in refused
+
+
+STOPPING = """
+import os, signal, sys
+from tutelage.cli import main
+from tutelage.runs.lifecycle import Run
+
+log = Run.log
+
+def stopping(run, line):
+    log(run, line)
+    if line["phase"] == "rl" and line["step"] == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+
+Run.log = stopping
+main()
+"""
+
+
+def test_a_dry_run_plays_one_task_and_writes_nothing(place: Path) -> None:
+    before = sorted(place.iterdir())
+    said = command(*TRAIN, *KEYS, "--algorithm", "rloo", "--dry-run")
+    assert 'algorithm.adv_estimator="rloo"' in said
+    assert "number" in said
+    assert "nothing was trained or written" in said
+    assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__",)] == before
+
+
+def test_its_prompt_is_searched_for_by_the_algorithm(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--train", "a.jsonl", "--model", "model", "--algorithm", "screen", "--dry-run")
+    shown = command("train", "agent.py", *words)
+    assert "screen" in shown
+    assert "nothing was searched for or written" in shown
+    other = command("train", "prompt", "agent.py", *words)
+    assert shown.partition(" after ")[0] == other.partition(" after ")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "none.py"), "there is no agent file 'none.py'"),
+        (("train", "plain.py"), "has no agent"),
+        ((*TRAIN, "--tools", "calculator"), "has the tools that its file gives it"),
+        ((*TRAIN, "lerning_rate=1"), "Did you mean 'learning_rate'?"),
+        ((*TRAIN[:4], "--val", "c.jsonl"), "need a train_dataset"),
+        ((*TRAIN, "--runners", "many"), "--runners='many'"),
+        ((*TRAIN, "--reward", "nosuch"), "nosuch"),
+        ((*TRAIN, "--budget-usd", "1"), "is an option of prompt searches"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(place: Path, words: tuple[str, ...], said: str) -> None:
+    (place / "plain.py").write_text("x = 1\n")
+    before = sorted(place.iterdir())
+    assert said in command(*words, code=2)
+    assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__", "runs")] == before

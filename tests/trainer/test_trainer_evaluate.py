@@ -1,0 +1,143 @@
+"""`Trainer.evaluate`, the progress that is shown by default, and arguments that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage import APO, LLM, RL, SFT, Evaluation, Trainer, TutelageError, rollout
+from tutelage.errors import ConfigError, RunError
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Progress
+from tutelage.testing import tiny_policy
+
+TASKS = [{"text": f"number {i}"} for i in range(6)]
+KEYS = {
+    "steps": 1,
+    "data.train_batch_size": 4,
+    "num_chains": 2,
+    "rollout.max_len": 128,
+    "agent.max_tokens_per_turn": 4,
+}
+
+
+@rollout
+async def digits(task: Any, llm: LLM) -> float:
+    said = (await llm.chat(task["text"], max_tokens=4)).reply.content or ""
+    return sum(c.isdigit() for c in said) / 4
+
+
+@rollout
+async def long(task: Any, llm: LLM) -> float:
+    return min(1.0, len((await llm.chat(task["text"], max_tokens=4)).reply.content or "") / 4)
+
+
+def trainer(**options: Any) -> Trainer:
+    return Trainer(**{"policy": tiny_policy(), "test_dataset": TASKS, **options})
+
+
+def test_an_agent_is_evaluated_compared_and_kept(tmp_path: Path, one_thread: None) -> None:
+    one = trainer().evaluate(digits, samples=2)
+    assert isinstance(one, Evaluation)
+    assert (one.rollouts, one.tasks, one.judged) == (12, 6, 12)
+    assert one.reward_interval is not None
+    assert one.cost.calls == 12
+    assert one.cost.dollars == 0
+    shown = repr(one)
+    assert shown == str(one)
+    assert "Evaluation of 12 rollouts on 6 tasks" in shown
+    assert f"{one.mean_reward:.3f}" in shown
+    assert len(shown) < 500
+    other = trainer().evaluate(long, samples=2)
+    gap = one.compare(other)
+    assert one.mean_reward is not None
+    assert other.mean_reward is not None
+    assert gap.mean == pytest.approx(other.mean_reward - one.mean_reward)
+    assert gap.low <= gap.mean <= gap.high
+    place = tmp_path / "kept"
+    kept = trainer().evaluate(digits, samples=2, output_dir=place)
+    assert [r.reward for r in kept.played] == [r.reward for r in one.played]
+    assert kept.cost == one.cost
+    assert RunFolder(place).read_result()
+    again = trainer().evaluate(digits, samples=2, output_dir=place)
+    assert again.mean_reward == one.mean_reward
+    with pytest.raises(RunError, match="asked for otherwise"):
+        trainer().evaluate(long, samples=2, output_dir=place)
+
+
+def test_it_works_where_an_event_loop_runs(one_thread: None) -> None:
+    async def notebook() -> Evaluation:
+        return trainer(progress=Progress()).evaluate(digits)
+
+    assert asyncio.run(notebook()).rollouts == 6
+
+
+def test_progress_is_shown_unless_it_is_turned_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None
+) -> None:
+    given = {"algorithm": RL(KEYS), "train_dataset": TASKS}
+    result = trainer(**given, output_dir=tmp_path / "a").fit(digits)
+    said = capsys.readouterr().err
+    assert "reinforcement learning" in said
+    assert str(tmp_path / "a") in said
+    trainer(**given, output_dir=tmp_path / "b", progress=Progress()).fit(digits)
+    assert capsys.readouterr().err == ""
+    trainer().evaluate(digits)
+    assert "measuring eval: 6 of 6" in capsys.readouterr().err
+    shown = repr(result)
+    assert "finished" in shown.splitlines()[0]
+    assert str(tmp_path / "a" / "policy") in shown
+    assert len(shown.splitlines()) < 10
+    report = trainer(**given).dev(digits, n=2)
+    assert repr(report) == str(report)
+    assert "reward" in repr(report)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lr": 1e-4}, r"lr is a key of training: algorithm=RL\(lr=0.0001\)"),
+        ({"train_datasets": TASKS}, "did you mean 'train_dataset'"),
+        ({"train_dataset": None}, "train_dataset=None holds no tasks"),
+        ({"train_dataset": 5}, "train_dataset=5 must be rows"),
+        ({"train_dataset": [5]}, "train_dataset holds 5"),
+        ({"resources": 5}, "resources=5 must be resources by name"),
+        ({"n_runners": "8"}, "n_runners='8' must be a number"),
+        ({"n_runners": True}, "n_runners=True must be a number"),
+        ({"reward": 5}, "reward=5 is no reward"),
+        ({"policy": 5}, "policy=5 must be a Policy"),
+        ({"policy": {"main": 5}}, "holds 5, which is no Policy"),
+        ({"endpoints": "http://x"}, "endpoints='http://x' must be"),
+        ({"callbacks": [5]}, "callbacks hold 5"),
+        ({"progress": 5}, "progress=5 must be a Progress"),
+        ({"output_dir": 5}, "output_dir=5 must be a path"),
+        ({"timeout": "5"}, "timeout='5' must be seconds"),
+        ({"algorithm": RL}, "use RL"),
+        ({"algorithm": APO(), "search": 5}, "search=5 must be keys"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_words(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Trainer(**{"policy": None, **given}).fit(digits)
+
+
+@pytest.mark.parametrize("make", [lambda: RL(5), lambda: RL("grpo"), lambda: SFT(5)])  # type: ignore[arg-type]
+def test_an_algorithm_of_another_type_is_refused_in_words(make: Any) -> None:
+    with pytest.raises(TutelageError, match="give"):
+        make()
+
+
+def test_tasks_that_are_none_are_refused_where_they_are_given() -> None:
+    for call in (
+        lambda: trainer().fit(digits, None),  # type: ignore[arg-type]
+        lambda: trainer().evaluate(digits, None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match="=None holds no tasks"):
+            call()
+    with pytest.raises(ConfigError, match="nothing answers the LLM 'main'"):
+        Trainer(test_dataset=TASKS).evaluate(digits)
+    with pytest.raises(ConfigError, match="no tasks to evaluate on"):
+        Trainer(policy=tiny_policy()).evaluate(digits)
