@@ -50,6 +50,22 @@ def calculator(expression: str) -> str:
         expression: what to work out
     """
     raise RuntimeError("the service is gone")
+
+
+@tool("calculator")
+def silent(expression: str) -> str:
+    """Work something out.
+
+    Args:
+        expression: what to work out
+    """
+    return ""
+
+
+def against(prediction):
+    """Pays for what is wrong."""
+    right = prediction.strip() == "42"
+    return {"reward": 1.0 - right, "right": right}
 '''
 
 
@@ -162,6 +178,22 @@ def test_rollouts_that_are_all_cut_off_are_told_of(train: Train) -> None:
 def test_a_tool_that_always_fails_is_told_of(train: Train) -> None:
     told = train(steps=5, agent__tools=f"[{train.__dict__['parts']}:calculator]")
     check_said(told, "broken_tool", "calls of the tool 'calculator' failed")
+
+
+def test_a_reward_that_pays_for_failures_and_a_tool_that_says_nothing_are_told_of(
+    train: Train,
+) -> None:
+    told = train(
+        "against",
+        steps=4,
+        data__train_batch_size=8,
+        agent__num_chains=8,
+        reward__success="right",
+        agent__tools=f"[{train.__dict__['parts']}:silent]",
+    )
+    entry = check_said(told, "reward_against_success", "correlation -1.00", "the sign")
+    assert entry["step"] == 1
+    check_said(told, "empty_tool", "calls of the tool 'calculator' were answered by nothing")
 
 
 def test_a_run_that_learns_is_told_of_nothing(train: Train) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from tutelage.runs.health import Finding, Metrics, Setup, examine
+from tutelage.runs.misled import misled
 from tutelage.types import JSON
 
 
@@ -17,7 +18,8 @@ def keep(kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: in
     """Bring `kept`, the findings of a run, up to date after the step `number`, the last of `steps`;
     returns those that are new. One that no longer holds is kept with the step that ended it."""
     new: list[Finding] = []
-    holding = {finding.name: finding for finding in examine(steps, setup)}
+    found = (*examine(steps, setup), *misled(steps, setup))
+    holding = {finding.name: finding for finding in found}
     for entry in kept:
         finding = holding.pop(entry["name"], None)
         if finding is None and entry["until"] is None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import correlation
 
+from tutelage.statistics.outcome import Success, succeeded
 from tutelage.types import Rollout, Sampled
 
 TOOL_FAILURES = ("raised", "timeout", "bad_result")
@@ -79,19 +81,49 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     failed: Counter[str] = Counter()
+    empty: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)
     for result in (t for r in rollouts for t in r.last.tool_results):
         name = result.name if result.error != "unknown_tool" else "unknown"
         calls[name] += 1
         errors[name] += result.error is not None
         failed[name] += result.error in TOOL_FAILURES
+        empty[name] += not result.text.strip()
         seconds[name] += result.seconds
     for name in sorted(calls):
         out[f"tools/{name}/calls"] = calls[name] / total
         out[f"tools/{name}/errors"] = errors[name] / calls[name]
         out[f"tools/{name}/failed"] = failed[name] / calls[name]
         out[f"tools/{name}/seconds"] = seconds[name] / calls[name]
+        if empty[name]:
+            out[f"tools/{name}/empty"] = empty[name] / calls[name]
     return out
+
+
+def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> dict[str, float]:
+    """What goes along with the reward in a step: success, where the user says what it is, and
+    length, where rewards are graded, among the rollouts that took the most usual number of turns.
+    """
+    judged = [(r, r.reward.value) for r in rollouts if r.reward and r.last.failure is None]
+    out: dict[str, float] = {}
+    if rule is not None:
+        _correlate(out, "success", [(float(succeeded(r, rule)), value) for r, value in judged])
+    turns = Counter(len(r.last.calls) for r, _ in judged).most_common(1)
+    pairs = [
+        (float(sum(len(c.sampled.token_ids) for c in r.last.calls)), value)
+        for r, value in judged
+        if len(r.last.calls) == turns[0][0]
+    ]
+    if len({value for _, value in pairs}) > 2:
+        _correlate(out, "length", pairs)
+    return out
+
+
+def _correlate(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
+    """Add Pearson's correlation, where both vary."""
+    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    if len(set(xs)) > 1 and len(set(ys)) > 1:
+        out[f"rollout/{name}_correlation"] = correlation(xs, ys)
 
 
 def _failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.resources import POLICY
 from tutelage.runs import findings, health
-from tutelage.runs.metrics import rollout_metrics
+from tutelage.runs.metrics import reward_correlations, rollout_metrics
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.learner import MultiPolicyLearner, make_learner
 from tutelage.weights.loop import TrainingLoop
@@ -78,6 +78,7 @@ def _run_steps(
         if phase == RL:
             state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
         values |= rollout_metrics(groups.played) | groups.metrics
+        values |= reward_correlations(groups.played, ctx.success)
         values |= {
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,

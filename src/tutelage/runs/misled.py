@@ -1,0 +1,108 @@
+"""What a training learns against what it is meant to: more findings over the metrics of its steps.
+
+`health.py` sees a training that breaks; here are those that go on smoothly the wrong way: a reward
+that pays for failures, or for length, tools that answer nothing, rollouts without a reward, and a
+policy that its updates do not move. Thresholds are constants with their reason, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tutelage.runs.health import Finding, Metrics, Setup
+
+FEW_STEPS = 5
+"""Steps that a number must show the same, so that chance is none."""
+MANY_ROLLOUTS = 64
+"""Rollouts, or tool calls, that a share or a correlation is taken over."""
+AGAINST = -0.5
+"""Correlation of reward and success below which failing pays: 64 rollouts give it by chance less
+than once in 30,000 times."""
+BY_LENGTH = 0.98
+"""Correlation of reward and tokens, among rollouts of as many turns, from which nothing else
+counts: a right answer that is longer than a wrong one reaches 0.9."""
+EMPTY = 0.95
+"""Share of a tool's calls that it answers with nothing: a query without results is an exception."""
+LOST = 0.2
+"""Share of rollouts without a reward: one that is asked too often now and then loses a few."""
+UNMOVED = 1e-7
+"""Nats per token of the arithmetic's rounding: the least useful rates move a policy by a hundred
+times as much."""
+
+
+def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
+    """What holds after the last of `steps`, which are the metrics of a phase from its first."""
+    found = (_against_success(steps), _by_length(steps), _lost(steps), _unmoved(steps, setup))
+    yield from (finding for finding in (*found, _empty_tool(steps)) if finding is not None)
+
+
+def _against_success(steps: Sequence[Metrics]) -> Finding | None:
+    """Rollouts that succeed earn less than those that do not."""
+    known = [s for s in steps if "rollout/success_correlation" in s][-FEW_STEPS:]
+    value = _weighted(known, "rollout/success_correlation", "rollout/judged")
+    if value is None or value > AGAINST:
+        return None
+    text = f"rollouts that succeed earn less than those that fail (correlation {value:.2f})"
+    remedy = "the sign of the reward, and what reward.success takes for a success"
+    return Finding("reward_against_success", text, remedy)
+
+
+def _by_length(steps: Sequence[Metrics]) -> Finding | None:
+    """The reward is the length of the reply, whatever it says."""
+    tail = [s for s in steps if "rollout/length_correlation" in s][-FEW_STEPS:]
+    value = _weighted(tail, "rollout/length_correlation", "rollout/judged")
+    if len(tail) < FEW_STEPS or value is None or value < BY_LENGTH:
+        return None
+    text = (
+        f"the reward follows the length of the reply and nothing else (correlation {value:.3f}, "
+        f"{tail[-1]['rollout/tokens']:.0f} tokens now), so the policy learns to write more"
+    )
+    remedy = "a reward that is bounded, or given for a right answer alone"
+    return Finding("reward_by_length", text, remedy)
+
+
+def _lost(steps: Sequence[Metrics]) -> Finding | None:
+    """Many rollouts have no reward, since what judges or plays them cannot run."""
+    tail = [s for s in steps if "rollout/number" in s][-FEW_STEPS:]
+    total, judged = (sum(s[f"rollout/{of}"] for s in tail) for of in ("number", "judged"))
+    if len(tail) < FEW_STEPS or total < MANY_ROLLOUTS or total - judged < LOST * total:
+        return None
+    text = f"{total - judged:.0f} of the last {total:.0f} rollouts have no reward and teach nothing"
+    remedy = "look at one (tutelage show RUN --failed); the judge, grader or server that it names"
+    return Finding("lost", text, remedy)
+
+
+def _unmoved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """No update so far has changed what the policy says, though there was a gradient. What the
+    rate is in a long warm-up does not count."""
+    full = [s for s in steps if s.get("lr", 0.0) >= (setup.rate or 0.0) / 10 and s.get("grad_norm")]
+    moves = [abs(s["kl/update"]) for s in full if "kl/update" in s]
+    if len(moves) < FEW_STEPS or max(moves) > UNMOVED:
+        return None
+    text = (
+        f"{len(moves)} updates have not moved the policy (kl/update {max(moves):.1g} at most), so "
+        "it stays what it was"
+    )
+    rate = "" if setup.rate is None else f", which is {setup.rate:g}"
+    return Finding("unmoved", text, f"a larger actor.optim.lr{rate}")
+
+
+def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
+    """A tool answers nearly every call with an empty text."""
+    names = sorted(key.split("/")[1] for key in steps[-1] if key.endswith("/empty"))
+    for name in names:
+        counts = [s.get(f"tools/{name}/calls", 0.0) * s["rollout/number"] for s in steps]
+        shares = [s.get(f"tools/{name}/empty", 0.0) for s in steps]
+        calls = sum(counts)
+        empty = sum(n * share for n, share in zip(counts, shares, strict=True))
+        if calls >= MANY_ROLLOUTS and empty >= EMPTY * calls:
+            text = f"{empty:.0f} of {calls:.0f} calls of the tool {name!r} were answered by nothing"
+            remedy = "run the tool by itself; return what it found, or say that there is nothing"
+            return Finding("empty_tool", text, remedy)
+    return None
+
+
+def _weighted(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
+    """The mean over rollouts; None where they are too few."""
+    total = sum(s[weight] for s in steps)
+    return sum(s[name] * s[weight] for s in steps) / total if total >= MANY_ROLLOUTS else None
