@@ -29,6 +29,7 @@ OTHERS = {
     "--no-index",  # pip's
     "--upgrade",
     "--index-url",
+    "--install",  # of wsl
     "--lr",  # what people write who mean the key
 }  # fmt: skip
 """Options of other programs that a text may name."""
