@@ -141,3 +141,13 @@ def test_tasks_that_are_none_are_refused_where_they_are_given() -> None:
         Trainer(test_dataset=TASKS).evaluate(digits)
     with pytest.raises(ConfigError, match="no tasks to evaluate on"):
         Trainer(policy=tiny_policy()).evaluate(digits)
+
+
+def test_an_agent_that_asks_nothing_is_told_so(tmp_path: Path, one_thread: None) -> None:
+    @rollout
+    def idle(task: Any, llm: LLM) -> float:
+        return 1.0
+
+    given = trainer(algorithm=RL(KEYS), train_dataset=TASKS, output_dir=tmp_path / "idle")
+    with pytest.raises(TutelageError, match=r"your agent never called llm\.endpoint or llm\.chat"):
+        given.fit(idle)

@@ -310,6 +310,8 @@ def _with_rowless(rewards_BT: Tensor, batch: Batch) -> Tensor:
 def _unmarked(rollouts: Sequence[Rollout]) -> str:
     """What to say where calls were sampled and none is of an agent that is trained."""
     calls = [call for r in rollouts for call in r.last.calls if call.sampled.token_ids]
+    if rollouts and not any(rollout.last.calls for rollout in rollouts):
+        return "your agent never called llm.endpoint or llm.chat; "
     if not calls or any(call.policy is not None for call in calls):
         return ""
     seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
