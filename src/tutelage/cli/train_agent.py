@@ -1,4 +1,4 @@
-"""`tutelage train AGENT.py`: the weights of an agent of the user's own.
+"""`tutelage train AGENT.py`: the weights of a custom agent.
 
 `trainer/agent_file.py` makes a `Trainer` of the command; this file shows what it does.
 """

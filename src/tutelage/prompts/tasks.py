@@ -94,7 +94,7 @@ def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[
 
 
 def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
-    """The tasks of files; those of an agent of the user's need no question."""
+    """The tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
     if len(paths) == 1:
         return read(Path(paths[0]))

@@ -102,7 +102,7 @@ def refuse_none(name: str, value: object) -> None:
 
 
 def agent_of(given: Any) -> tuple[Agent, Mapping[str, Any], str | None]:
-    """The agent that is handed over, or that stands in the file AGENT.py or AGENT.py:name, with the
+    """The agent that is passed, or that stands in the file AGENT.py or AGENT.py:name, with the
     resources and the reference of that file."""
     if not isinstance(given, (str, Path)):
         return as_agent(given), {}, None
@@ -143,7 +143,7 @@ def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Reward
 
 
 def files_of(given: Tasks | None) -> list[str]:
-    """The files that tasks come from, from wherever they are read; none for rows."""
+    """The files that tasks come from; none for rows."""
     if isinstance(given, (str, Path)):
         return [str(Path(given).resolve())]
     if isinstance(given, Dataset) or given is None:
