@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, duration, facts, number, one_line, percent, visible
+from tutelage.cli.console import PlainConsole, facts, number, one_line, percent, visible
+from tutelage.runs.estimate import duration
 
 
 @given(st.text(st.characters()))

@@ -98,6 +98,9 @@ def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
     assert at[0] < at[1] < at[2] < at[3] < at[8]
     assert at[9] < at[11] < at[12] < at[13]
     assert "Iteration 3" in plain
+    cost = re.search(r"Cost from here, at most: [\d,]+ rollouts x [\d,]+ tokens = ", plain)
+    assert cost is not None
+    assert cost.start() < plain.index("Iteration 1")
     assert KEY not in said
     assert files_with(here / "run", KEY) == []
 
@@ -160,6 +163,7 @@ def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here
     line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
     said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
     assert f"Verdict: {verdict}" in said
+    assert ("rollouts so far have earned 0.5, so" in said) == (worth == "0.5")
     assert run("resume run", code).count("Verdict: ") == 1, "a finished run says the same again"
 
 
@@ -220,6 +224,11 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     assert "Verdict: no evidence" in said
     journal = (here / "run" / "journal.db").read_bytes()
     assert b"ZeroDivisionError" in journal
+    plain = re.sub(r"\s+", " ", said)
+    assert "rollouts failed, mostly by agent_error" in plain
+    result = json.loads((here / "run" / "result.json").read_text())
+    assert [entry["name"] for entry in result["health"]] == ["failed", "constant_reward"]
+    assert len(result["warnings"]) == 2
 
 
 def sealed(tasks: int, verdict: str) -> dict[str, Any]:

@@ -169,14 +169,6 @@ def counted(count: int, noun: str) -> str:
     return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
 
 
-def duration(seconds: float) -> str:
-    """Seconds as `1:32` or `2:05:07`."""
-    whole = max(0, round(seconds))
-    hours, rest = divmod(whole, 3600)
-    minutes, rest = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def is_utf8(console: Console) -> bool:
     """Whether block characters can be written there."""
     return console.encoding.lower().startswith("utf")

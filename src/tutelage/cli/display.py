@@ -21,7 +21,6 @@ from rich.text import Text
 
 from tutelage.cli.console import (
     counted,
-    duration,
     facts,
     is_utf8,
     leave_stream,
@@ -37,6 +36,7 @@ from tutelage.cli.progress_view import (
     metric_text,
     render_progress,
 )
+from tutelage.runs.estimate import duration
 from tutelage.runs.progress import Progress
 
 _REDRAWS_PER_SECOND = 4.0

@@ -19,7 +19,6 @@ from rich.console import Console
 from tutelage.cli.console import (
     counted,
     drawn_table,
-    duration,
     facts,
     next_steps,
     number,
@@ -31,6 +30,7 @@ from tutelage.cli.console import (
     visible,
 )
 from tutelage.errors import TutelageError
+from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.stored import open_run
@@ -168,7 +168,11 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield from _health(result)
+    if "status" in result:
+        count = len(result.get("warnings") or ())
+        message = f", with {counted(count, 'warning')}" if count else ""
+        yield "status", f"{result['status']}{message}"
+    yield from health_rows(result)
     words = list(_done(result))
     if "wall_seconds" in result:
         words.append(f"{duration(result['wall_seconds'])} wall time")
@@ -192,13 +196,9 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "report", shown_path(folder.report)
 
 
-def _health(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """How it ended, what was wrong while it ran, and whether the tasks were solved."""
-    warnings: list[str] = result.get("warnings") or []
-    if "status" in result:
-        message = f", with {counted(len(warnings), 'warning')}" if warnings else ""
-        yield "status", f"{result['status']}{message}"
-    for warning in warnings:
+def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was wrong while it ran, and whether the tasks were solved."""
+    for warning in result.get("warnings") or ():
         yield "warning", warning
     for entry in result.get("health") or ():
         if not entry["warning"]:

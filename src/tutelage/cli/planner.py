@@ -146,8 +146,9 @@ def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The tables, where things lie, and what to try next."""
-    from tutelage.cli.console import duration, facts, output, say, show_table, shown_path
+    from tutelage.cli.console import facts, output, say, show_table, shown_path
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
+    from tutelage.runs.estimate import duration
 
     console = output()
     test = result.get("phase1", {}).get("test")

@@ -13,7 +13,8 @@ from math import isfinite
 
 from rich.text import Text
 
-from tutelage.cli.console import duration, number, percent
+from tutelage.cli.console import number, percent
+from tutelage.runs.estimate import duration
 from tutelage.statistics.outcome import too_many_lost
 from tutelage.types import FailureCause
 

@@ -19,7 +19,6 @@ import typer
 
 from tutelage.cli.console import (
     counted,
-    duration,
     facts,
     messages,
     next_steps,
@@ -33,6 +32,7 @@ from tutelage.cli.console import (
 )
 from tutelage.errors import ConfigError
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
+from tutelage.runs.estimate import duration
 from tutelage.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -343,10 +343,12 @@ def _show_prompt_next(console: Console, folder: RunFolder) -> None:
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from tutelage.cli.outcome import health_rows
     from tutelage.prompts.figures import spend_text
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
+    yield from health_rows(result)
     spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):

@@ -8,6 +8,7 @@ moment ends in the same lineage byte for byte. The command line and `Trainer` ar
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -20,7 +21,7 @@ from tutelage.prompts import optimise, record
 from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import PromptConfig
-from tutelage.prompts.cost import search_cost
+from tutelage.prompts.cost import SearchCost, search_cost
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
@@ -30,8 +31,11 @@ from tutelage.prompts.pages import write_pages
 from tutelage.prompts.search_resources import open_resources
 from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.prompts.tasks import fresh
+from tutelage.runs.estimate import Pace
 from tutelage.runs.figures import Figures, RunFiles, read_object
+from tutelage.runs.findings import keep, warnings_of
 from tutelage.runs.folder import RunFolder, locked, write_json
+from tutelage.runs.health import ROLLOUT_RULES, Setup
 from tutelage.runs.kinds import (
     FINISHED,
     Phase,
@@ -41,6 +45,7 @@ from tutelage.runs.kinds import (
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
+from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Observer, Round
@@ -157,7 +162,8 @@ class PromptSearch(RunKind):
 
     async def _search(self, run: Run) -> None:
         setup = self.setup
-        async with open_resources(setup, run, self.heard) as stage:
+        recorder = _Recorder(run, self.observer, search_cost(setup), self.heard)
+        async with open_resources(setup, run, recorder.heard) as stage:
             result = await optimise(
                 setup.algorithm,
                 setup.components,
@@ -166,13 +172,15 @@ class PromptSearch(RunKind):
                 setup.settings,
                 ask=stage.ask,
                 journal=stage.journal,
-                observer=_Recorder(run, self.observer),
+                observer=recorder,
             )
             run.writer.flush()
             fields = record.write_outcome(run.folder, setup, result, stage.seconds())
-            self._found = fields | stage.untold()
             for warning in fields["warnings"]:
                 run.progress.note(f"Warning: {warning}")
+            recorder.examine(ended=True)
+            fields["warnings"] += warnings_of(recorder.health)
+            self._found = fields | {"health": recorder.health} | stage.untold()
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
                 data, kind = {"text": text}, "prompt_template"
@@ -246,14 +254,56 @@ async def _confirm(
 
 
 class _Recorder(Observer):
-    """Writes each round down, and the best so far, then tells the observer."""
+    """Writes each round down, and the best so far, then tells the observer. Says what the search
+    will cost once the seed was played, and what is wrong with its rollouts."""
 
-    def __init__(self, run: Run, inner: Observer) -> None:
-        self._run, self._inner = run, inner
+    def __init__(
+        self,
+        run: Run,
+        inner: Observer,
+        plan: SearchCost,
+        heard: Callable[[Rollout], None] | None,
+    ) -> None:
+        self._run, self._inner, self._plan, self._heard = run, inner, plan, heard
+        self.health: list[JSON] = []
+        self._steps: list[dict[str, float]] = []
+        self._rollouts: list[Rollout] = []
+        self._began: float | None = None
+        self._told = False
+
+    def heard(self, rollout: Rollout) -> None:
+        """A rollout was played."""
+        self._rollouts.append(rollout)
+        if self._heard is not None:
+            self._heard(rollout)
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Pass it on."""
         self._inner.played(stage, done, total, spent)
+        self._began = self._began or time.monotonic()
+        if spent.rollouts and not self._told:
+            self._told = True
+            self._tell_cost(spent)
+
+    def _tell_cost(self, spent: Spend) -> None:
+        """What is left of the plan, at the pace of the rollouts that this process has played."""
+        assert self._began is not None, "something was played"
+        seconds, count = time.monotonic() - self._began, len(self._rollouts)
+        left = self._plan.search.rollouts - spent.rollouts + self._plan.test.rollouts
+        if count < 2 or left <= 0:
+            return
+        share = count / spent.rollouts
+        pace = Pace(count, round(spent.tokens * share), seconds, spent.dollars * share)
+        self._run.progress.note(f"Cost from here, at most: {pace.words(left)}")
+
+    def examine(self, *, ended: bool = False) -> None:
+        """Say at once what is wrong with the rollouts since the last time."""
+        if self._rollouts:
+            self._steps.append(rollout_metrics(self._rollouts))
+            self._rollouts = []
+        setup = Setup(limits="max_turns, max_tokens", rules=ROLLOUT_RULES, ended=ended)
+        for finding in keep(self.health, self._steps, setup, number=len(self._steps)):
+            self._run.progress.note(f"Warning: {finding}")
 
     def round(self, found: Round) -> None:
         """One line of metrics, and the best prompt so far."""
@@ -268,3 +318,4 @@ class _Recorder(Observer):
         self._run.log(line)
         record.write_best(self._run.folder, found.best)
         self._inner.round(found)
+        self.examine()

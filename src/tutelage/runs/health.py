@@ -14,7 +14,7 @@ no fault. `metrics.py` makes the numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ KL_REFERENCE = 5.0
 """Nats per token from the reference beyond which nothing of it is left; long runs reach 1."""
 MISMATCH = 0.5
 """Nats per token between sampler and trainer: number formats differ by less than 0.01."""
+ROLLOUT_RULES = ("constant_reward", "truncated", "failed", "broken_tool")
+"""What can be wrong with rollouts where no weights are trained."""
 BROKEN_TOOL = 0.95
 """Share of a tool's calls that fail by its own fault; a model that asks it nonsense succeeds at
 times."""
@@ -94,11 +96,17 @@ class Setup:
     """The keys that bound a rollout, with their values."""
     rate: float | None = None
     """Learning rate."""
+    rules: Collection[str] | None = None
+    """Names of the findings that are looked for; None: all."""
+    ended: bool = False
+    """Whether no step follows, so that there is nothing to wait for."""
 
 
 def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
     """What holds after the last of `steps`, which are the metrics of a phase from its first."""
-    yield from (found for rule in _RULES if (found := rule(steps, setup)) is not None)
+    for found in (rule(steps, setup) for rule in _RULES) if steps else ():
+        if found is not None and (setup.rules is None or found.name in setup.rules):
+            yield found
 
 
 # ---------------------------------------------------------------- rewards
@@ -111,7 +119,9 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
         return None
     value, count = values[0], int(_total(steps, "rollout/judged"))
     enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
-    if len(steps) < FEW_STEPS or (count < enough and len(steps) < PATIENCE):
+    enough = FIRST_ROLLOUTS if setup.ended else enough
+    least = 1 if setup.ended else FEW_STEPS
+    if len(steps) < least or (count < enough and len(steps) < PATIENCE):
         return None
     text = f"all {count} rollouts so far have earned {value:g}, so nothing has been learned"
     remedy = (
@@ -385,16 +395,6 @@ def _share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
 
 
 _RULES: tuple[Callable[[Sequence[Metrics], Setup], Finding | None], ...] = (
-    _diverged,
-    _constant_reward,
-    _flat_groups,
-    _solved,
-    _reward_collapse,
-    _entropy_collapse,
-    _entropy_explosion,
-    _kl_jump,
-    _mismatch,
-    _truncated,
-    _failed,
-    _broken_tools,
-)
+    _diverged, _constant_reward, _flat_groups, _solved, _reward_collapse, _entropy_collapse,
+    _entropy_explosion, _kl_jump, _mismatch, _truncated, _failed, _broken_tools,
+)  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -25,6 +26,7 @@ from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.runs.estimate import Pace
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
@@ -45,6 +47,8 @@ logger = logging.getLogger(__name__)
 EVALUATION_SLOTS = 64
 FROZEN = "frozen "
 """Means the policy as it was before training, among the names of policies."""
+SAMPLE = 8
+"""Rollouts that are kept to measure an update with."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether a stop was asked for."""
 STOP_SECONDS = 5.0
@@ -75,6 +79,10 @@ class TrainingContext:
     """What the phase in progress trains beside the policy's weights."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
+    pace: Pace | None = None
+    """What rollouts at the training temperature took, the latest that were played."""
+    sample: Sequence[Rollout] = ()
+    """A few of them."""
     _engines: dict[tuple[str, bool, Schedule], Engine] = field(
         default_factory=dict[tuple[str, bool, Schedule], Engine]
     )
@@ -180,6 +188,7 @@ class TrainingContext:
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
+        start = time.perf_counter()
         if job_inputs is not None:
             rollouts = self._play_live(specs, job_inputs, temperature, invariant, on_done)
         else:
@@ -196,6 +205,10 @@ class TrainingContext:
                 raise self.run.stop.stopped()
             rollouts = found
             self.run.writer.submit(rollouts)
+        if temperature > 0:
+            tokens = sum(len(c.sampled.token_ids) for r in rollouts for c in r.last.calls)
+            self.pace = Pace(len(rollouts), tokens, time.perf_counter() - start)
+            self.sample = rollouts[:SAMPLE]
         self._counted(rollouts)
         if job_inputs is not None:
             self._stop_if_all_failed(rollouts)

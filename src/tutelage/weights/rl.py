@@ -24,6 +24,7 @@ from tutelage.resources import POLICY
 from tutelage.runs import findings, health
 from tutelage.runs.metrics import reward_correlations, rollout_metrics
 from tutelage.weights.context import TrainingContext
+from tutelage.weights.cost import tell_cost
 from tutelage.weights.learner import MultiPolicyLearner, make_learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import quick_eval
@@ -48,6 +49,7 @@ def run_rl(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     limit = step_limit(ctx.setting)
     ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
+    tell_cost(ctx)
     _run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
     end_training(ctx)
 
@@ -87,10 +89,15 @@ def _run_steps(
         if phase == RL:
             steps.append(values)
             _tell_health(ctx, steps)
+            tell_cost(ctx, update=values["time/update"])
         end_step(ctx, phase, values)
+    if phase == RL and steps:
+        _tell_health(ctx, steps, ended=True)
 
 
-def _tell_health(ctx: TrainingContext, steps: Sequence[Mapping[str, float]]) -> None:
+def _tell_health(
+    ctx: TrainingContext, steps: Sequence[Mapping[str, float]], *, ended: bool = False
+) -> None:
     """Say at once what is wrong with the training, and keep it for the result."""
     config = ctx.setting.config
     limits = (
@@ -103,6 +110,7 @@ def _tell_health(ctx: TrainingContext, steps: Sequence[Mapping[str, float]]) -> 
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
         limits=limits,
         rate=config.actor.optim.lr,
+        ended=ended,
     )
     kept = ctx.state.results.setdefault("health", [])
     for finding in findings.keep(kept, steps, setup, number=ctx.state.phase_step):

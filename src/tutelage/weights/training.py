@@ -32,6 +32,7 @@ from tutelage.weights.checkpoint import BEST, TrainingState
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.context import TrainingContext
+from tutelage.weights.cost import planned
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.paths import find_checkpoint
@@ -278,13 +279,12 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
 
 def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
-    job_inputs = setting.given
-    source = setting.config.model.path or f"embedded {setting.config.model.size}"
-    if job_inputs is not None and POLICY in job_inputs.policies:
-        source = "passed in Python"
+    job_inputs, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
+    own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
     return {
         "device": setting.choice.reason,
-        "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",
+        "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
+        **({"plan": planned(setting)} if setting.config.algorithm.name == "rl" else {}),
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
     }

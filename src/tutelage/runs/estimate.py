@@ -1,0 +1,41 @@
+"""What a run will cost, in words: rollouts, times the tokens of one, at a measured rate.
+
+`Pace` is what some rollouts took. Trainings and prompt searches measure it on the first rollouts
+that they play anyway, so an estimate costs nothing and draws nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What some rollouts took: sampled tokens, wall seconds, US dollars."""
+
+    rollouts: int
+    tokens: int
+    seconds: float
+    dollars: float = 0.0
+
+    def words(self, rollouts: int, *, more: float = 0.0, what: str = "") -> str:
+        """What so many rollouts will take at this pace; `more` seconds go to `what` besides."""
+        times = rollouts / self.rollouts
+        tokens, seconds = self.tokens * times, self.seconds * times
+        each = self.tokens / self.rollouts
+        told = f"{rollouts:,} rollouts x {each:,.0f} tokens = {tokens:,.0f} tokens"
+        if self.tokens and self.seconds:
+            told += f", at {self.tokens / self.seconds:,.0f} tokens/s {duration(seconds)}"
+        if what:
+            told += f", and {duration(more)} of {what}: about {duration(seconds + more)}"
+        if self.dollars:
+            told += f", ${self.dollars * times:.2f}"
+        return f"{told} (measured on {self.rollouts:,} rollouts)"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `1:32` or `2:05:07`."""
+    whole = max(0, round(seconds))
+    hours, rest = divmod(whole, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,85 @@
+"""What a training will cost, said before it starts: how much is played, and how long that takes.
+
+How many rollouts there will be is known from the configuration (`planned`). What one takes is
+measured on the first that are played at the training temperature: those of the measurement before
+training, or else those of the first step. `runs/estimate.py` puts both into words.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tutelage.resources import POLICY
+from tutelage.rollouts.rows import build_rows
+from tutelage.runs.estimate import duration
+from tutelage.weights.context import TrainingContext
+from tutelage.weights.inputs import TrainingInputs
+from tutelage.weights.phases import seconds_left, step_limit
+from tutelage.weights.scoring import logp_of
+
+BACKWARD = 3.0
+"""A training pass takes as long as so many forward passes."""
+
+
+def planned(setting: TrainingInputs) -> str:
+    """How many rollouts a training by rewards will play, of how many tokens at most."""
+    config, limit = setting.config, step_limit(setting)
+    size, chains = config.data.train_batch_size, config.agent.num_chains
+    most = f"at most {config.response_tokens:,} tokens each"
+    if setting.given is not None and config.rollout.response_length is None:
+        most = f"at most {config.agent.max_tokens_per_turn:,} tokens a call"
+    if limit is None:
+        return f"{size * chains:,} rollouts a step, until the time is over; {most}"
+    training, measuring = _left(setting, limit)
+    measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
+    return (
+        f"{limit:,} steps x {size:,} tasks x {chains:,} = {limit * size * chains:,} rollouts"
+        f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
+        f"measure; {most}"
+    )
+
+
+def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]:
+    """Rollouts to train on after `done` of `limit` steps, those of the control too, and to measure
+    with."""
+    config, every = setting.config, setting.config.trainer.test_freq
+    control = config.trainer.control != "none"
+    steps = limit - done + control * limit
+    looks = (1 + control) * (limit // every) - done // every if every > 0 else 0
+    kinds = 2 * (1 + control) + (setting.given is None)
+    measuring = 2 * looks * len(setting.tasks.val) + kinds * len(setting.tasks.test)
+    return steps * config.rollouts_per_batch, measuring
+
+
+def tell_cost(ctx: TrainingContext, *, update: float | None = None) -> None:
+    """Say what is left of a training, once, as soon as a pace was measured. `update` is what an
+    update took; without it, it is reckoned from a forward pass over a few rows."""
+    state, setting, pace = ctx.state, ctx.setting, ctx.pace
+    if pace is None or "cost" in state.phase_data:
+        return
+    state.phase_data["cost"] = True
+    batch = setting.config.rollouts_per_batch
+    each = _update_seconds(ctx) if update is None else update / batch
+    limit, left = step_limit(setting), seconds_left(ctx)
+    words: list[str] = []
+    if limit is not None:
+        training, measuring = _left(setting, limit, state.phase_step)
+        told = pace.words(training + measuring, more=training * each, what="updates")
+        words.append(told)
+    if left is not None:
+        fit = int(left / (pace.seconds / pace.rollouts + each))
+        words.append(f"{duration(left)} are left, in which about {fit:,} rollouts fit")
+    if words:
+        ctx.run.progress.note(f"Cost from here: {'; '.join(words)}")
+
+
+def _update_seconds(ctx: TrainingContext) -> float:
+    """What the update of one rollout will take, from a forward pass over a few."""
+    setting = ctx.setting
+    rows = [row for r in ctx.sample for row in build_rows(r.last.calls, POLICY)]
+    if not rows:
+        return 0.0
+    start = time.perf_counter()
+    logp_of(setting.policy, rows, setting.config, setting.choice.numerics.dtype)
+    passes = BACKWARD * setting.config.actor.ppo_epochs
+    return passes * (time.perf_counter() - start) / len(ctx.sample)

@@ -1,0 +1,63 @@
+"""What a training will cost is said before it starts, and comes true."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.runs.estimate import Pace
+
+from .tiny_job import material, overrides
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return material(tmp_path_factory.mktemp("source"))
+
+
+@pytest.mark.parametrize("before", ["true", "false"])
+def test_rollouts_and_tokens_are_told_before_a_training(
+    source: Path, tmp_path: Path, before: str
+) -> None:
+    out = tmp_path / "run"
+    keys = overrides(
+        source,
+        trainer__val_before_train=before,
+        trainer__total_training_steps=3,
+        trainer__test_freq=2,
+        trainer__control="true",
+    )
+    done = CliRunner().invoke(
+        build_app(), ["train", "math", "--output", str(out), *keys], env={"COLUMNS": "200"}
+    )
+    assert done.exit_code == 0, done.output
+    told = re.search(
+        r"plan +3 steps x 2 tasks x 3 = 18 rollouts twice, .* (\d+) to measure", done.output
+    )
+    assert told is not None, done.output
+    played = json.loads((out / "result.json").read_text())["rollouts"]
+    assert played == 36 + int(told[1])
+    (line,) = [line for line in done.output.splitlines() if "Cost from here" in line]
+    numbers = re.search(r"([\d,]+) rollouts x ([\d,]+) tokens = ([\d,]+)", line)
+    assert numbers is not None
+    left, each, tokens = (int(found.replace(",", "")) for found in numbers.groups())
+    tested = 2 * 2 if before == "true" else 6  # the measurement before, or else the first step
+    assert left == played - tested
+    assert tokens == pytest.approx(left * each, rel=0.1)
+    assert " tokens/s " in line
+    assert done.output.index("Cost") < done.output.index("measure after")
+
+
+def test_a_pace_in_words() -> None:
+    pace = Pace(rollouts=10, tokens=500, seconds=2.0, dollars=0.05)
+    words = pace.words(1000, more=60.0, what="updates")
+    assert words == (
+        "1,000 rollouts x 50 tokens = 50,000 tokens, at 250 tokens/s 3:20, and 1:00 of updates: "
+        "about 4:20, $5.00 (measured on 10 rollouts)"
+    )
+    assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
