@@ -214,7 +214,7 @@ def test_bad_input_is_one_line_and_exit_code_2(line: str, words: str) -> None:
 def test_bad_tasks_of_an_own_agent_are_told(here: Path) -> None:
     line = own(here, "1.0", tasks=3)
     assert "cannot be cut" in run(f"train prompt {line}", 2)
-    (here / "tasks.jsonl").write_text('{"id": 1}\n')
+    (here / "tasks.jsonl").write_text("[1]\n")
     assert "tasks.jsonl" in run(f"train prompt {line}", 2)
 
 

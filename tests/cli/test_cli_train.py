@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tutelage.cli.outcome import show_next, show_outcome
+from tutelage.cli.outcome import show_outcome
 from tutelage.config import Resolved
 from tutelage.errors import ModelError
 from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.progress import Progress
-from tutelage.tasks.arithmetic import make_tasks
 
 from .conftest import Fake, Tutelage
 from .sample_run import RESULT, make_run, rollout, success
@@ -88,17 +86,6 @@ def test_the_end_of_a_training(tutelage: Tutelage, seen: dict[str, Any]) -> None
     assert "  tutelage runs" in lines
     assert "rewarded: 1 step in 0:00" in result.stderr
     assert "rewarded" not in result.stdout, "a pipe gets results, not progress"
-
-
-def test_the_embedded_job_suggests_a_question_of_the_kind_that_it_trains_on() -> None:
-    page = io.StringIO()
-    show_next(Console(file=page, width=100), RunFolder(Path("out")), {"level": "default"})
-    found = re.search(r'tutelage ask out "(.+)"\n', page.getvalue())
-    assert found is not None
-    kinds = {
-        re.sub(r"\d+", "0", t.fields["question"]) for t in make_tasks("default", "train", 300, 0)
-    }
-    assert re.sub(r"\d+", "0", found[1]) in kinds
 
 
 def test_runs_are_named_after_the_experiment_or_the_recipe(

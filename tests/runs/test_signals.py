@@ -25,7 +25,7 @@ except KeyboardInterrupt as stopped:
 """
 FITTING = """
 import asyncio, sys
-from tutelage.trainer.trainer import _blocking
+from tutelage.trainer.running import blocking
 
 async def training():
     try:
@@ -34,7 +34,7 @@ async def training():
     finally:
         print("saved", flush=True)
 
-_blocking(training)
+blocking(lambda: asyncio.run(training()))
 """
 
 

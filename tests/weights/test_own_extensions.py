@@ -114,7 +114,7 @@ def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> 
     assert "(0.2, 0.2, 3.0)" in refusal(train(own))
     said = refusal(train(own, actor__clip_ratio=0.1))
     assert "(0.1, 0.1, 3.0)" in said
-    assert "no effect" not in said
+    assert "clip_ratio has no effect" not in said
 
 
 LOSS_FILES = {

@@ -32,6 +32,8 @@ times as much."""
 
 def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
     """What holds after the last of `steps`, which are the metrics of a phase from its first."""
+    if not steps:  # a replayed round has played nothing
+        return
     found = (_against_success(steps), _by_length(steps), _lost(steps), _unmoved(steps, setup))
     yield from (finding for finding in (*found, _empty_tool(steps)) if finding is not None)
 

@@ -125,9 +125,10 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
                 "tokens; look for divisions by zero, logarithms and exponentials in it"
             )
         return token
+    told = [x if x is None else tuple(x) for x in shapes]
     raise ConfigError(
         f"actor.policy_loss.loss_mode={mode!r} returned a {name}"
-        f"{f' of the shapes {[s and tuple(s) for s in shapes]}' if shapes else ''}; return "
+        f"{f' of the shapes {told}' if shapes else ''}; return "
         f"TokenLoss(loss_BT, clipped_BT) with tensors of the shape {shape!r} of inputs.logp_BT"
     )
 
