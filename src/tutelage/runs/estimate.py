@@ -19,7 +19,7 @@ class Pace:
     dollars: float = 0.0
 
     def words(self, rollouts: int, *, more: float = 0.0, what: str = "") -> str:
-        """What so many rollouts will take at this pace; `more` seconds go to `what` besides."""
+        """What a number of rollouts will take at this pace; `more` seconds go to `what` besides."""
         times = rollouts / self.rollouts
         tokens, seconds = self.tokens * times, self.seconds * times
         each = self.tokens / self.rollouts

@@ -18,7 +18,7 @@ from tutelage.weights.phases import seconds_left, step_limit
 from tutelage.weights.scoring import logp_of
 
 BACKWARD = 3.0
-"""A training pass takes as long as so many forward passes."""
+"""How many forward passes a training pass takes as long as."""
 
 
 def planned(setting: TrainingInputs) -> str:
