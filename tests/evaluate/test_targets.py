@@ -160,6 +160,12 @@ def test_two_targets_are_paired_by_task(place: Path, url: str) -> None:
     assert sorted(p.name for p in place.iterdir() if p.is_dir() and p.name != "__pycache__") == []
 
 
+def test_the_second_target_is_checked_before_the_first_one_plays(place: Path, url: str) -> None:
+    words = ("agent.py", "nothing.py", "--endpoint", url, "--model", "even", "--test", "t.jsonl")
+    assert "nothing.py" in command("eval", *words, code=2)
+    assert Adder.asked == 0
+
+
 def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: str) -> None:
     words = ("agent.py", "agent.py", "--endpoint", url, "--model", "even", "--model", "sure")
     found = told(*words, "--output", "runs/pair")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ def evaluate(
             PolicyEvaluation(_absolute(target), options.of_target(i), trust, otlp)
             for i, target in enumerate(targets)
         ]
+    _prepare([one for one in asked if one.asked.output is None])
     evaluations = [_evaluated(one, collector) for one in asked]
     told = [
         {
@@ -114,6 +116,20 @@ def _absolute(target: str) -> str:
     return f"{Path(file).resolve()}{colon}{name}" if known else target
 
 
+def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
+    """Load all evaluations of which nothing is kept, so that an error in the second is raised
+    before the first one runs. Those in a folder are prepared as runs."""
+    from tutelage.cli.console import waiting
+    from tutelage.evaluate.preparation import prepare_evaluation
+    from tutelage.tools.registry import close_tools
+
+    with waiting("loading ..."), ExitStack() as failed:
+        for one in asked:
+            one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)
+            failed.callback(close_tools, one.ready.subject.tools)
+        failed.pop_all()
+
+
 def _evaluated(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
     if asked.asked.output is None:
         return _played(asked, collector)
@@ -122,13 +138,10 @@ def _evaluated(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
 
 def _played(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
     """An evaluation of which nothing is kept."""
-    from tutelage.cli.console import messages, waiting
+    from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
-    from tutelage.evaluate.preparation import prepare_evaluation
     from tutelage.tools.registry import close_tools
 
-    with waiting("loading ..."):
-        asked.ready = prepare_evaluation(asked.target, asked.asked, trust=asked.trust)
     display = LiveDisplay(messages()).open()
     try:
         evaluation = asked.ready.add_up(asked.ready.play(display), display)
