@@ -178,7 +178,22 @@ def test_a_dry_run_shows_plan_and_task_and_writes_nothing(here: Path) -> None:
 @pytest.mark.usefixtures("dotenv")
 def test_auto_says_why() -> None:
     said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)
-    assert "gepa: the budget is small" in said
+    assert "gepa with trials: the budget is small" in said
+    assert "smallest search  52 rollouts" in said
+
+
+@pytest.mark.usefixtures("here")
+def test_the_smallest_budget_is_told_where_one_is_too_small() -> None:
+    refused = run(f"train math --algorithm screen --rollouts 40 {SMALL}", 2)
+    (least,) = re.findall(r"raise it to (\d+) rollouts", " ".join(refused.split()))
+    short = run(f"train math --algorithm screen --rollouts {int(least) - 1} {SMALL}", 2)
+    assert f"raise it to {least} rollouts" in " ".join(short.split())
+
+
+def test_a_plan_says_what_the_smallest_search_is(here: Path) -> None:
+    said = run(f"train prompt {own(here, '0.5', 25).replace('grips', 'screen')} --dry-run")
+    (told,) = re.findall(r"smallest search +(.*)", said)
+    assert re.fullmatch(r"\d+ rollouts, which validate random subsets.* needs \d+.*", told)
 
 
 @pytest.mark.usefixtures("here")
@@ -229,6 +244,13 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     result = json.loads((here / "run" / "result.json").read_text())
     assert [entry["name"] for entry in result["health"]] == ["failed", "constant_reward"]
     assert len(result["warnings"]) == 2
+
+
+def test_candidates_that_earn_the_same_are_not_called_behind(here: Path) -> None:
+    line = own(here, "0.5", tasks=60).replace("grips", "screen")
+    said = run(f"train prompt {line} --output run", 3)
+    assert "no better than what was kept on 6 tasks, 0.5 each" in " ".join(said.split())
+    assert "behind" not in said + (here / "run" / "lineage.jsonl").read_text()
 
 
 def sealed(tasks: int, verdict: str) -> dict[str, Any]:

@@ -148,7 +148,8 @@ def test_the_other_algorithms_run_at_an_endpoint(
     watched = Watched()
     told = searched(set_up(env, algorithm=algorithm, rollouts=150), tmp_path / "run", watched)
     assert told["search_rollouts"] <= 150
-    assert told["algorithm"] == algorithm
+    assert told["algorithm"] == ("gepa with trials" if algorithm == "gepa" else algorithm)
+    assert told["algorithm"] in (tmp_path / "run" / "report.html").read_text()
     assert watched.rounds
     assert (told["optimiser_calls"] > 0) == (algorithm == "gepa")
 

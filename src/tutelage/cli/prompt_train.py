@@ -216,6 +216,7 @@ def _show_plan(setup: SearchSetup) -> None:
         ("tasks", sizes),
         ("searched", searched),
         ("search", f"{_most(plan)}; it ends when {' or '.join(ends)}"),
+        ("smallest search", _least(plan)),
         ("held-out test", f"{tests}, seed and best: {played}"),
         *[("worst case", _worst(plan))] * bool(plan.total.tokens),
     ]
@@ -271,6 +272,17 @@ def _most(plan: SearchCost) -> str:
     if not plan.calls_bounded:
         return f"{message}, any number of optimiser calls"
     return f"{message}, {counted(calls, 'optimiser call')}" if calls else message
+
+
+def _least(plan: SearchCost) -> str:
+    """The fewest rollouts that this search can do with."""
+    least, experiment = plan.least, plan.experiment
+    if experiment is None or experiment <= least:
+        return counted(least, "rollout")
+    return (
+        f"{counted(least, 'rollout')}, which validate random subsets of the phrases; the "
+        f"experiment needs {number(experiment)}"
+    )
 
 
 def _worst(plan: SearchCost) -> str:

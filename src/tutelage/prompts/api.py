@@ -103,7 +103,7 @@ async def search_agent(
     Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
     """
     folder = folder_at(output or fresh_name("prompt", claim=True))
-    progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
+    progress.start(f"prompt search, {setup.variant}", setup.facts)
     progress.phase("search")
     search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
     fields = await lifecycle.begin(search, folder, progress)

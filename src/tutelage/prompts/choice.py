@@ -21,12 +21,12 @@ def choose(
     """The algorithm at its defaults, and why. Raises `ConfigError` for one that cannot run."""
     if name == "auto":
         if not has_optimiser:
-            return Screen(), "screen: there is no optimiser endpoint, and it needs none"
+            return Screen(), "there is no optimiser endpoint, and it needs none"
         if rollouts is not None and rollouts <= SMALL:
-            return GEPA(), f"gepa: the budget is small ({rollouts} rollouts, at most {SMALL})"
+            return GEPA(), f"the budget is small ({rollouts} rollouts, at most {SMALL})"
         if expensive:
-            return GEPA(), "gepa: rollouts are expensive, and it spends the fewest a proposal"
-        return APO(), f"apo: the budget allows more than {SMALL} rollouts"
+            return GEPA(), "rollouts are expensive, and it spends the fewest a proposal"
+        return APO(), f"the budget allows more than {SMALL} rollouts"
     if name not in _BY_NAME:
         raise ConfigError(
             f"there is no prompt algorithm {name!r}; take auto or {', '.join(_BY_NAME)}"
@@ -34,7 +34,7 @@ def choose(
     algorithm = _BY_NAME[name]()
     if algorithm.needs_optimiser and not has_optimiser:
         raise no_endpoint(name, "--algorithm screen")
-    return algorithm, f"{name}: it was asked for"
+    return algorithm, "it was asked for"
 
 
 def no_endpoint(algorithm: str, without: str) -> ConfigError:

@@ -6,13 +6,16 @@ and nothing makes it more expensive. It is printed first, so that nobody finds o
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tutelage.engine.usage import COUNTED, Spend
 from tutelage.prompts.apo import APO
+from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
-from tutelage.prompts.run import plan
+from tutelage.prompts.run import MOST_ROLLOUTS, plan
+from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import SearchSetup
 
 
@@ -25,6 +28,10 @@ class SearchCost:
     test: Spend
     calls_bounded: bool
     dollars_known: bool
+    least: int
+    """The fewest rollouts that the search needs."""
+    experiment: int | None
+    """Those from which on `screen` makes its experiment."""
 
     @property
     def total(self) -> Spend:
@@ -34,7 +41,7 @@ class SearchCost:
 
 def search_cost(setup: SearchSetup) -> SearchCost:
     """The plan. Raises `ConfigError` for one that cannot work."""
-    limits, test = plan(setup.algorithm, setup.splits, setup.settings)
+    limits, test, least = plan(setup.algorithm, setup.splits, setup.settings)
     rounds, rollouts, calls = _most(setup)
     settings = setup.settings
     most = min(n for n in (rollouts, limits.rollouts) if n is not None)
@@ -46,7 +53,14 @@ def search_cost(setup: SearchSetup) -> SearchCost:
     prices = [*setup.bundle.prices.values(), *setup.prices.values()]
     known = all(price is not None for price in prices)
     bounded = bool(asked) or not setup.algorithm.needs_optimiser
-    return SearchCost(rounds, capped, test, bounded, known)
+    return SearchCost(rounds, capped, test, bounded, known, least, _experiment(setup.algorithm))
+
+
+def _experiment(algorithm: Algorithm) -> int | None:
+    """The fewest rollouts with which `screen` makes its experiment; None for other algorithms."""
+    if not isinstance(algorithm, Screen) or algorithm.share <= 0:
+        return None
+    return bisect_left(range(MOST_ROLLOUTS), True, key=algorithm.affords_experiment)
 
 
 def _most(setup: SearchSetup) -> tuple[int | None, int | None, int | None]:

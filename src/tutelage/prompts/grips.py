@@ -87,9 +87,10 @@ class _Edits(SearchRound):
             gone = [s for s in sentences(before.components[self.component]) if s not in kept]
             self.spare += [s for s in gone if s not in self.spare]
             self.best.decide("accepted", reason)
+        better = "no better than the best so far" if self.waited else f"not the {reason}"
         for child in ranked:
             if child != self.best:
-                child.decide("rejected", f"not the {reason}")
+                child.decide("rejected", better)
 
     def record(self) -> None:
         """Tell of the step; of the last one the search tells as it ends."""

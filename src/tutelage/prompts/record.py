@@ -118,7 +118,7 @@ def write_outcome(
         "status": "finished",
         "kind": "prompt",
         "recipe": setup.config.recipe,
-        "algorithm": setup.algorithm.name,
+        "algorithm": setup.variant,
         "reason": setup.reason,
         "seed": setup.config.seed,
         "wall_seconds": round(seconds, 3),

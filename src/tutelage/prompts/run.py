@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
@@ -29,6 +30,8 @@ from tutelage.runs.rounds import Observer
 from tutelage.types import Mode
 
 LEAST_PROPOSALS = 3
+MOST_ROLLOUTS = 10**9
+"""Rollouts that no search has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ async def optimise(
     Raises `ConfigError` for a plan that cannot work, `RunError` for a journal of another search,
     `EngineError` when seed or test cannot be scored; then fix the cause and call again.
     """
-    search_limits, test_spend = plan(algorithm, splits, settings)
+    search_limits, test_spend, _ = plan(algorithm, splits, settings)
     journal = SearchJournal() if journal is None else journal
     journal.open(
         _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
@@ -102,8 +105,9 @@ async def optimise(
     )
 
 
-def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend]:
-    """What the search may spend, and the worst case of the held-out test, which is set aside first.
+def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend, int]:
+    """What the search may spend, the worst case of the held-out test, which is set aside first, and
+    the fewest rollouts that a search needs.
 
     `limits.rollouts` bounds the search alone; tokens, dollars and task calls cover the test too.
     Raises `ConfigError` when fewer than three proposals fit.
@@ -124,15 +128,18 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
             )
     searching = replace(limits, **rest)
     rollouts = _affordable(searching, settings.worst)
-    if rollouts is not None:
-        fit = algorithm.proposals(rollouts // settings.samples, len(splits.val))
-        if fit < LEAST_PROPOSALS:
-            raise ConfigError(
-                f"the budget allows {rollouts} rollouts, in which {fit} proposals of "
-                f"{algorithm.name} fit, fewer than {LEAST_PROPOSALS}; raise it, or take fewer than "
-                f"{len(splits.val)} validation tasks"
-            )
-    return searching, test
+
+    def fit(count: int) -> int:
+        return algorithm.proposals(count // settings.samples, len(splits.val))
+
+    least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
+    if rollouts is not None and rollouts < least:
+        raise ConfigError(
+            f"the budget allows {rollouts} rollouts, in which {fit(rollouts)} proposals of "
+            f"{algorithm.name} fit, fewer than {LEAST_PROPOSALS}; raise it to {least} rollouts at "
+            f"least, or take fewer than {len(splits.val)} validation tasks"
+        )
+    return searching, test, least
 
 
 async def _search(algorithm: Algorithm, shop: SearchState) -> str:

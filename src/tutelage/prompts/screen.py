@@ -65,6 +65,10 @@ class Screen:
         """How many candidates are sure to fit the validation, after the experiment."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
+    def affords_experiment(self, rollouts: int) -> bool:
+        """Whether every phrase can be tried often enough; else random subsets are validated."""
+        return ROLLOUTS_A_PHRASE * len(self.bank) <= self.share * rollouts
+
     def search(self, shop: SearchState) -> Iterator[SearchRound]:
         """Rounds until nothing improves or the budget ends, then demonstrations.
 
@@ -77,7 +81,7 @@ class Screen:
             raise ConfigError(f"there is no component {phrases.component!r} to screen")
         room = shop.budget.limits.rollouts
         trials = ROLLOUTS_A_PHRASE * len(self.bank)
-        if room is not None and trials > self.share * room:
+        if room is not None and not self.affords_experiment(room):
             subsets = _RandomSubsets(phrases)
             for subsets.number in numbers(self.rounds):
                 yield subsets

@@ -342,9 +342,12 @@ class SearchState:
         """The mean reward of a candidate that was played on all validation tasks."""
         return self.validated[candidate.id][1].reward
 
-    def mean(self, candidate: Candidate) -> float:
-        """The mean reward of the validation tasks that a candidate was played on; 0 of none."""
-        values = [v for v in self._values.get(candidate.id, {}).values() if v is not None]
+    def mean(self, candidate: Candidate, tasks: Sequence[Task] = ()) -> float:
+        """The mean reward of the validation tasks that a candidate was played on, or of those of
+        them that are among `tasks`; 0 of none."""
+        played = self._values.get(candidate.id, {}).items()
+        some = {task.id for task in tasks or self.val}
+        values = [v for (task, _), v in played if v is not None and task in some]
         return sum(values) / max(1, len(values))
 
     def leaders(self) -> list[Candidate]:

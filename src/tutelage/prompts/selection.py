@@ -18,6 +18,8 @@ PREFIXES = (6, 12)
 """Validation tasks played before all of them, where candidates are many."""
 PULL = 4
 """Validation tasks of one pull of a bandit's arm."""
+_SAME = 1e-9
+"""How far apart mean rewards may be that are the same but for rounding."""
 
 
 async def successive_halving(
@@ -36,7 +38,10 @@ async def successive_halving(
     for n in [*stages, len(shop.val)]:
         ranked = await _fitting(shop, alive, shop.val[:n])
         room = keep if n == len(shop.val) else max(keep, (len(ranked) + 1) // 2)
-        _drop([c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
+        _drop([c for c in alive if c not in ranked], "not played: the rollouts left are too few")
+        means = {c: shop.mean(c, shop.val[:n]) for c in ranked}
+        for c in ranked[room:]:
+            _drop([c], _compared(means[c], [*means.values()][:room], n))
         alive = ranked[:room]
     return alive
 
@@ -66,7 +71,9 @@ async def ucb_selection(
         await shop.score([arm], Mode.VAL, shop.val[:reach])
         seen[arm.id] = reach if shop.was_played(arm) else 0
     ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -shop.mean(c))
-    _drop(ranked[keep:], "behind by its upper confidence bound")
+    means = [shop.mean(c) for c in ranked]
+    for c, mean in zip(ranked[keep:], means[keep:], strict=True):
+        _drop([c], _compared(mean, means[:keep], seen[c.id]))
     return await shop.validate(ranked[:keep])
 
 
@@ -81,6 +88,13 @@ async def _fitting(
             if len(field) == 1 or spent.what == "seconds":
                 raise
             field = field[: len(field) // 2]
+
+
+def _compared(mean: float, kept: Sequence[float], tasks: int) -> str:
+    """Why a candidate of this mean reward is dropped, and those of the means `kept` are not."""
+    if mean < min(kept) - _SAME:
+        return f"behind on {tasks} tasks, {mean:.3g} against {min(kept):.3g}"
+    return f"no better than what was kept on {tasks} tasks, {mean:.3g} each"
 
 
 def _drop(candidates: Sequence[Candidate], reason: str) -> None:

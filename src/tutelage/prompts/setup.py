@@ -62,7 +62,7 @@ class SearchSetup:
     config: PromptConfig
     algorithm: Algorithm
     reason: str
-    """Why this algorithm."""
+    """Why this algorithm, behind its `variant`."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
@@ -80,6 +80,11 @@ class SearchSetup:
     """The fields of a task that count beside its input when two are compared; None for all."""
     python: bool = False
     """Whether its agent is a Python object that no file has."""
+
+    @property
+    def variant(self) -> str:
+        """What the algorithm is called in results: `gepa with trials` is not the paper's `gepa`."""
+        return _variant(self.algorithm)
 
     def sources(self) -> dict[str, str]:
         """Marks of the agent, its grader, its resources and its tasks."""
@@ -135,7 +140,7 @@ def setup_from(
     return SearchSetup(
         config=config,
         algorithm=chosen,
-        reason=reason,
+        reason=f"{_variant(chosen)}: {reason}",
         bundle=bundle,
         components=components,
         splits=splits,
@@ -148,6 +153,10 @@ def setup_from(
         overlap=overlap,
         python=python,
     )
+
+
+def _variant(algorithm: Algorithm) -> str:
+    return f"{algorithm.name} with trials" if getattr(algorithm, "trials", 0) else algorithm.name
 
 
 def _warn_of_timeout(subject: AgentSpec, config: PromptConfig, progress: Progress) -> None:
@@ -182,7 +191,7 @@ def _choose(
     if algorithm is not None:
         if algorithm.needs_optimiser and not has_optimiser:
             raise no_endpoint(algorithm.name, "algorithm=Screen()")
-        return algorithm, f"{algorithm.name}: it was asked for"
+        return algorithm, "it was asked for"
     chosen, reason = choose(
         config.algorithm,
         has_optimiser=has_optimiser,
