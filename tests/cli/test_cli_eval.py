@@ -119,6 +119,20 @@ def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[st
     assert "\x1b" not in result.stdout
 
 
+def test_a_family_has_its_mean_reward_beside_its_success(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    wrong = replace(success(), reward=Reward(0.0))
+    whole = replace(success(), reward=Reward(1.0))
+    families = ("sum", "sum", "shopping")
+    pairs = zip((wrong, whole, whole), families, strict=True)
+    seen["played"] = [rollout(f"r{i}", a, task=task(f"t{i}", f)) for i, (a, f) in enumerate(pairs)]
+    shown = tutelage("eval", "x", "--test", "a.jsonl").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "family rollouts success reward" in lines
+    assert "sum 2 50.0 % 0.5" in lines
+
+
 def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, Any]) -> None:
     result = tutelage("eval", "x", "--test", "a.jsonl", "--json")
     told = json.loads(result.stdout)

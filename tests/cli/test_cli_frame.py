@@ -131,6 +131,8 @@ def test_rates_say_how_many_were_judged() -> None:
     whole = {"rollout/judged": 128.0, "rollout/number": 128.0, "reward/mean": 0.84}
     whole |= {"val/judged_sampled": 200, "val/rollouts_sampled": 200, "val/success_sampled": 0.525}
     assert metric_text(whole) == ["reward 0.84 (128/128)", "sampled 52.5 % (200/200)"]
+    graded = metric_text(whole | {"val/reward_sampled": 0.61})
+    assert graded[1] == "sampled 52.5 % (200/200), reward 0.61"
     few = {**whole, "rollout/judged": 120.0, "rollout/engine_error": 0.0625}
     few |= {"rollout/timeout": 3 / 128, "val/judged_sampled": 190}
     assert metric_text(few) == [

@@ -235,7 +235,8 @@ def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:
     make_run(runs / "cut", result=False, store=False)
     make_run(runs / "bad", store=False).result.write_text("{")
     lines = [line.split() for line in tutelage("runs").stdout.splitlines()]
-    assert lines[0] == ["run", "status", "seed", "steps", "test", "age"]
+    heads = ["run", "status", "seed", "steps", "success", "reward", "tested", "age"]
+    assert lines[0] == heads
     by_name = {line[0]: line[1:] for line in lines[2:]}
     assert by_name["sums"][:7] == ["finished", "3", "2", "31", "->", "94", "%"]
     assert by_name["cut"][:3] == ["stopped", "3", "2/300"]

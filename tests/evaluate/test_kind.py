@@ -120,8 +120,10 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     command(*ASKED[:6], "--output", "runs/greedy")
     listed = command("runs")
     assert listed.count("finished") == 3
-    assert listed.count(" of 8") == 2
-    assert listed.count(" of 4") == 1
+    means = {told(RunFolder(place / "runs" / n))["reward_after_sampled"] for n in ("one", "two")}
+    rows = {line.split()[0]: line.split() for line in listed.splitlines()[2:]}
+    assert {rows[name][-4] for name in ("one", "two")} == {f"{mean:.2f}" for mean in means}
+    assert [rows[name][-3] for name in ("one", "two", "greedy")] == ["8", "8", "4"]
     found = json.loads(command("compare", "one", "two", "--json"))
     assert [run["run"]["algorithm"] for run in found["runs"]] == ["evaluation"] * 2
     assert found["same_tasks"]

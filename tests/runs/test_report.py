@@ -472,7 +472,7 @@ def test_a_rate_over_too_few_is_not_told(tmp_path: Path) -> None:
     assert "after, sampled: 2 of 8 judged; 6 lost: 6 grader error (the judge is down)." in words
     assert "Where more than 1 % of the rollouts were lost there is no rate" in words
     view = make_view(read_source(folder))
-    after = [after.value for _, _, _, after in view["family_rows"] if after is not None]
+    after = [after.value for _, _, _, after in view["families"][0][1] if after is not None]
     assert any("judged" in value for value in after)
     assert view["changes"] == []
 

@@ -292,8 +292,8 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     from tutelage.tasks.overlap import shared_words
 
     graded = found.kind.graded
-    heads = ["reward"] if graded else []
-    heads += ["success"] if found.kind.has_success else []
+    heads = ["success"] if found.kind.has_success else []
+    heads.insert(0 if graded else 1, "reward")
     if len(found.by_family) > 1:
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
@@ -311,8 +311,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         "reward": REWARD.cell(told, number, ends=True),
         "success": SUCCESS.cell(told, percent, ends=True),
     }
-    order = heads if graded else [*heads, "reward"]
-    pairs = [] if told.withheld else [(name, words[name]) for name in order]
+    pairs = [] if told.withheld else [(name, words[name]) for name in heads]
     pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
     if found.in_training:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))

@@ -35,6 +35,7 @@ REWARD = "reward/mean"
 BAR_WIDTH = 60
 _PACE = 64
 _HUGE = 1e100
+_SAME = 1e-9
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = "_.:-=+*#"
 
@@ -100,10 +101,12 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
     for kind in ("sampled", "greedy"):
         counts = values.get(f"val/judged_{kind}"), values.get(f"val/rollouts_{kind}")
         success, mean = values.get(f"val/success_{kind}"), values.get(f"val/reward_{kind}")
-        if success is not None:
-            words += _rate_words(kind, success, *counts, percent)
-        else:
-            words += _rate_words(f"{kind} reward", mean, *counts, number)
+        rates = [*_rate_words(kind, success, *counts, percent)]
+        if success is None:
+            rates = [*_rate_words(f"{kind} reward", mean, *counts, number)]
+        elif mean is not None and abs(mean - success) > _SAME and not rates[0].endswith("judged"):
+            rates[0] += f", reward {number(mean)}"
+        words += rates
     words += _failure_words(values)
     words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
     return words if utf8 else [word.replace("Δ", "d") for word in words]

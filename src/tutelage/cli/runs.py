@@ -41,7 +41,7 @@ def runs(
         return
     lines = [_run_line(folder, time.time()) for folder in folders]
     shown = [name for name in lines[0] if name != "seed" or console.width >= _WIDE]
-    table = plain_table(*shown, right=("seed", "steps"))
+    table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested"))
     table.columns[0].no_wrap = True
     for line in lines:
         table.add_row(*(visible(line[name]) for name in shown))
@@ -59,7 +59,7 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
         "status": _status_of(folder, result),
         "seed": str(config.get("seed", "")),
         "steps": _steps_of(folder, config, result),
-        "test": _tested(result),
+        **_measured(result),
         "age": _age(now - folder.config.stat().st_mtime),
     }
 
@@ -119,29 +119,23 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _tested(result: dict[str, Any]) -> str:
-    """Sampled success before and after, in whole percent, or the mean of a graded reward; with how
-    many rollouts were judged where that is not all, and how many tasks were trained on. An
-    evaluation may have been greedy alone."""
-    from tutelage.runs.stored_evaluation import is_graded, read_evaluation
+def _measured(result: dict[str, Any]) -> dict[str, str]:
+    """The cells of the tests, sampled before and after, or greedy where an evaluation was greedy
+    alone: success in whole percent, the mean reward, and how many rollouts were judged, with how
+    many tasks were trained on."""
+    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
     from tutelage.tasks.overlap import shared_in
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
-    stored_evaluations = [m for m in (*sampled, *greedy) if m is not None]
-    graded = is_graded(result) or all(m.success is None for m in stored_evaluations)
-    values = [m.reward if graded else m.success for m in stored_evaluations]
-    shown = [f"{v:.2f}" if graded else f"{100 * v:.0f}" for v in values if v is not None]
-    words = " -> ".join(shown)
-    message = words and (f"reward {words}" if graded else f"{words} %")
-    short = [m for m in stored_evaluations if m.judged != m.rollouts]
-    judged = ", ".join(f"{m.judged}/{m.rollouts} judged" for m in short)
-    sizes = {m.rollouts for m in stored_evaluations}
-    if message and not short and len(sizes) == 1 and None not in sizes:
-        message += f" of {sizes.pop()}"
-    shared = shared_in(result)
-    seen = f"{shared} tasks trained on" if shared and message else ""
-    return ", ".join(part for part in (message, judged, seen) if part)
+    told = [m for m in (*sampled, *greedy) if m is not None]
+    success = " -> ".join(f"{100 * v:.0f}" for m in told if (v := SUCCESS.of(m)) is not None)
+    rewards = " -> ".join(f"{v:.2f}" for m in told if (v := REWARD.of(m)) is not None)
+    pairs = [f"{m.judged}/{m.rollouts} judged" for m in told if m.judged != m.rollouts]
+    counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
+    shared = shared_in(result) if told else 0
+    counts += [f"{shared} tasks trained on"] * bool(shared)
+    return {"success": success and f"{success} %", "reward": rewards, "tested": ", ".join(counts)}
 
 
 def _age(seconds: float) -> str:

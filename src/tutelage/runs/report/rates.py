@@ -60,12 +60,16 @@ class _RateTable:
 
 
 def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
-    """The headline cards and the tables of a page; families by this kind of evaluation."""
+    """The headline cards and the tables of a page; families by this kind of evaluation, in each
+    quantity."""
     return {
         "changes": list(_changes(source)),
         "tables": list(_tables(source)),
-        "family_rows": list(_families(source, kind)),
-        "family_title": report_quantities(source)[0].name.capitalize(),
+        "families": [
+            (what.name.capitalize(), rows)
+            for what in report_quantities(source)
+            if (rows := list(_families(source, kind, what)))
+        ],
     }
 
 
@@ -132,10 +136,9 @@ def _tables(source: ReportSource) -> Iterator[_RateTable]:
 
 
 def _families(
-    source: ReportSource, kind: str
+    source: ReportSource, kind: str, what: Quantity
 ) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
     """Family, its rollouts, and its rate or mean before and after."""
-    what = report_quantities(source)[0]
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     for name in sorted({*sides[0], *sides[1]}):
         before, after = (side.get(name) for side in sides)
