@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,14 @@ prompt_template = PromptTemplate("Add the numbers.")
 async def adder(task, llm: LLM, prompt_template: PromptTemplate):
     said = await llm.chat(f"{prompt_template.format()} {task['question']}", max_tokens=16)
     return float(said.reply.content == str(task["answer"]))
+"""
+PLAIN = """
+from tutelage import rollout
+
+
+@rollout
+def constant(task):
+    return 0.5
 """
 REWARD = """
 from tutelage import reward
@@ -180,6 +189,43 @@ def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: s
     (place / "agent.py").write_text(AGENT.replace("Add", "Sum"))
     refused = command("eval", *words, "--test", "t.jsonl", "--output", "runs/pair", code=2)
     assert "agent.py (target) changed" in refused
+
+
+def test_evaluations_of_the_same_are_compared_plainly(place: Path, one_thread: None) -> None:
+    """The weights count, not how they were named, and an agent is no model."""
+    tiny_policy(max_positions=1024).save(place / "model")
+    tiny_policy(max_positions=1024, seed=1).save(place / "other")
+    shutil.copytree(place / "model", place / "copy")
+
+    def evaluated(name: str, *words: str) -> str:
+        command("eval", *words, "--test", "t.jsonl", "--limit", "2", "--output", f"runs/{name}")
+        return name
+
+    def compared(*names: str) -> tuple[list[str], str]:
+        shown = command("compare", *names)
+        (pair,) = json.loads(command("compare", *names, "--json"))["pairs"]
+        return pair["caveats"], " ".join(shown.split())
+
+    one = evaluated("one", "agent.py", "--model", "model")
+    caveats, shown = compared(one, evaluated("two", "agent.py", "--model", "copy"))
+    assert caveats == []
+    assert "agent agent.py agent.py base model model copy" in shown
+    assert "base models differ" not in shown
+    assert "gain is not known" not in shown
+    by_model = evaluated("three", "copy", "--reward", "r.py:exact")
+    assert compared(one, by_model)[0] == [
+        "other grader: agent and r.py:exact",
+        f"other agent: {place / 'agent.py'} and built-in",
+    ]
+    assert compared(one, evaluated("four", "agent.py", "--model", "other"))[0] == [
+        "other model: model and other"
+    ]
+    (place / "agent.py").write_text(AGENT.replace("Add", "Sum"))
+    (edited,) = compared(one, evaluated("five", "agent.py", "--model", "model"))[0]
+    assert edited == f"the agent {place / 'agent.py'} was edited between the two"
+    (place / "plain.py").write_text(PLAIN)
+    caveats, shown = compared(evaluated("six", "plain.py"), evaluated("seven", "plain.py"))
+    assert (caveats, "base model none none" in shown) == ([], True)
 
 
 def test_killed_and_resumed_it_asks_for_what_is_left(place: Path, url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from rich.text import Text
@@ -57,7 +58,8 @@ def table(found: Comparison) -> Table:
     return Table(
         ("", *(row.run.name for row in rows)),
         (
-            line("trained", lambda r: f"{r.run.trained}, by {r.run.algorithm}"),
+            line("trained", _trained),
+            line("agent", lambda r: Path(r.run.agent).name or _UNKNOWN),
             line("base model", lambda r: r.run.base),
             line("training", lambda r: r.run.updates),
             line("grader", lambda r: r.run.grader),
@@ -135,12 +137,21 @@ def artefacts(found: Comparison) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- numbers in words
 
 
-def _course(before: float | None, after: float | None, words: Callable[[float], str]) -> str:
-    """`0.31 -> 0.94`; what was not measured is said."""
+def _course(row: ComparisonRow, part: str, words: Callable[[float], str]) -> str:
+    """`0.31 -> 0.94`, `0.94` of an evaluation; what was not measured is said."""
+    before, after = (row.means[f"{part}_{when}"] for when in ("before", "after"))
     if before is None and after is None:
         return _NOT_MEASURED
+    if row.run.evaluation and after is not None:
+        return words(after)
     first, second = ("?" if value is None else words(value) for value in (before, after))
     return f"{first} -> {second}"
+
+
+def _trained(row: ComparisonRow) -> str:
+    if row.run.evaluation:
+        return "nothing: evaluated"
+    return f"{row.run.trained}, by {row.run.algorithm}"
 
 
 def _of(value: T | None, words: Callable[[T], str]) -> str:
@@ -173,13 +184,13 @@ def _dollars(value: float | None) -> str:
 
 
 def _reward(row: ComparisonRow) -> str:
-    return _course(row.means["reward_before"], row.means["reward_after"], "{:.3f}".format)
+    return _course(row, "reward", "{:.3f}".format)
 
 
 def _exact(row: ComparisonRow) -> str:
     if _no_success(row):
         return _NO_SUCCESS
-    return _course(row.means["exact_before"], row.means["exact_after"], percent)
+    return _course(row, "exact", percent)
 
 
 def _gain_in_exact(row: ComparisonRow) -> str:

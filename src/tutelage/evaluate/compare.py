@@ -75,6 +75,11 @@ class RunFacts(TrainedSummary):
     trained_on: int = 0
     """Test tasks that are also training tasks."""
 
+    @property
+    def evaluation(self) -> bool:
+        """Whether nothing was trained, so that there is one side only."""
+        return self.trained == self.UNTRAINED
+
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
@@ -237,12 +242,38 @@ def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
         yield f"other test tasks: {len(first & second)} of {len(first | second)} shared"
     if a.run.grader != b.run.grader:
         yield f"other grader: {a.run.grader} and {b.run.grader}"
-    if a.run.base_mark is None or b.run.base_mark is None:
-        yield "base model not known for certain"
-    elif a.run.base_mark != b.run.base_mark:
-        yield f"other base model: {a.run.base} and {b.run.base}"
+    if (agent := _agents_differ(a.run, b.run)) is not None:
+        yield agent
+    what = "model" if a.run.evaluation or b.run.evaluation else "base model"
+    same = _same_model(a.run, b.run)
+    if same is None:
+        yield f"{what} not known for certain"
+    elif not same:
+        yield f"other {what}: {a.run.base} and {b.run.base}"
     if a.measure != b.measure and a.measure is not None and b.measure is not None:
         yield f"other sampling: {a.measure} and {b.measure}"
+
+
+def _same_model(a: RunFacts, b: RunFacts) -> bool | None:
+    """Whether two runs began with the same model; an evaluation may also play what a training left.
+    None where the folders do not tell."""
+    if a.base_mark is None or b.base_mark is None:
+        return None
+    if a.evaluation == b.evaluation:
+        return a.base_mark == b.base_mark
+    played, trained = (a, b) if a.evaluation else (b, a)
+    return played.base_mark in (trained.base_mark, trained.tested_mark)
+
+
+def _agents_differ(a: RunFacts, b: RunFacts) -> str | None:
+    """How the agents differ, None where they do not or it is not known. An own agent is the same
+    in any place that its code has."""
+    if not (a.agent and b.agent) or (a.agent_mark and a.agent_mark == b.agent_mark):
+        return None
+    if a.agent != b.agent:
+        return f"other agent: {a.agent} and {b.agent}"
+    edited = a.agent_mark and b.agent_mark
+    return f"the agent {a.agent} was edited between the two" if edited else None
 
 
 def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
@@ -289,11 +320,12 @@ def _remarks(rows: Sequence[ComparisonRow], shared: int, same: bool) -> Iterator
     graders = dict.fromkeys(row.run.grader for row in rows)
     if len(graders) > 1:
         yield f"The graders differ ({', '.join(graders)}): equal rewards do not mean equal answers."
-    marks = {row.run.base_mark for row in rows}
-    if None in marks and len(rows) > 1:
-        unknown = ", ".join(r.run.name for r in rows if r.run.base_mark is None)
-        yield f"Which model was trained is not known for certain from the folder of {unknown}."
-    elif len(marks) > 1:
+    trained = [row.run for row in rows if not row.run.evaluation]
+    unknown = [row.run.name for row in rows if row.run.base_mark is None]
+    if unknown and len(rows) > 1:
+        names = ", ".join(unknown)
+        yield f"Which model it was is not known for certain from the folder of {names}."
+    elif any(_same_model(a, b) is False for a, b in itertools.combinations(trained, 2)):
         yield (
             "The base models differ: what the runs gained can be compared, but one run's lead over "
             "another is the model's as much as the training's."
@@ -323,7 +355,7 @@ def _row_remarks(row: ComparisonRow) -> Iterator[str]:
         yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
     if row.measure is None:
         yield f"{row.run.name} has no test scores of this kind."
-    elif row.means["reward_before"] is None:
+    elif row.means["reward_before"] is None and not row.run.evaluation:
         message = "was not tested before and after a training, so its gain is not known"
         yield f"{row.run.name} {message}."
 

@@ -76,10 +76,12 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
     )
     measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
     return RunFacts(
-        trained="nothing",
+        trained=RunFacts.UNTRAINED,
         algorithm="evaluation",
-        base=name,
-        base_mark=name,
+        base=ready.subject.model(),
+        base_mark=ready.subject.model_mark(),
+        agent=ready.agent,
+        agent_mark=ready.agent_mark(),
         grader=ready.reward,
         name=name,
         folder="",

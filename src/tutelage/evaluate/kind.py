@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
@@ -31,7 +30,6 @@ from tutelage.runs.figures import (
     Measure,
     ResourceUsage,
     RunFiles,
-    folder_hash,
     read_object,
 )
 from tutelage.runs.fingerprint import agent_sources
@@ -102,10 +100,12 @@ class PolicyEvaluation(RunKind):
         measure = _measure(stored_settings(files.run, EvaluationConfig))
         grader = str(files.config.get("reward", ""))
         return Figures(
-            trained="nothing",
+            trained=Figures.UNTRAINED,
             algorithm=cls.name,
             base=str(files.config["base"]),
             base_mark=files.config.get("model"),
+            agent=str(files.config.get("agent", "")),
+            agent_mark=files.config.get("agent_mark"),
             grader=grader,
             labels={measure: Labels("", LABEL, measure)},
             success=files.config.get("success"),
@@ -120,22 +120,14 @@ class PolicyEvaluation(RunKind):
             **super().config(),
             "target": self.target,
             "python": self.given is not None,
-            "base": ready.subject.model() or self.target,
-            "model": self._model(),
+            "base": ready.subject.model(),
+            "model": ready.subject.model_mark(),
+            "agent": ready.agent,
+            "agent_mark": ready.agent_mark(),
             "reward": ready.reward,
             "success": ready.success,
             "code": [] if ready.run is None else code_of(ready.run[0]),
         }
-
-    def _model(self) -> str:
-        """Equal for equal weights, or for the same model of the same server."""
-        ready = self.ready
-        if servers := ready.subject.model():
-            return servers
-        if ready.run is not None:
-            return folder_hash(ready.run[0].policy) or f"model:{self.target}"
-        place = next(iter(self.asked.model), self.target)
-        return folder_hash(Path(place)) or f"model:{place}"
 
     def difference(self, folder: RunFolder) -> str | None:
         """How the run in a folder differs from this one; None where they are the same."""

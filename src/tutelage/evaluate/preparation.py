@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tutelage.agents.loading import source_hash
 from tutelage.config import RunConfig
 from tutelage.engine.endpoint import environment
 from tutelage.engine.prices import load_prices
@@ -32,6 +33,7 @@ from tutelage.evaluate.targets import (
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.runner import RolloutSpec
+from tutelage.runs.figures import Figures
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.inputs import training_tasks
 from tutelage.runs.job_inputs import AGENT_REWARD
@@ -61,9 +63,15 @@ class PreparedEvaluation:
     """What succeeds, as it was said; None is the grader's own word."""
     run: FoundRun | None = None
     """The run whose policy it is; None for everything else."""
+    agent: str = Figures.BUILT_IN
+    """The own agent, by its file or its name."""
     costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
     """Of rollouts whose calls servers answered, by id."""
     on_rollout: Callable[[Rollout], None] | None = None
+
+    def agent_mark(self) -> str | None:
+        """Equal for equal code of an own agent."""
+        return None if self.agent == Figures.BUILT_IN else source_hash(self.subject.agent)
 
     def play(
         self,
@@ -144,7 +152,8 @@ def prepare_evaluation(
     subject = replace(
         subject, prices=load_prices(asked.prices, environment()), runners=asked.runners
     )
-    return PreparedEvaluation(asked, subject, tasks, grader, name, success, run)
+    agent = own or Figures.BUILT_IN
+    return PreparedEvaluation(asked, subject, tasks, grader, name, success, run, agent)
 
 
 # ---------------------------------------------------------------- what is asked for

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
@@ -28,6 +29,7 @@ from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
+from tutelage.runs.figures import folder_hash
 from tutelage.seeds import SeedTree
 from tutelage.tools.tool import Tool
 from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
@@ -48,6 +50,8 @@ class Subject:
     resources: NamedResources = field(default_factory=NamedResources)
     policies: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
     """By resource: what the LLMs are sampled from that no server answers."""
+    weights: str = ""
+    """The folder, or the hub name, that those policies were loaded from."""
     servers: Mapping[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     """By resource: the LLMs that servers answer."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
@@ -71,10 +75,19 @@ class Subject:
         return isinstance(self.agent, LoopAgent) and not self.servers
 
     def model(self) -> str:
-        """The servers' models in words; empty if there are none."""
+        """The models that answer, in words."""
         shown = [server.shown() for server in self.servers.values()]
-        lines = (f"{server['model']} at {server['base_url']}" for server in shown)
-        return ", ".join(dict.fromkeys(lines))
+        lines = [f"{server['model']} at {server['base_url']}" for server in shown]
+        lines += [self.weights or "passed in Python"] * bool(self.policies)
+        return ", ".join(dict.fromkeys(lines)) or "none"
+
+    def model_mark(self) -> str | None:
+        """Equal for equal weights, and for the same model of the same server; None for weights that
+        have no folder."""
+        if not self.policies or self.servers:
+            return self.model()
+        mark = folder_hash(Path(self.weights)) if self.weights else None
+        return mark or (f"model:{self.weights}" if self.weights else None)
 
     async def play(
         self,

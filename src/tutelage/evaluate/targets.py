@@ -173,6 +173,7 @@ def builtin_subject(
     if run is not None and chosen is None:
         check_trusted(run[0], run[1].agent.tools or (), trust=trust)
     config = RunConfig() if run is None else run[1]
+    weights = target if run is None else str(run[0].policy)
     given: Mapping[str, Tool] = chosen or {}
     if run is not None and chosen is None:
         given = load_tools(config)
@@ -183,7 +184,7 @@ def builtin_subject(
 
         named = chosen is not None or config.agent.tools
         tool_specs = template_tools(kind, given) if named else []
-        policy = load_policy(target if run is None else str(run[0].policy), tools=tool_specs)
+        policy = load_policy(weights, tools=tool_specs)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
     sampling, turns, limits = _limits(run, asked)
@@ -199,6 +200,7 @@ def builtin_subject(
         sampling=sampling,
         resources=NamedResources() if server is None else NamedResources({POLICY: main}),
         policies={} if policy is None else {POLICY: policy},
+        weights=weights,
         servers={} if server is None else {POLICY: server},
         tools=given,
         max_calls=turns,
@@ -254,6 +256,7 @@ def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Sub
         sampling=Sampling(temperature=asked.sampled_at, max_tokens=asked.max_tokens or 2000),
         resources=resources,
         policies=policies,
+        weights=str(local or ""),
         servers=servers,
         max_calls=asked.max_turns or 16,
         max_length=None if run is None else config.rollout.max_len,

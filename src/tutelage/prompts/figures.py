@@ -6,9 +6,18 @@ The terminal and the pages show the same rows and sentences, which are made here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tutelage.runs.figures import Figures, Labels, Measure, ResourceUsage, RunFiles
+from tutelage.runs.figures import (
+    Figures,
+    Labels,
+    Measure,
+    ResourceUsage,
+    RunFiles,
+    folder_hash,
+)
+from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.stored_evaluation import evaluation_of_record, judged_text
 from tutelage.statistics.intervals import FEW
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
@@ -22,14 +31,18 @@ def figures_of(files: RunFiles) -> Figures:
     """The figures of a search."""
     settings, result = files.settings, files.result
     measure: Measure = "sampled" if settings.get("temperature") else "greedy"
+    own = files.config.get("python") or settings.get("agent")
     components, success = result.get("components"), settings.get("success")
-    base = _base(files)
+    model: str | None = settings.get("model")
+    base = model or _base(files)
     return Figures(
         trained="prompt",
         algorithm=str(result.get("algorithm") or settings.get("algorithm") or "unknown"),
         base=base,
-        base_mark=f"prompt:{base}",
-        grader=_grader(files),
+        base_mark=base if model is None else folder_hash(Path(model)) or f"model:{model}",
+        agent=str(own or Figures.BUILT_IN),
+        agent_mark=files.agent_mark() if own else None,
+        grader=str(settings.get("reward") or (AGENT_REWARD if own else PROMPTED_REWARD)),
         labels={measure: Labels("seed", "best", "sampled")},
         success=str(success) if success else None,
         failed_reward=0.0,
@@ -46,13 +59,6 @@ def _base(files: RunFiles) -> str:
     played = [model for name, model in models.items() if name not in _OPTIMISER]
     named = (f"{m.get('model')} at {m.get('base_url')}" for m in played)
     return ", ".join(dict.fromkeys(named)) or "embedded, follows prompts"
-
-
-def _grader(files: RunFiles) -> str:
-    """The reward's name; an agent that grades itself is named."""
-    by_agent = files.config.get("python") or files.settings.get("agent")
-    own = f"agent {by_agent}" if by_agent else PROMPTED_REWARD
-    return str(files.settings.get("reward") or own)
 
 
 def _updates(files: RunFiles) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from tutelage.runs.folder import RunFolder
 from tutelage.types import JSON
@@ -58,6 +58,11 @@ class ResourceUsage:
 class TrainedSummary:
     """What was trained by a run, and how."""
 
+    BUILT_IN: ClassVar[str] = "built-in"
+    """What an agent of Tutelage's own is called."""
+    UNTRAINED: ClassVar[str] = "nothing"
+    """What an evaluation trains."""
+
     trained: str
     """What was trained, such as `prompt`, `weights` or `orchestration`."""
     algorithm: str = ""
@@ -65,6 +70,12 @@ class TrainedSummary:
     """The model that was trained, or whose prompt was, in words."""
     base_mark: str | None = None
     """Equal for equal models; None where the folder does not tell."""
+    tested_mark: str | None = None
+    """That of the weights that were tested after a training."""
+    agent: str = ""
+    """The agent that played, by its file or its name; empty where that is not known."""
+    agent_mark: str | None = None
+    """Equal for equal code of an own agent."""
     grader: str = ""
     updates: str = ""
     """How long it trained, such as `15 steps`."""
@@ -113,6 +124,12 @@ class RunFiles:
         """A section of the keys; empty where it is none."""
         found: object = self.settings.get(name)
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+    def agent_mark(self) -> str | None:
+        """What the code of an own agent was when the run began."""
+        sources: object = read_object(self.run.path / "fingerprint.json").get("sources")
+        marks = cast("Mapping[str, str]", sources) if isinstance(sources, Mapping) else {}
+        return next((mark for name, mark in marks.items() if name.startswith("the agent ")), None)
 
     def number(self, name: str) -> float | None:
         """A number of the result."""

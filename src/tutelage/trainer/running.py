@@ -83,7 +83,7 @@ def evaluation_of(
     if tasks is None:
         raise ConfigError("there are no tasks to evaluate on: give test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
-    player, own, _ = agent_of(agent)
+    player, own, file = agent_of(agent)
     resolved = equipped(player, NamedResources({**own, **resources}), asked.sampled_at, None)
     local = bool(policies) or model is not None
     server = None if local else read_endpoints(environment()).get("task")
@@ -110,6 +110,7 @@ def evaluation_of(
         sampling=Sampling(temperature=asked.sampled_at, max_tokens=2000),
         resources=resolved,
         policies=found,
+        weights=", ".join(sorted({*named.values()})) if not policies else "",
         servers=servers,
         prices=load_prices(asked.prices, environment()),
         max_length=None,
@@ -117,7 +118,9 @@ def evaluation_of(
         limits=RunnerSettings("", timeout=asked.timeout),
     )
     name = AGENT_REWARD if reward is None else reward.name
-    return PreparedEvaluation(asked, subject, dataset, reward, name, asked.success)
+    return PreparedEvaluation(
+        asked, subject, dataset, reward, name, asked.success, agent=file or player.name
+    )
 
 
 def evaluated(

@@ -87,6 +87,9 @@ class WeightTraining(RunKind):
             algorithm=_algorithm(files),
             base=_base(files),
             base_mark=_base_mark(files),
+            tested_mark=folder_hash(files.run.policy),
+            agent=str(files.agent.get("file") or files.agent.get("agent") or Figures.BUILT_IN),
+            agent_mark=files.agent_mark(),
             grader=grader,
             labels={name: Labels(f"before/{name}", f"after/{name}", name) for name in MEASURES},
             success=str(success) if success else None,
@@ -293,9 +296,7 @@ def _updates(files: RunFiles) -> str:
 
 
 def _grader(files: RunFiles) -> str:
-    """The reward's name; an agent that grades itself is named."""
-    if files.agent and files.agent.get("reward") is None and files.run.tasks("test").is_file():
-        return f"agent {files.agent.get('agent')}"
+    """The reward's name, which is `agent` where the agent grades itself."""
     named = files.section("agent").get("reward_name")
     return str(files.agent.get("reward") or named or EMBEDDED_REWARD)
 
