@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tutelage.cli.outcome import show_outcome
-from tutelage.config import Resolved
+from tutelage.config import Machine, Resolved
 from tutelage.errors import ModelError
 from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.progress import Progress
@@ -191,6 +191,17 @@ def test_a_method_is_named_by_the_flag(
     assert config.algorithm.name == "rl"
     assert config.algorithm.adv_estimator == estimator
     assert config.actor.policy_loss.loss_mode == loss
+
+
+def test_one_of_the_gpus_here_is_used_and_said(
+    tutelage: Tutelage, seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Machine(cuda_devices=8, cores=16)
+    monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: there)
+    assert tutelage("train", "math", "--output", "out").exit_code == 0
+    assert seen["resolved"].config.trainer.n_gpus_per_node == 1
+    told = " ".join(tutelage("train", "math", "--dry-run").stdout.split())
+    assert "n_gpus_per_node=1 # derived from trainer.device; one of the 8 here is used" in told
 
 
 def test_an_unknown_method_names_the_nearest_one_and_the_key(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prompts.prompt_parts import served
 
 WITHOUT = """
@@ -47,6 +48,33 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> No
     assert "Start with: tutelage train prompt" in told
 
 
+def test_a_trainer_searches_for_a_prompt_over_an_endpoint(tmp_path: Path) -> None:
+    code = """
+from tutelage import APO, LLM, PromptTemplate, Trainer, rollout
+
+@rollout
+async def solve(task, llm: LLM, style: PromptTemplate):
+    said = (await llm.chat(f"{style.format()} {task['question']}", max_tokens=8)).reply
+    return min(1.0, len(said.content or "") / 40)
+
+def rows(first, count):
+    return [{"id": f"t{n}", "question": f"What is {n} + 1?"} for n in range(first, first + count)]
+
+trainer = Trainer(
+    algorithm=APO(rounds=1), train_dataset=rows(0, 4), val_dataset=rows(4, 4),
+    test_dataset=rows(8, 6), resources={"style": PromptTemplate("Answer in a word.")},
+    search={"rollouts": 200},
+)
+print(trainer.fit(solve).verdict.value)
+"""
+    with served() as (environment, _server):
+        done = without_torch(code, tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("improved", "no evidence", "worse"), done.stdout
+    assert next(tmp_path.glob("runs/*/best_prompt.txt")).read_text()
+
+
+@pytest.mark.full
 def test_a_prompt_search_over_an_endpoint_runs_to_its_verdict(tmp_path: Path) -> None:
     words = "train math --algorithm apo --train-size 4 --val-size 4 --test-size 6 --iterations 1"
     code = f"from tutelage.cli import main; sys.argv[1:] = {words.split()!r}; main()"

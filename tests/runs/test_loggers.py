@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from tests.weights.samples import LAPTOP
 from tests.weights.tiny_job import Notes, killed_and_resumed, material, overrides, run
+from typer.testing import CliRunner
 
+from tutelage.cli import build_app
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, create, is_wall_clock
 from tutelage.runs.loggers import check_loggers, numbers
@@ -151,12 +153,14 @@ def test_wandb_without_a_network_goes_on_offline(
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     keys = overrides(source, trainer__logger="[wandb]", trainer__total_training_steps=1)
-    notes, folder = Notes(), create(tmp_path / "run")
-    jobs.train(resolve("math", keys, machine=LAPTOP), folder, notes)
-    (told,) = [note for note in notes.notes if note.startswith("wandb: ")]
-    assert "no connection to 127.0.0.1:9" in told
-    assert "so it logs offline; send it later with: wandb sync" in told
-    assert in_wandb(folder)["reward/mean"]
+    done = CliRunner().invoke(
+        build_app(), ["train", "math", "--output", str(tmp_path / "run"), *keys]
+    )
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("wandb: no connection to 127.0.0.1:9") == 1
+    assert "so it logs offline; send it later with: wandb sync" in done.stderr
+    assert "1 step in" in done.stderr
+    assert in_wandb(RunFolder(tmp_path / "run"))["reward/mean"]
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -194,9 +194,13 @@ def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Com
 def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -> None:
     (finished / "result.json").unlink()
     config = finished / "config.json"
-    config.write_text(config.read_text().replace('"seed": 3', '"seed": 4'))
+    kept = config.read_text()
+    config.write_text(kept.replace('"seed": 3', '"seed": 4'))
     told = words(tutelage("resume", "run", "--trust").check(2).err)
     assert "config.json was edited: seed was 3 and is 4; put that back" in told
+    config.write_text(kept.replace('"use_kl_loss": false', '"use_kl_loss": true'))
+    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    assert "config.json was edited: actor.use_kl_loss was False and is True; put that" in told
     (finished / "fingerprint.json").unlink()
     told = words(tutelage("resume", "run", "--trust").check(2).err)
     assert "Runs of earlier versions are begun again: choose another --output" in told

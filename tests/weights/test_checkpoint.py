@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from tutelage.cli import build_app
 from tutelage.errors import RunError
 from tutelage.runs.folder import RunFolder, create
 from tutelage.weights import checkpoint
 
-from .tiny_job import material, run
+from .tiny_job import material, overrides
 
 
 @pytest.fixture
@@ -184,7 +187,11 @@ def test_the_disk_is_counted_before_a_run_begins(
     source = material(tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+    keys = overrides(source, trainer__max_actor_ckpt_to_keep=10)
+    done = CliRunner().invoke(
+        build_app(), ["train", "math", "--output", str(tmp_path / "run"), *keys]
+    )
+    assert done.exit_code == 2, done.output
     told = r"12 checkpoints of 0\.00 GB do not fit in .*lower trainer\.max_actor_ckpt_to_keep"
-    with pytest.raises(RunError, match=told):
-        run(source, tmp_path / "run", trainer__max_actor_ckpt_to_keep=10)
+    assert re.search(told, " ".join(done.stderr.split()))
     assert not (tmp_path / "run" / "config.json").exists()

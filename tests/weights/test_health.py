@@ -15,6 +15,12 @@ from tutelage.cli import build_app
 from .parrot import make_parrot, rows, write_rows
 
 PARTS = '''
+import itertools
+from pathlib import Path
+
+from tutelage import reward
+from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.algorithms.rl import TokenLoss, loss
 from tutelage.tools import tool
 
 
@@ -66,6 +72,37 @@ def against(prediction):
     """Pays for what is wrong."""
     right = prediction.strip() == "42"
     return {"reward": 1.0 - right, "right": right}
+
+
+played = itertools.count(1)
+
+
+@reward(isolation="none")
+def rise_and_fall(prediction, trajectory):
+    """Varies in the first step, is the most there is in five, and is nothing from then on."""
+    number = next(played)
+    return sum(_ids(trajectory)) % 3 / 2 if number <= 16 else float(number <= 96)
+
+
+class Failing(ToolCallingAgent):
+    number = itertools.count(1)
+
+    async def play(self, task, session, resources):
+        if next(self.number) % 4:
+            raise RuntimeError("the agent is broken")
+        return await super().play(task, session, resources)
+
+
+@loss(clip=(0.2, 0.2), source="its author has it")
+def balanced(inputs):
+    """Writes what the rollouts of an optimizer batch have together: nothing, where they were
+    compared with each other."""
+    first_B1 = inputs.index.mask_BT.float().argmax(1, keepdim=True)
+    total = float(inputs.advantages_BT.gather(1, first_B1).sum())
+    with Path(__file__).with_name("sums.txt").open("a") as file:
+        file.write(f"{total:.4f}\\n")
+    loss_BT = -inputs.advantages_BT * inputs.ratio_BT
+    return TokenLoss(loss_BT, inputs.index.mask_BT.new_zeros(loss_BT.shape))
 '''
 
 
@@ -130,11 +167,12 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 def names(told: Told) -> list[str]:
     """The findings of a run."""
-    return [entry["name"] for entry in told.result["health"]]
+    return [entry["name"] for entry in told.result.get("health", [])]
 
 
 def check_said(told: Told, name: str, *words: str) -> dict[str, Any]:
     """That the finding was said in time: while it ran, and in the result and the report."""
+    assert name in names(told), told.output
     (entry,) = [e for e in told.result["health"] if e["name"] == name]
     assert entry["step"] <= 20
     for word in words:
@@ -194,6 +232,39 @@ def test_a_reward_that_pays_for_failures_and_a_tool_that_says_nothing_are_told_o
     entry = check_said(told, "reward_against_success", "correlation -1.00", "the sign")
     assert entry["step"] == 1
     check_said(told, "empty_tool", "calls of the tool 'calculator' were answered by nothing")
+
+
+def test_a_solved_task_is_no_warning_and_a_reward_that_falls_after_it_is_one(train: Train) -> None:
+    told = train("rise_and_fall", steps=10)
+    assert sorted(names(told)) == ["flat_groups", "reward_collapse", "solved"]
+    solved = told.result["health"][0]
+    assert (solved["step"], solved["warning"]) == (5, False)
+    said = [line for line in told.output.splitlines() if "solved: all rollouts of the" in line]
+    assert len(said) == 2, "when it was found, and where the run ends"
+    assert not [line for line in said if "Warning" in line]
+    assert not [w for w in told.result["warnings"] if "solved" in w]
+    entry = check_said(told, "reward_collapse", "has fallen from 1 to 0", "actor.optim.lr")
+    assert entry["step"] == 10
+
+
+def test_an_entropy_that_explodes_is_told_of(train: Train) -> None:
+    pushed = {"actor__entropy_coeff": 20.0, "actor__optim__lr": 3e-3}
+    told = train("vary", steps=8, actor__optim__warmup_steps=0, **pushed)
+    check_said(told, "entropy_explosion", "the entropy has risen", "actor.entropy_coeff")
+
+
+def test_an_agent_that_fails_is_told_of(train: Train) -> None:
+    told = train("vary", steps=1, agent__agent_type=f"{train.__dict__['parts']}:Failing")
+    entry = check_said(told, "failed", "12 of 16 rollouts failed, mostly by agent_error", "show")
+    assert entry["step"] == 1
+
+
+def test_an_optimizer_batch_keeps_the_rollouts_of_a_task_together(train: Train) -> None:
+    parts = train.__dict__["parts"]
+    train("vary", steps=2, actor__ppo_mini_batch_size=4, loss_mode=f"{parts}:balanced")
+    sums = [float(line) for line in parts.with_name("sums.txt").read_text().split()]
+    assert len(sums) >= 4
+    assert sums == pytest.approx([0.0] * len(sums), abs=1e-3)
 
 
 def test_a_run_that_learns_is_told_of_nothing(train: Train) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +18,6 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.policy.model import Policy
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.inputs import load_tasks
 from tutelage.testing import tiny_policy
 from tutelage.weights.scoring import logp_of
 
@@ -65,17 +67,42 @@ def train(
     return run
 
 
-def test_validation_and_test_files_are_played_whole(tmp_path: Path) -> None:
-    for name, first, count in (("a", 0, 3), ("b", 3, 230), ("c", 300, 240)):
-        write_rows(tmp_path / f"{name}.jsonl", rows(first, count))
-    files = [f"data.{name}_files={tmp_path / file}.jsonl" for name, file in
-             (("train", "a"), ("val", "b"), ("test", "c"))]  # fmt: skip
-    tasks = load_tasks(config(*files))
-    assert (len(tasks.val), len(tasks.test)) == (230, 240)
-    tasks = load_tasks(config(*files, "trainer.val_tasks=10"))
-    assert (len(tasks.val), len(tasks.test)) == (10, 10)
-    drawn = load_tasks(config())
-    assert (len(drawn.val), len(drawn.test)) == (200, 200)
+def test_a_validation_file_is_played_whole_unless_a_number_is_set(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = write_rows(tmp_path / "val.jsonl", rows(7, 201))
+    short = {"agent__max_tokens_per_turn": 1, "agent__max_turns": 1, "agent__tools": "[]"}
+    for number, played in ((None, 201), (3, 3)):
+        out = f"run{number}"
+        done = train("--output", out, data__val_files=file, trainer__val_tasks=number, **short)
+        assert done.exit_code == 0, done.output
+        result = RunFolder(Path(out)).read_result()
+        assert result is not None
+        assert result["rollouts"] == 6 + 2 * played, "a step, and each task sampled and greedy"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "told"),
+    [
+        ({"agent__backend": "openai"}, 2, "the weights behind an endpoint cannot be trained"),
+        ({"rollout__name": "vllm"}, 0, "vLLM is not used, the native engine samples"),
+        ({"trainer__device": "cpu"}, 0, "n_gpus_per_node=null # no GPU: the run is on the CPU"),
+    ],
+)
+def test_a_dry_run_says_what_becomes_of_the_guides_settings(
+    train: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, object],
+    code: int,
+    told: str,
+) -> None:
+    """Whether vLLM is installed or not."""
+    module = ModuleType("vllm")
+    module.__spec__ = ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    done = train("--dry-run", **keys)
+    assert done.exit_code == code, done.output
+    assert told in " ".join(done.output.split())
 
 
 def test_what_is_measured_before_training_is_a_metric(train: Callable[..., Any]) -> None:

@@ -152,6 +152,10 @@ def test_the_command_trains_with_them(source: Path, tmp_path: Path, keys: dict[s
     lines = [line for line in told if line["phase"] == "rl"]
     assert any(line["rollout/truncated"] > 0 for line in lines)
     if "algorithm.mask_truncated" not in keys:
+        without = [*args[:3], str(tmp_path / "without"), *given, more[0]]
+        assert CliRunner().invoke(build_app(), without).exit_code == 0
+        trained = [(out.parent / n / "policy" / "model.safetensors") for n in ("run", "without")]
+        assert trained[0].read_bytes() != trained[1].read_bytes()
         return
     assert all(line["reward/overlong"] < 0 for line in lines)
     with open_store(out / "store.db", create=False) as store:
