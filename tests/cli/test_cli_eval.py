@@ -36,7 +36,7 @@ def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         rollout("c", failure(), task=task("t3", "shopping")),
     ]
 
-    def play(progress: Progress) -> list[Rollout]:
+    async def play(progress: Progress) -> list[Rollout]:
         progress.start("x", {"device": "cpu"})
         progress.evaluation("test", 3, 3)
         return kept.pop("played", played)

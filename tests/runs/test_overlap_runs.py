@@ -117,6 +117,7 @@ def test_a_trainer_counts_its_datasets(
         test_dataset=[*tasks[:1], {"question": "What is 9 + 1?", "answer": 10}],
         policy=tiny_policy(),
         output_dir=tmp_path / "run",
+        progress=Progress(),
     )
     with caplog.at_level(logging.WARNING, logger="tutelage"):
         result = trainer.fit(answers)

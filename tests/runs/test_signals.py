@@ -34,8 +34,21 @@ async def training():
     finally:
         print("saved", flush=True)
 
-blocking(lambda: asyncio.run(training()))
+blocking(training())
 """
+
+IN_A_NOTEBOOK = FITTING.replace(
+    "blocking(training())",
+    """
+async def cell():
+    try:
+        blocking(training())
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+
+asyncio.run(cell())
+""",
+)
 
 
 @contextmanager
@@ -102,6 +115,13 @@ def test_a_trainer_saves_before_the_signal_ends_its_program(number: signal.Signa
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     assert (out, process.returncode) == ("saved\n", -number), err
+
+
+def test_an_interrupted_notebook_cell_cancels_its_training_and_waits() -> None:
+    with program(IN_A_NOTEBOOK) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("saved\ninterrupted\n", 0), err
 
 
 def test_exit_codes_are_those_of_shells() -> None:

@@ -2,7 +2,8 @@
 
 Results go to standard output, progress and errors to standard error, so that a pipe gets results
 only. Nothing is interpreted as markup: what models and datasets say is shown as it is, with control
-characters made visible. `NO_COLOR`, `TERM=dumb` and the width of the terminal are rich's business.
+characters made visible. A notebook gets text, as a file does. `NO_COLOR` and colours are rich's
+business.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import math
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Generator, Iterable
@@ -18,8 +20,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.box import Box
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -51,13 +53,25 @@ def output() -> Console:
 
 
 def messages() -> Console:
-    """Where progress goes."""
-    return _console(sys.stderr)
+    """Where progress goes; in a notebook, which shows errors on red, with the results."""
+    return _console(sys.stdout if Console().is_jupyter else sys.stderr)
 
 
 def _console(stream: TextIO) -> Console:
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return PlainConsole(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
+    if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
+        width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
+    return PlainConsole(
+        file=stream,
+        width=width,
+        height=None if width is None else 25,
+        # `FORCE_COLOR`, which machines set, would have a picture drawn into a file.
+        force_terminal=stream.isatty(),
+        force_jupyter=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
 
 
 @contextmanager
@@ -74,14 +88,37 @@ def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
-def prose(console: Console, text: str, style: str = "") -> None:
-    """A sentence: on a terminal it wraps between words, elsewhere its line stays whole."""
-    console.print(Text(visible(text), style=style), soft_wrap=not console.is_terminal)
+def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
+    """A sentence: on a terminal it wraps between words, elsewhere its line stays whole. All lines
+    but the first begin with `hang` spaces."""
+    say(console, (f"\n{' ' * hang}".join(_wrapped(console, text, hang)), style))
+
+
+def _wrapped(console: Console, text: str, taken: int) -> list[str]:
+    """The lines of a text beside `taken` columns."""
+    room = max(20, console.width - taken) if console.is_terminal else sys.maxsize
+    return [
+        part
+        for line in visible(text).split("\n")
+        for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
+    ]
+
+
+class _Head(Box):
+    """A rule under the head, which stays one where only ASCII can be written."""
+
+    def substitute(self, options: ConsoleOptions, safe: bool = True) -> Box:
+        """The same in minus signs."""
+        return _ASCII_HEAD if options.ascii_only else super().substitute(options, safe)
+
+
+_RULE, _ASCII_RULE = (f"    \n    \n {mark * 2} \n" + "    \n" * 5 for mark in "─-")
+_HEAD, _ASCII_HEAD = _Head(_RULE), Box(_ASCII_RULE, ascii=True)
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     """A table with a rule under its head and two spaces between columns, to fit 60 columns."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = Table(box=_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
@@ -127,13 +164,8 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -
     listed = list(pairs)
     width = max((len(name) for name, _ in listed), default=0) + 2
     start = " " * (indent + width)
-    room = max(20, console.width - len(start)) if console.is_terminal else sys.maxsize
     for name, value in listed:
-        lines = [
-            part
-            for line in visible(value).split("\n")
-            for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
-        ]
+        lines = _wrapped(console, value, len(start))
         say(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
 
 

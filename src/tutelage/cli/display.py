@@ -41,7 +41,8 @@ from tutelage.runs.progress import Progress
 
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
-"""Seconds between two plain lines of one phase."""
+"""Seconds between two plain lines of one phase; a sixtieth of the time since the start once that is
+more, so that a night is no thousand lines."""
 
 
 def default_display() -> LiveDisplay:
@@ -55,6 +56,7 @@ class LiveDisplay(Progress):
     The console may go away. Lines that stay have the time since the start.
     """
 
+    shows = True
     noun = "step"
     """What a phase counts."""
 
@@ -153,14 +155,14 @@ class LiveDisplay(Progress):
         yield from render_progress(phase, measuring, rewards, now, width, utf8=self._utf8)
 
     def _is_time(self, now: float) -> bool:
-        if now - self._line_at < _LINE_SECONDS:
+        if now - self._line_at < max(_LINE_SECONDS, (now - self._began) / 60):
             return False
         self._line_at = now
         return True
 
     def _line(self, text: str) -> None:
         with self._quietly():
-            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
+            facts(self._console, [(f"{duration(self._clock() - self._began):>7}", text)])
 
     @contextmanager
     def _quietly(self) -> Generator[None]:

@@ -7,6 +7,7 @@ targets are compared on the tasks that they share. With `--output` an evaluation
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -144,7 +145,7 @@ def _played(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
 
     display = LiveDisplay(messages()).open()
     try:
-        evaluation = asked.ready.add_up(asked.ready.play(display), display)
+        evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:
         display.finish()
         close_tools(asked.ready.subject.tools)

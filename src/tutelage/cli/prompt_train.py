@@ -189,9 +189,9 @@ class _TrainsNothing(Progress):
 @contextmanager
 def _building() -> Generator[LiveDisplay]:
     """Shows how the embedded policy is built, on its first use."""
-    from tutelage.cli.display import LiveDisplay
+    from tutelage.cli.display import default_display
 
-    display = LiveDisplay(messages())
+    display = default_display()
     try:
         yield display
     finally:

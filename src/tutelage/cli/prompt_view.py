@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from tutelage.cli.console import counted, number, one_line, say
+from tutelage.cli.console import counted, number, one_line, prose
 from tutelage.cli.display import LiveDisplay
 from tutelage.engine.usage import Spend
 from tutelage.prompts.figures import spend_text
@@ -55,7 +55,8 @@ class PromptDisplay(LiveDisplay, Observer):
         with self._quietly():
             # In a file or a pipe a line stays whole.
             width = self._console.width if self._console.is_terminal else _WHOLE
-            say(self._console, "\n".join(round_lines(found, width)))
+            for line in round_lines(found, width):
+                prose(self._console, line, hang=4)
 
 
 # ---------------------------------------------------------------- words
@@ -72,7 +73,8 @@ def _average(found: Round) -> str:
 
 def round_lines(found: Round, width: int) -> Iterator[str]:
     """A round, in the form of the document that the flow comes from, then its candidates."""
-    yield f"\nIteration {found.number}"
+    yield ""
+    yield f"Iteration {found.number}"
     many = len(found.components) > 1
     for name, text in sorted(found.components.items()):
         label = f"Prompt {name}" if many else "Prompt"
@@ -107,5 +109,5 @@ def _standing(standing: CandidateSummary, width: int) -> str:
         pairs = zip(_COUNTS.items(), (standing.wins, standing.losses, standing.ties), strict=True)
         counts = ", ".join(f"{n} {one if n == 1 else many}" for (one, many), n in pairs)
         head += f"  {score} on {standing.tasks:>2} tasks  {counts}"
-    why = one_line(f"{standing.decision}: {standing.reason}", max(20, width - len(head)))
-    return f"{head}  {why}"
+    why = ": ".join(text for text in (standing.decision, standing.reason) if text)
+    return f"{head}  {one_line(why, max(80, width - len(head)))}"

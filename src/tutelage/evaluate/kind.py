@@ -64,6 +64,7 @@ class PolicyEvaluation(RunKind):
 
     name: ClassVar[str] = "evaluation"
     model: ClassVar[type[RunSettings]] = EvaluationConfig
+    awaits: ClassVar[bool] = True
 
     target: str
     asked: EvaluationConfig
@@ -177,13 +178,13 @@ class PolicyEvaluation(RunKind):
         """The playing of all tasks."""
         return [(LABEL, self._play)]
 
-    def _play(self, run: Run) -> None:
+    async def _play(self, run: Run) -> None:
         def keep(rollout: Rollout, cost: Cost) -> None:
             if self.ready.subject.servers:
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
 
-        played = self.ready.play(run.progress, run.folder.name, _judged(run), keep)
+        played = await self.ready.play(run.progress, run.folder.name, _judged(run), keep)
         lost = [f for r in played if (f := r.last.failure) is not None and f.cause.infrastructure]
         if len(lost) == len(played):
             raise FailureBudgetError(

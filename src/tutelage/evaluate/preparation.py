@@ -6,7 +6,6 @@ What is wrong with a target, a file or an option is found here, before a model l
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,7 +72,7 @@ class PreparedEvaluation:
         """Equal for equal code of an own agent."""
         return None if self.agent == Figures.BUILT_IN else source_hash(self.subject.agent)
 
-    def play(
+    async def play(
         self,
         progress: Progress,
         run_id: str = UNKEPT,
@@ -99,7 +98,7 @@ class PreparedEvaluation:
             if self.on_rollout is not None:
                 self.on_rollout(rollout)
 
-        asyncio.run(self.subject.play(left, self.grader, run_id, count))
+        await self.subject.play(left, self.grader, run_id, count)
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
@@ -32,7 +33,7 @@ from tutelage.prompts.tasks import given_splits
 from tutelage.resources import LLM, NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback, on_rollout
-from tutelage.runs.folder import RunFolder, folder_at, fresh_name
+from tutelage.runs.folder import RunFolder, folder_at
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.rounds import Observer, Round
@@ -61,7 +62,7 @@ class PromptResult(TrainingResult):
     def __repr__(self) -> str:
         low, high = self.interval
         told = f"  verdict  {self.verdict.value} (95 %: {low:+.3f} to {high:+.3f})"
-        texts = [f"  {name}: {text}" for name, text in self.components.items()]
+        texts = [indent(f"{name}: {text}", "  ") for name, text in self.components.items()]
         return "\n".join([TrainingResult.__repr__(self), told, *texts])
 
     @property
@@ -96,14 +97,15 @@ def search_setup(
 
 
 async def search_agent(
-    setup: SearchSetup, output: Path | None, callbacks: Sequence[Callback], progress: Progress
+    setup: SearchSetup, output: Path, callbacks: Sequence[Callback], progress: Progress
 ) -> PromptResult:
     """Run the search and return its result; in a folder that holds it unfinished, it goes on.
 
     Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
     """
-    folder = folder_at(output or fresh_name("prompt", claim=True))
-    progress.start(f"prompt search, {setup.variant}", setup.facts)
+    folder = folder_at(output)
+    facts = {**setup.facts, "run": str(folder.path)}
+    progress.start(f"prompt search, {setup.variant}", facts)
     progress.phase("search")
     search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
     fields = await lifecycle.begin(search, folder, progress)

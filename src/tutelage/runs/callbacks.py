@@ -53,6 +53,7 @@ class CallbackProgress(Progress):
 
     def __init__(self, inner: Progress, callbacks: Sequence[Callback]) -> None:
         self._inner, self._callbacks = inner, callbacks
+        self.shows = inner.shows
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """The job begins."""

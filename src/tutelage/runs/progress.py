@@ -13,6 +13,9 @@ class Progress:
     """Receives what happens in a job, in order, and drops it: override what you need. Every method
     returns at once."""
 
+    shows = False
+    """Whether notes are read; if not, warnings of a job that Python code started are logged."""
+
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """The job begins: its name and a few facts (device and why, model, run folder)."""
 

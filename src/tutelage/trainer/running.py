@@ -6,10 +6,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tutelage.config import Resolved
 from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.engine.prices import load_prices
 from tutelage.errors import ConfigError
@@ -22,9 +25,10 @@ from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import folder_at
-from tutelage.runs.job_inputs import AGENT_REWARD
+from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
 from tutelage.runs.progress import Progress
-from tutelage.runs.signals import graceful_exit
+from tutelage.runs.result import TrainingResult, read_result
+from tutelage.runs.signals import StopSignal, graceful_exit
 from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
@@ -44,27 +48,87 @@ def default_progress() -> Progress:
     return made
 
 
-def blocking(work: Callable[[], T]) -> T:
-    """Run work that has an event loop of its own, also where one runs already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        with graceful_exit():
-            return work()
-    box: list[T | BaseException] = []
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end: in a thread where an event loop runs already, as in a notebook.
+    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised when it has ended."""
+    with graceful_exit():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        return _in_thread(work)
+
+
+def _in_thread(work: Coroutine[Any, Any, T]) -> T:
+    ended, cancels = Future[T](), list[Callable[[], object]]()
+
+    async def cancellable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await task
 
     def run() -> None:
         try:
-            box.append(work())
+            ended.set_result(asyncio.run(cancellable()))
         except BaseException as error:
-            box.append(error)
+            ended.set_exception(error)
 
-    thread = threading.Thread(target=run, name="tutelage-fit")
-    thread.start()
-    thread.join()
-    if isinstance(box[0], BaseException):
-        raise box[0]
-    return box[0]
+    def interrupt() -> None:
+        for cancel in cancels:
+            cancel()
+
+    with StopSignal(interrupt) as stop:
+        threading.Thread(target=run, name="tutelage-fit").start()
+        try:
+            return ended.result()
+        except asyncio.CancelledError:
+            raise (stop.stopped() if stop.asked else KeyboardInterrupt) from None
+
+
+@contextmanager
+def stop_told(place: str | Path, progress: Progress) -> Generator[None]:
+    """Say how to resume the run of a folder where it is interrupted."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        saved = folder_at(Path(place)).config.is_file()
+        again = f"what was done is saved: the same call with output_dir={str(place)!r} resumes it"
+        progress.note(f"stopped; {again}" if saved else "stopped before there was anything to save")
+        raise
+
+
+async def trained(
+    resolved: Resolved, place: Path, given: JobInputs, progress: Progress
+) -> TrainingResult:
+    """Train weights: agents play in this event loop, the rest is done in a thread."""
+    with stop_told(place, progress):
+        async with given.stage as stage:
+            work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
+            try:
+                result = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                stage.stop()
+                await asyncio.wait({work})
+                work.exception()
+                raise
+        if isinstance(result, KeyboardInterrupt):
+            raise result
+    return result
+
+
+def _job(
+    resolved: Resolved, place: Path, given: JobInputs, progress: Progress
+) -> TrainingResult | KeyboardInterrupt:
+    """The training. An interruption comes back as a value: raised in a thread, it would stop the
+    event loop instead of this task."""
+    from tutelage.weights import jobs
+
+    folder = folder_at(place)
+    try:
+        details = jobs.train(resolved, folder, progress, given)
+    except KeyboardInterrupt as stopped:
+        return stopped
+    return read_result(folder, details, TrainingResult)
 
 
 def evaluation_of(
@@ -123,12 +187,14 @@ def evaluation_of(
     )
 
 
-def evaluated(
+async def evaluated(
     ready: PreparedEvaluation, output: str | Path | None, progress: Progress
 ) -> Evaluation:
     """Play an evaluation, in a run folder where `output` names one."""
     if output is None:
-        return ready.add_up(ready.play(progress), progress)
+        return ready.add_up(await ready.play(progress), progress)
     folder, name = folder_at(Path(output)), ready.subject.agent.name
-    lifecycle.start(PolicyEvaluation(name, ready.asked, given=ready), folder, progress)
+    with stop_told(output, progress):
+        asked = PolicyEvaluation(name, ready.asked, given=ready)
+        await lifecycle.begin(asked, folder, progress)
     return recorded(folder)

@@ -28,10 +28,10 @@ from tutelage.resources import LLM, POLICY, NamedResources, model_folder
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
-from tutelage.runs.folder import RunFolder, folder_at, fresh_name
+from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
 from tutelage.runs.progress import Progress
-from tutelage.runs.result import DevReport, TrainingResult, read_result
+from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
@@ -49,7 +49,14 @@ from tutelage.trainer.arguments import (
     roles_of,
     tasks_of,
 )
-from tutelage.trainer.running import blocking, default_progress, evaluated, evaluation_of
+from tutelage.trainer.running import (
+    blocking,
+    default_progress,
+    evaluated,
+    evaluation_of,
+    stop_told,
+    trained,
+)
 from tutelage.types import Task
 
 if TYPE_CHECKING:
@@ -163,7 +170,9 @@ class Trainer:
     ) -> TrainingResult:
         if not isinstance(self.algorithm, RL):
             setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
-            return await search_agent(setup, self.output_dir, self.callbacks, progress)
+            place = self.output_dir or fresh_name("prompt", claim=True)
+            with stop_told(place, progress):
+                return await search_agent(setup, place, self.callbacks, progress)
         resolved, place, job_inputs = self._plan(
             self.algorithm, agent, tasks, val_dataset, claim=True
         )
@@ -171,18 +180,7 @@ class Trainer:
             from tutelage.weights.paths import check_name_is_new
 
             check_name_is_new(resolved)
-        async with job_inputs.stage as stage:
-            job = asyncio.to_thread(self._job, resolved, place, job_inputs, progress)
-            work = asyncio.ensure_future(job)
-            try:
-                result = await asyncio.shield(work)
-            except asyncio.CancelledError:
-                stage.stop()
-                await asyncio.wait({work})
-                work.exception()
-                raise
-        if isinstance(result, KeyboardInterrupt):
-            raise result
+        result = await trained(resolved, place, job_inputs, progress)
         for callback in self.callbacks:
             callback.on_train_end(result)
         return result
@@ -194,11 +192,9 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """`train` for code without an event loop. Ctrl-C, SIGTERM and SIGHUP end it, and it can be
-        continued; after the latter two the process ends."""
-        return blocking(
-            lambda: asyncio.run(self.train(agent, train_dataset, val_dataset=val_dataset))
-        )
+        """`train` for code without an event loop, and for notebooks. Ctrl-C, SIGTERM and SIGHUP end
+        it, and it can be continued; after the latter two the process ends."""
+        return blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def evaluate(
         self,
@@ -229,7 +225,7 @@ class Trainer:
         ready = replace(ready, subject=subject, on_rollout=on_rollout(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
-            return blocking(lambda: evaluated(ready, output_dir, progress))
+            return blocking(evaluated(ready, output_dir, progress))
         finally:
             progress.finish()
 
@@ -240,7 +236,7 @@ class Trainer:
         Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
         failures of an agent before a run is worth starting.
         """
-        return blocking(lambda: asyncio.run(self.preflight(agent, n)))
+        return blocking(self.preflight(agent, n))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
         """`dev` for code in an event loop; the rollouts play in it."""
@@ -382,17 +378,3 @@ class Trainer:
         if not algorithm.sets("trainer.control"):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
-
-    def _job(
-        self, resolved: Resolved, place: Path, given: JobInputs, progress: Progress
-    ) -> TrainingResult | KeyboardInterrupt:
-        """The training, in a thread. An interruption comes back as a value: raised in a thread, it
-        would stop the event loop instead of this task."""
-        from tutelage.weights import jobs
-
-        folder = folder_at(place)
-        try:
-            details = jobs.train(resolved, folder, progress, given)
-        except KeyboardInterrupt as stopped:
-            return stopped
-        return read_result(folder, details, TrainingResult)

@@ -99,10 +99,9 @@ class TrainingContext:
         self.run.progress.step(step, values)
 
     def warn(self, text: str) -> None:
-        """Say that something is wrong; in the log too where a Python agent is trained, since a
-        `Trainer` may show no progress."""
+        """Say that something is wrong; in the log where a `Trainer` shows no progress."""
         self.run.progress.note(f"Warning: {text}")
-        if self.setting.given is not None:
+        if self.setting.given is not None and not self.run.progress.shows:
             logger.warning(text)
 
     def save(self) -> None:

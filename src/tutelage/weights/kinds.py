@@ -201,7 +201,7 @@ class WeightTraining(RunKind):
         overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
         for warning in (*self.resolved.warnings, *overlaps):
             run.progress.note(warning)
-            if self.given is not None:  # a Trainer shows no progress unless it is asked to
+            if self.given is not None and not run.progress.shows:
                 logger.warning(warning)
 
     @property
