@@ -173,7 +173,7 @@ class _Expected:
 
 def _plan(asked: _PlanConfig) -> None:
     """Draw the plan of an instruction; nothing is executed."""
-    from tutelage.cli.console import messages, output, say, shown_path, visible
+    from tutelage.cli.console import messages, output, prose, say, shown_path, visible
     from tutelage.errors import ConfigError
     from tutelage.files import write_new
     from tutelage.orchestration.plan.dag import to_text
@@ -190,8 +190,8 @@ def _plan(asked: _PlanConfig) -> None:
     say(output(), visible(to_text(made)))
     if asked.explain:
         _explain(made, expected)
-        say(messages(), ("workers: ", "dim"), describe_pool(there))
-    say(messages(), ("plan: ", "dim"), planner.source)
+        prose(messages(), f"workers: {describe_pool(there)}", "dim")
+    prose(messages(), f"plan: {planner.source}", "dim")
     if out is not None:
         write_new({out: _written(out.suffix, made, expected)}, "--out")
         say(output(), f"written to {shown_path(out)}")

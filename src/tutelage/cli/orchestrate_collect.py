@@ -56,7 +56,7 @@ class _CollectConfig(WorkConfig, RunSettings):
 
 def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions and log them as training data."""
-    from tutelage.cli.console import messages, say, shown_path
+    from tutelage.cli.console import messages, prose, shown_path
     from tutelage.orchestration.data.collect import assignments_of
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.runs import ExecutionRun
@@ -71,8 +71,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     system = asked.make_system(made, known, [workflow.plan for workflow in workflows])
     run_id = f"collect-{asked.seed}"
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
-    say(messages(), ("workers: ", "dim"), describe_pool(made))
-    say(messages(), ("plans: ", "dim"), source)
+    prose(messages(), f"workers: {describe_pool(made)}", "dim")
+    prose(messages(), f"plans: {source}", "dim")
     done: list[Collection] = []
 
     def work(run: Run) -> JSON:
