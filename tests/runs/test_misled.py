@@ -25,6 +25,7 @@ HEALTHY = {
     "grad_norm": 1.0,
     "lr": 1e-6,
     "kl/update": 3e-7,
+    "kl/pull": 0.05,
     "tools/search/calls": 1.0,
     "tools/search/empty": 0.6,
 }
@@ -47,6 +48,14 @@ def test_a_long_warm_up_is_waited_for() -> None:
     assert told({"kl/update": 0.0, "lr": 1e-9}) == []
 
 
+def test_a_penalty_under_which_the_reward_rises_is_none_too_large() -> None:
+    kept: list[JSON] = []
+    lines = [HEALTHY | {"kl/pull": 2.0, "reward/mean": 0.1 + 0.04 * i} for i in range(20)]
+    for end in range(1, 21):
+        keep(kept, lines[:end], Setup(groups=16, rate=1e-6), number=end)
+    assert kept == []
+
+
 @pytest.mark.parametrize(
     ("name", "step", "words", "changed"),
     [
@@ -54,6 +63,7 @@ def test_a_long_warm_up_is_waited_for() -> None:
         ("reward_by_length", 5, "40 tokens now", {"rollout/length_correlation": 0.999}),
         ("lost", 5, "50 of the last 160 rollouts", {"rollout/judged": 22}),
         ("unmoved", 5, "5 updates have not moved the policy", {"kl/update": 0.0}),
+        ("kl_too_large", 10, "2 times as much as the reward (kl/pull)", {"kl/pull": 2.0}),
         ("empty_tool", 2, "64 of 64 calls of the tool 'search'", {"tools/search/empty": 1.0}),
     ],
 )

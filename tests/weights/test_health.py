@@ -203,6 +203,32 @@ def test_an_exploding_learning_rate_is_told_of(train: Train) -> None:
     check_said(told, "kl_jump", "kl/update", "a smaller actor.optim.lr, which is 1")
 
 
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("actor.kl_loss_coef", {"actor__use_kl_loss": "true", "actor__kl_loss_coef": 100}),
+        pytest.param(
+            "algorithm.kl_ctrl.kl_coef",
+            {"algorithm__use_kl_in_reward": "true", "algorithm__kl_ctrl__kl_coef": 10},
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_a_kl_penalty_that_outweighs_the_reward_is_told_of(
+    train: Train, key: str, changed: dict[str, object]
+) -> None:
+    told = train("short", steps=10, actor__optim__lr=1e-3, **changed)
+    check_said(told, "kl_too_large", "times as much as the reward", f"a smaller {key}")
+
+
+@pytest.mark.full
+def test_a_kl_penalty_under_which_a_policy_learns_is_not_told_of(train: Train) -> None:
+    keys = {"actor__use_kl_loss": "true", "actor__kl_loss_coef": 0.1}
+    told = train("short", steps=12, actor__optim__lr=1e-3, **keys)
+    assert "kl_too_large" not in names(told)
+    assert 0 < max(step["kl/pull"] for step in told.steps) < 0.5
+
+
 def test_a_policy_that_no_longer_explores_is_told_of(train: Train) -> None:
     told = train("by_task", steps=3, rollout__temperature=0.001)
     check_said(told, "entropy_collapse", "entropy is near zero", "rollout.temperature=1")

@@ -8,6 +8,8 @@ policy that its updates do not move. Thresholds are constants with their reason,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import sqrt
+from statistics import fmean, median
 
 from tutelage.runs.health import Finding, Metrics, Setup
 
@@ -29,13 +31,20 @@ UNMOVED = 1e-7
 """Nats per token of the arithmetic's rounding: the least useful rates move a policy by a hundred
 times as much."""
 
+PULL = 0.5
+"""Times as much as the reward from which a KL penalty hides what there is to learn; at the usual
+coefficients it is a hundredth."""
+RISEN = 2.0
+"""Standard errors by which a reward that has risen is above its first."""
+
 
 def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
     """What holds after the last of `steps`, which are the metrics of a phase from its first."""
     if not steps:  # a replayed round has played nothing
         return
     found = (_against_success(steps), _by_length(steps), _lost(steps), _unmoved(steps, setup))
-    yield from (finding for finding in (*found, _empty_tool(steps)) if finding is not None)
+    found = (*found, _empty_tool(steps), _kl_too_large(steps, setup))
+    yield from (finding for finding in found if finding is not None)
 
 
 def _against_success(steps: Sequence[Metrics]) -> Finding | None:
@@ -102,6 +111,24 @@ def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
             remedy = "run the tool by itself; return what it found, or say that there is nothing"
             return Finding("empty_tool", text, remedy)
     return None
+
+
+def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """The KL penalty counts for more than the reward, which has not risen."""
+    known = [s for s in steps if "reward/mean" in s and "kl/pull" in s]
+    first, last = known[:FEW_STEPS], known[-FEW_STEPS:]
+    if len(known) < 2 * FEW_STEPS or (pull := median(s["kl/pull"] for s in last)) < PULL:
+        return None
+    gain = fmean(s["reward/mean"] for s in last) - fmean(s["reward/mean"] for s in first)
+    spread = fmean(s["reward/std"] ** 2 for s in (*first, *last))
+    if gain > RISEN * sqrt(2 * spread / (FEW_STEPS * max(1, setup.groups))):
+        return None
+    text = (
+        f"the KL penalty counts for {pull:.2g} times as much as the reward (kl/pull) in the last "
+        f"{FEW_STEPS} steps, and the mean reward has not risen: the policy is held where it began"
+    )
+    key = "algorithm.kl_ctrl.kl_coef" if "kl/coef" in last[-1] else "actor.kl_loss_coef"
+    return Finding("kl_too_large", text, f"a smaller {key}, or a larger actor.optim.lr")
 
 
 def _weighted(steps: Sequence[Metrics], name: str, weight: str) -> float | None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
+from tutelage.algorithms.rl.index import RolloutIndex
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
@@ -78,6 +79,7 @@ class ReferencePolicy:
         if batch.kl_BT is not None:
             penalty = _mean(batch.kl_BT, batch.mask_BT)
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
+            out |= _pull(batch, self.beta * batch.kl_BT)
             self._control.update(penalty, len(set(batch.rollouts_B)))
         return out
 
@@ -108,6 +110,16 @@ def _full_kl(
         return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
 
     return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+
+
+def _pull(batch: Batch, price_BT: Tensor) -> dict[str, float]:
+    """How much the rollouts of a batch differ by what the KL costs them, against how much their
+    rewards do. Empty where these are equal."""
+    index = RolloutIndex.of(batch.mask_BT, batch.rollouts_B)
+    prices, rewards = (
+        float(index.sum_N(x_BT).std(correction=0)) for x_BT in (price_BT, batch.rewards_BT)
+    )
+    return {"kl/pull": prices / rewards} if rewards else {}
 
 
 def _known(x_BT: Tensor | None) -> Tensor:

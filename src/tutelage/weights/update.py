@@ -22,6 +22,7 @@ from tutelage.algorithms.rl import (
     LOSSES,
     aggregation_denominator,
     importance_weights,
+    kl_penalty,
     merge_metrics,
 )
 from tutelage.config import RunConfig
@@ -77,7 +78,25 @@ def update_policy(
     policy.version += 1
     metrics = _summary(reports, norms, batch, config)
     batch = _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config)
-    return batch, metrics | _distance(policy, batch, config, numerics)
+    return batch, metrics | _distance(policy, batch, config, numerics) | _kl_pull(batch, config)
+
+
+def _kl_pull(batch: Batch, config: RunConfig) -> dict[str, float]:
+    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
+    slope of each in the token's log-probability before the update, as root mean squares. Empty
+    where nothing was compared."""
+    actor, logp_BT, ref_BT = config.actor, batch.logp_BT, batch.ref_logp_BT
+    if not actor.use_kl_loss or logp_BT is None or ref_BT is None:
+        return {}
+    pushed_BT = batch.mask_BT & (batch.advantages_BT != 0) & ~logp_BT.isnan()
+    logp_K = logp_BT[pushed_BT].requires_grad_()
+    if not logp_K.numel():
+        return {}
+    kind = "k2" if actor.kl_loss_type.startswith("full") else actor.kl_loss_type
+    kl_penalty(logp_K, ref_BT[pushed_BT], kind).sum().backward()
+    slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
+    assert slope_K is not None, "every estimator depends on the policy"
+    return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}
 
 
 def _distance(
