@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -33,6 +34,21 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(
     lines = tutelage(*args, "--help").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines[1:] if line.endswith("...")]
+
+
+def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> None:
+    shown = tutelage("train", "--help").stdout
+    assert tutelage("train", "prompt", "--help").stdout == shown
+    told = " ".join(shown.split())
+    assert "train AGENT.py Weights: the model that your agent asks." in told
+    one = "train AGENT.py --algorithm screen|apo|gepa|grips Prompt: of your agent"
+    assert one in told
+    assert "train prompt AGENT.py Prompt: the same search" in told
+    _, weights, prompts = re.split("Options for (?:weights|prompts):", shown)
+    assert re.findall("^  (--[a-z-]+)", weights, re.MULTILINE) == [
+        "--steps", "--level", "--allow-unsandboxed",
+    ]  # fmt: skip
+    assert re.findall("^  (--[a-z-]+)", prompts, re.MULTILINE) == ["--rollouts", "--budget-usd"]
 
 
 def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:

@@ -24,7 +24,7 @@ from tutelage.runs.signals import exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
-    "train": "Train the policy or the prompt of an agent.",
+    "train": "Train the weights of a model, or search for a better prompt.",
     "resume": "Resume a run that was stopped or killed.",
     "eval": "Evaluate agents, servers, runs or models on tasks.",
     "ask": "Ask a trained agent a question and show its turns.",
@@ -56,6 +56,22 @@ class _KeyedCommand(TyperCommand):
             own = command("planner:train_planner")
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """What each call trains, then the options of both kinds, and those of one."""
+        from tutelage.cli.train import CALLS, OF_ONE
+
+        with formatter.section("Calls"):
+            formatter.write_dl(list(CALLS.items()))
+        kinds = {name: title for title, names in OF_ONE.items() for name in names}
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            argument = parameter.param_type_name == "argument"
+            title = "Arguments" if argument else kinds.get(parameter.name or "", "Options")
+            sections.setdefault(title, []).append(parameter.get_help_record(ctx))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record is not None])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; a usage error passes with the key named."""

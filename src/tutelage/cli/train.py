@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from pydantic import Field, create_model
 
-from tutelage.cli.prompt_train import PROMPT_OPTIONS, searches, train_prompts, weights_flags
+from tutelage.cli.prompt_train import (
+    OF_WEIGHTS,
+    PROMPT_OPTIONS,
+    searches,
+    train_prompts,
+    weights_flags,
+)
 from tutelage.cli.train_agent import train_agent
 from tutelage.config.aliases import canonical
 from tutelage.config.fields import Paths, Section
@@ -30,9 +36,25 @@ if TYPE_CHECKING:
     from tutelage.config import Resolved
     from tutelage.weights.sft import SFTPreview
 
+CALLS: Mapping[str, str] = {
+    "train math": "Weights: the embedded job.",
+    "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
+    "train AGENT.py": "Weights: the model that your agent asks.",
+    "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
+    "train prompt AGENT.py": "Prompt: the same search, with --algorithm auto unless it is given.",
+    "train math --algorithm screen": "Prompt: of the embedded agent.",
+    "train planner": "Plans and routing to workers; `tutelage train planner --help`.",
+}
+"""What each call trains."""
+OF_ONE: Mapping[str, tuple[str, ...]] = {
+    "Options for weights": ("steps", "level", "allow_unsandboxed"),
+    "Options for prompts": ("rollouts", "budget_usd"),
+}
+"""Flags that only one of the two has."""
 _FLAGS = (
-    *("algorithm", *PROMPT_OPTIONS, "level", "seed", "minutes", "steps", "output", "model"),
-    *("train", "val", "test", "tools", "reward", "success", "store", "otlp", "allow_unsandboxed"),
+    *("algorithm", "train", "val", "test", *OF_WEIGHTS, "model", "tools", "reward", "success"),
+    *("runners", "minutes", "seed", "output", "store", "otlp"),
+    *(flag for flags in OF_ONE.values() for flag in flags),
 )
 """Keys, by one of their spellings, that have a flag of their own."""
 
@@ -41,10 +63,11 @@ def _meaning(flag: str) -> str:
     """What the keys behind a flag mean: of a training of weights, and of a prompt search."""
     field = PromptConfig.model_fields.get(flag)
     searched = "" if field is None else str(field.description)
-    trained = (
-        "" if flag in PROMPT_OPTIONS else str(leaf_fields()[canonical(flag, None)].description)
-    )
-    return trained if searched in ("", trained) else f"{trained} Prompt search: {searched}".strip()
+    if flag in PROMPT_OPTIONS:
+        named = f" Weights: the key {OF_WEIGHTS[flag]}." if flag in OF_WEIGHTS else ""
+        return searched + (" Weights: of custom agents." if flag == "runners" else named)
+    trained = str(leaf_fields()[canonical(flag, None)].description)
+    return trained if searched in ("", trained) else f"{trained} Prompts: {searched}"
 
 
 def _type(flag: str) -> Any:
@@ -67,10 +90,7 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="math: the embedded job; rl: your own model and tasks; sft: your own "
-            "demonstrations; AGENT.py: the weights of a custom agent, or its prompt with "
-            "--algorithm screen, apo, gepa or grips (also prompt AGENT.py); planner: plans and "
-            "routing to workers (see tutelage train planner --help).",
+            help="math, rl, sft, AGENT.py, prompt or planner.",
         ),
     ],
     flags: Annotated[Section, TRAIN_FLAGS],
@@ -91,7 +111,7 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train the policy or the prompt of an agent.
+    """Train the weights of a model, or search for a better prompt.
 
     `tutelage train math` needs no API key, no download and no GPU.
     """
