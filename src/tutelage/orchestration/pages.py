@@ -112,7 +112,7 @@ def _chart(lines: Sequence[Mapping[str, Any]]) -> Chart | None:
         Panel(losses, title="loss: training, and validation above it"),
         Panel(scores, unit="share", title="validation: node F1, and edge F1 below it"),
     ]
-    return Chart("Phase 1", "", draw(panels, size=(720, 420), x_label="epoch"))
+    return Chart("Phase 1", "", draw(panels, size=(460, 380), x_label="epoch"))
 
 
 def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 from tutelage.errors import TutelageError
@@ -249,15 +250,16 @@ def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
     points = tuple((i, float(score["reward"])) for i, score in scores)
     if len(points) < 2:
         return None
-    finals = [(i, float(score["reward"])) for i, score in scores if score["n"] == whole]
-    best = zip((i for i, _ in finals), accumulate((y for _, y in finals), max), strict=True)
-    series = [Series(points, "muted", "marks"), Series(tuple(best), "after", "line")]
+    finals = (float(score["reward"]) if score["n"] == whole else -inf for _, score in scores)
+    heights = zip((i for i, _ in points), accumulate(finals, max), strict=True)
+    best = tuple((i, y) for i, y in heights if y > -inf)
+    series = [Series(points, "muted", "marks"), Series(best, "after")]
     panel = Panel(series, unit="share" if all(0 <= y <= 1 for _, y in points) else "plain")
     note = (
-        "Each candidate in the order of proposal, and the best so far (line). It chose the winner, "
-        "so it flatters: the held-out test is the result."
+        "A point is a candidate, in the order of proposal; the line is the best so far that was "
+        "played on all tasks. It chose the winner, so it flatters: the held-out test is the result."
     )
-    return Chart("Validation reward", note, draw([panel], size=(720, 260), x_label="candidate"))
+    return Chart("Validation reward", note, draw([panel], size=(460, 200), x_label="candidate"))
 
 
 def _pairs(folder: RunFolder) -> list[BeforeAfter]:
