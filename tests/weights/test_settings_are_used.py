@@ -156,9 +156,20 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
     cells = [line.split() for line in done.stdout.splitlines()]
     assert ["mean", "reward,", "sampled", "1", "1", "+0.000"] in cells
     assert "no tools" not in done.stdout
-    page = (next(Path("runs").iterdir()) / "report.html").read_text(encoding="utf-8")
-    assert "without tools" not in page.partition("Not measured")[0]
-    assert "with its tools" not in page
+    told, _, rest = (
+        (next(Path("runs").iterdir()) / "report.html").read_text().partition("Not measured")
+    )
+    assert rest.split("</p>")[0].split(":")[1].strip() == "control, after, without tools."
+    for words in ("without tools", "with its tools", "a control"):
+        assert words not in told
+
+
+def test_a_rollout_that_was_cut_off_is_listed_with_its_last_text(train: Callable[..., Any]) -> None:
+    assert train("--output", "run").exit_code == 0
+    listed = CliRunner().invoke(build_app(), ["show", "run", "--rollouts", "12"]).stdout
+    texts = re.findall(r"what is 6 [*] 7[?] -> (.*)$", listed, re.MULTILINE)
+    assert len(texts) == 12
+    assert "nothing" not in texts
 
 
 def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) -> None:
