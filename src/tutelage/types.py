@@ -312,6 +312,19 @@ class Attempt:
     started: float = field(default=0.0, compare=False)
     """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
 
+    @property
+    def final_text(self) -> str | None:
+        """The answer; without one the last text or tool call of the model, None without either."""
+        if self.answer is not None:
+            return self.answer
+        for call in reversed(self.calls):
+            if call.reply.content:
+                return call.reply.content
+            if call.reply.tool_calls:
+                last = call.reply.tool_calls[-1]
+                return f"calls {last.name} {last.arguments}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:

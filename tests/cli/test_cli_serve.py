@@ -139,6 +139,8 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("--scripted", "good.jsonl", "--secret", "short"), "16"),
         (("--scripted", "good.jsonl", "--record", "no/where"), "cannot write"),
         (("nothing",), "nothing"),
+        (("agent.py",), "what is served is a model: serve its run or its model"),
+        (("http://x/v1",), "tutelage serve MODEL --upstream http://x/v1"),
         (("--scripted", "good.jsonl", "--upstream", "http://x/v1"), "needs the name"),
         (("--upstream", "http://x/v1"), "needs the name"),
         (("model", "--upstream", "nowhere"), "is no URL"),

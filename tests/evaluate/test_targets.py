@@ -60,6 +60,9 @@ class Adder(BaseHTTPRequestHandler):
     asked = 0
 
     def do_GET(self) -> None:
+        if self.path != "/v1/models":
+            self.answer({"error": {"message": "Not Found"}}, 404)
+            return
         if self.key is not None and self.headers.get("authorization") != f"Bearer {self.key}":
             self.answer({"error": {"message": "Incorrect API key"}}, 401)
             return
@@ -133,7 +136,7 @@ def test_an_agents_file_plays_with_a_servers_model(place: Path, url: str) -> Non
     assert found["cost"] == cost | {"dollars": pytest.approx(12 * (10 * 1.0 + 2 * 2.0) / 1e6)}
     sure = told("agent.py:adder", "--endpoint", url, "--model", "sure")
     assert sure["success"] == 1.0
-    assert sure["cost"]["dollars"] is None  # its price stands in no table
+    assert sure["cost"]["dollars"] == 0.0  # a server on this machine is paid by no token
 
 
 def test_the_environment_names_a_server_too(
@@ -167,6 +170,40 @@ def test_two_targets_are_paired_by_task(place: Path, url: str) -> None:
     assert "agent.py with even" in shown
     assert "+0.500" in shown
     assert sorted(p.name for p in place.iterdir() if p.is_dir() and p.name != "__pycache__") == []
+
+
+def test_the_screen_of_an_evaluation(place: Path, url: str) -> None:
+    """Wrong answers, cost, and the way on; the progress names each of two targets."""
+    words = ("eval", "agent.py", "agent.py", "--endpoint", url, "--test", "t.jsonl", "--limit", "2")
+    done = CliRunner().invoke(build_app(), [*words, "--model", "sure", "--model", "even"])
+    for model in ("sure", "even"):
+        assert f"target  agent.py with {model}\n" in done.stderr
+    assert "no price per token" in done.stdout
+    assert "1 + 1\n  answered 0, wanted 2   reward 0" in done.stdout
+    assert "Next\n  the same command with --output" in done.stdout
+    # Every answer is wrong: the largest reward is not the best one.
+    (place / "one.jsonl").write_text(json.dumps(TASKS[1]))
+    words = ("eval", "agent.py", "--endpoint", url, "--model", "even", "--test", "one.jsonl")
+    assert command(*words, "--samples", "2").count("answered 0, wanted 2") == 1
+    shown = command(*words, "--output", "runs/e")
+    assert "Next\n  tutelage show runs/e --rollouts 20\n  tutelage compare runs/e" in shown
+    again = command("show", "e")
+    assert "A few rollouts\nroll_" in again
+    assert "One turn by turn: tutelage show roll_" in again
+
+
+def test_a_url_without_its_v1_is_mended(place: Path, url: str) -> None:
+    words = ("eval", url.removesuffix("/v1"), "--test", "t.jsonl", "--reward", "r.py:exact")
+    assert f"add its /v1: {url}" in command(*words, code=2)
+
+
+def test_tasks_that_need_tools_are_said_where_the_target_has_none(place: Path, url: str) -> None:
+    calls = [{"name": "calculator", "arguments": {"expression": "1+1"}}]
+    (place / "c.jsonl").write_text(json.dumps(TASKS[1] | {"calls": calls}))
+    words = ["eval", url, "--model", "sure", "--test", "c.jsonl", "--reward", "r.py:exact"]
+    done = CliRunner().invoke(build_app(), words)
+    assert "this target has none; give it those that you have with --tools calc" in done.stderr
+    assert "has none" not in CliRunner().invoke(build_app(), [*words, "--tools", "answer"]).stderr
 
 
 def test_the_second_target_is_checked_before_the_first_one_plays(place: Path, url: str) -> None:

@@ -83,8 +83,18 @@ def test_a_graded_reward_has_a_mean_with_its_interval_and_no_success() -> None:
     assert found.success is None
     assert found.mean_reward == pytest.approx(0.55)
     assert found.reward_interval is not None
-    # scipy.stats.t.interval(0.95, 3, 0.55, scipy.stats.sem([...]))
-    assert found.reward_interval == pytest.approx((0.0066, 1.0934), abs=1e-3)
+    # scipy.stats.t.interval(0.95, 3, 0.55, scipy.stats.sem([...])), which ends at 1.0934
+    assert found.reward_interval == pytest.approx((0.0066, 1.0), abs=1e-3)
+    beyond = summarise(rollouts([0.2, 0.4, 0.6, 1.01])).reward_interval
+    assert beyond is not None
+    assert beyond[1] > 1.05  # the range of such rewards is not known
+
+
+def test_rewards_that_are_0_or_1_are_a_proportion() -> None:
+    found = summarise(rollouts([1.0, 1.0, 1.0, 1.0]))
+    assert found.reward_interval == found.interval
+    assert found.interval is not None
+    assert found.interval[0] < 0.6  # and not 1 to 1
 
 
 def test_rows_of_one_table_are_of_one_kind() -> None:

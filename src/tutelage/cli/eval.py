@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -67,7 +67,8 @@ def evaluate(
             for i, target in enumerate(targets)
         ]
     _prepare([one for one in asked if one.asked.output is None])
-    evaluations = [_evaluated(one, collector) for one in asked]
+    named = zip(asked, _names(asked) if len(asked) == 2 else targets, strict=True)
+    evaluations = [_evaluated(one, name, collector) for one, name in named]
     told = [
         {
             "target": target,
@@ -131,19 +132,20 @@ def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
         failed.pop_all()
 
 
-def _evaluated(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
+def _evaluated(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
     if asked.asked.output is None:
-        return _played(asked, collector)
+        return _played(asked, name, collector)
     return _kept(Path(asked.asked.output), asked)
 
 
-def _played(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
+def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
     """An evaluation of which nothing is kept."""
     from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
     from tutelage.tools.registry import close_tools
 
     display = LiveDisplay(messages()).open()
+    display.start("evaluation", {"target": name, "model": asked.ready.subject.model()})
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:
@@ -202,7 +204,7 @@ def _show(
 ) -> None:
     """Each evaluation, and what the two of a pair differ in."""
     from tutelage.cli import compare_text as words
-    from tutelage.cli.console import drawn_table, output, prose, say
+    from tutelage.cli.console import drawn_table, next_steps, output, prose, say, shown_path
 
     console = output()
     names = _names(asked) if len(asked) == 2 else [""]
@@ -212,18 +214,31 @@ def _show(
         _show_evaluation(console, one, samples)
         if name:
             say(console)
-    if paired is None:
+    if paired is not None:
+        console.print(drawn_table(words.pairs(paired)))
+        if paired.conclusion is not None:
+            prose(console, paired.conclusion, "bold")
+        for text in paired.remarks:
+            prose(console, text, "dim")
+    kept = [shown_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
+    say(console)
+    next_steps(console, *_next(kept))
+
+
+def _next(kept: Sequence[str]) -> Iterator[str]:
+    """Commands that go on from evaluations in these folders, or from one that is not kept."""
+    if not kept:
+        yield "the same command with --output runs/NAME keeps the rollouts for tutelage show"
         return
-    console.print(drawn_table(words.pairs(paired)))
-    if paired.conclusion is not None:
-        prose(console, paired.conclusion, "bold")
-    for text in paired.remarks:
-        prose(console, text, "dim")
+    yield from (f"tutelage show {path} --rollouts 20" for path in kept)
+    yield f"tutelage compare {' '.join(kept) if len(kept) > 1 else f'{kept[0]} OTHER_RUN'}"
+    yield "tutelage runs"
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """What was evaluated, and the result."""
     from tutelage.cli.console import facts, say
+    from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state
     from tutelage.evaluate.kind import recorded
     from tutelage.runs.figures import read_object
@@ -240,6 +255,8 @@ def show(console: Console, folder: RunFolder) -> None:
         return
     say(console)
     _show_evaluation(console, recorded(folder), asked["samples"])
+    say(console)
+    show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
 
 
 def _end_unjudged(rollouts: Sequence[Rollout]) -> None:
@@ -332,13 +349,18 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
     from tutelage.cli.rollout_view import reward_words
 
     graded = [r for r in rollouts if r.reward is not None]
-    best = max((r.reward.value for r in graded if r.reward is not None), default=0.0)
+    # Where every rollout has the same reward, that may be the worst one.
+    best = max((1.0, *(r.reward.value for r in graded if r.reward is not None)))
     wrong = [r for r in graded if r.reward is not None and r.reward.value < best]
     wrong.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
-    for rollout in wrong[:_FAILURES_SHOWN]:
+    by_task = {rollout.task.id: rollout for rollout in reversed(wrong)}
+    for rollout in [r for r in wrong if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
         question = one_line(rollout.task.fields.get("question", rollout.task.id), 60)
         say(console, (f"\n{question}", "bold"))
         wanted = rollout.task.fields.get("answer")
-        note = one_line(rollout.last.answer if rollout.last.answer is not None else "nothing", 60)
-        text = f"  answered {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
+        last = rollout.last
+        note = "nothing" if last.final_text is None else one_line(last.final_text, 60)
+        done = "answered" if last.failure is None else "failed:"
+        note = note if last.failure is None else one_line(last.failure.message, 100)
+        text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
         say(console, text, (f"   reward {reward_words(rollout.reward)}", "dim"))

@@ -15,7 +15,7 @@ from tutelage.cli.console import number, one_line, say, visible
 from tutelage.errors import RunError, StoreError
 from tutelage.tracing import SpanRecord, names, rollout_trees
 from tutelage.tracing.tree import SpanNode
-from tutelage.types import Attempt, Rollout
+from tutelage.types import Rollout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,22 +87,11 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
         room, fields = max(20, console.width - 4), rollout.task.fields
-        answer = one_line(_last_text(last), room // 3)
+        text = last.final_text
+        answer = one_line(last.stop or last.status.value if text is None else text, room // 3)
         asked: Any = fields.get("question", fields.get("instruction", rollout.task.id))
         question = one_line(asked, room - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
-
-
-def _last_text(attempt: Attempt) -> str:
-    """The answer; without one what the model wrote or called last, else how the attempt ended."""
-    if attempt.answer is not None:
-        return attempt.answer
-    for call in reversed(attempt.calls):
-        if call.reply.content:
-            return call.reply.content
-        if call.reply.tool_calls:
-            return f"calls {call.reply.tool_calls[-1].name} {call.reply.tool_calls[-1].arguments}"
-    return attempt.stop or attempt.status.value
 
 
 def _find_rollout(

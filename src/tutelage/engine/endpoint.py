@@ -8,8 +8,11 @@ in memory: nothing here is written down but URLs and model names.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -33,6 +36,14 @@ class Endpoint:
     api_key: str | None = field(default=None, repr=False)
     token_ids: bool = False
     """Whether it is asked for token ids and log-probabilities, to train on them."""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether it is on this machine, where no token is paid."""
+        host = urlsplit(self.base_url).hostname or ""
+        with suppress(ValueError):
+            return ipaddress.ip_address(host).is_loopback
+        return host == "localhost"
 
     def shown(self) -> dict[str, str]:
         """What may be written down: no key, and no secret inside the URL."""
@@ -100,18 +111,23 @@ class CallTotals:
 def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
     """The models that a server lists; empty where it lists none.
 
-    Raises `ConfigError` where nothing answers there, or it refuses the key.
+    Raises `ConfigError` where nothing answers there, it refuses the key, or the API is at its /v1.
     """
     import httpx2
 
     headers = {} if server.api_key is None else {"authorization": f"Bearer {server.api_key}"}
 
-    async def ask() -> HTTPResponse:
+    async def ask() -> tuple[HTTPResponse, bool]:
         async with httpx2.AsyncClient(headers=headers, timeout=seconds) as client:
-            return await fetch(client, "GET", f"{server.base_url}/models")
+            reply = await fetch(client, "GET", f"{server.base_url}/models")
+            if reply.status_code != 404 or server.base_url.endswith("/v1"):
+                return reply, False
+            other = await fetch(client, "GET", f"{server.base_url}/v1/models")
+            return reply, _model_names(other) is not None
 
     try:
-        reply = asyncio.run(ask())
+        with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
+            reply, below = thread.submit(asyncio.run, ask()).result()
     except httpx2.HTTPError as error:
         raise ConfigError(
             f"nothing answers at {server.base_url!r} ({type(error).__name__}: {error}); start the "
@@ -122,10 +138,20 @@ def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
             f"the server at {server.base_url!r} refuses the key (status {reply.status_code}): "
             f"{reply.text[:200]}. Set OPENAI_API_KEY to one that it takes"
         )
+    if below:
+        raise ConfigError(
+            f"{server.base_url!r} is not the base URL of the API of that server; add its /v1: "
+            f"{server.base_url}/v1"
+        )
+    return _model_names(reply) or ()
+
+
+def _model_names(reply: HTTPResponse) -> tuple[str, ...] | None:
+    """The models that a reply lists; None for another reply."""
     try:
         return tuple(str(model["id"]) for model in reply.json()["data"])
     except (ValueError, KeyError, TypeError):
-        return ()
+        return None
 
 
 def _said(env: Mapping[str, str], name: str) -> str | None:

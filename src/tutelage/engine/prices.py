@@ -40,15 +40,17 @@ class Price:
 _TABLE = TypeAdapter(dict[str, Price])
 
 
-def price_of(prices: Mapping[str, Price], model: str) -> Price | None:
-    """The price of a model, None when nobody knows it.
+def price_of(prices: Mapping[str, Price], model: str, *, local: bool = False) -> Price | None:
+    """The price of a model, None when it is not known. A `local` one without a price is free.
 
     A dated name such as `gpt-4o-mini-2024-07-18` has the price of the name that it begins with.
     """
     if model in prices:
         return prices[model]
     begins = [name for name in prices if model.startswith(f"{name}-20")]
-    return prices[max(begins, key=len)] if begins else None
+    if begins:
+        return prices[max(begins, key=len)]
+    return Price(0.0, 0.0) if local else None
 
 
 def load_prices(

@@ -51,7 +51,7 @@ class Cost:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float | None = 0.0
-    """None where the price of a model is not known; 0 where every model ran here."""
+    """None where the price of a model is not known; 0 where every model ran on this machine."""
     unknown: int = 0
     """Calls whose tokens no server told: they are counted at their bound."""
 
@@ -67,6 +67,7 @@ class Cost:
 
     def __str__(self) -> str:
         paid = "price not known" if self.dollars is None else f"${self.dollars:.4g}"
+        paid = paid if self.dollars != 0 else "$0 (no price per token)"
         bound = f" ({self.unknown} calls at their bound)" if self.unknown else ""
         read, wrote = f"{self.prompt_tokens:,} tokens read", f"{self.completion_tokens:,} written"
         return f"{self.calls:,} calls, {read}, {wrote}, {paid}{bound}"

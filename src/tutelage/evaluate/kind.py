@@ -172,7 +172,8 @@ class PolicyEvaluation(RunKind):
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        run.progress.start("evaluation", {"target": self.target, "run": str(run.folder.path)})
+        facts = {"target": self.target, "model": self.ready.subject.model()}
+        run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
         """The playing of all tasks."""

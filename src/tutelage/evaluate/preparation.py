@@ -81,6 +81,12 @@ class PreparedEvaluation:
     ) -> list[Rollout]:
         """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
         played again; `keep` gets each rollout as it ends."""
+        named = _named_tools(self.tasks) if self.run is None else []
+        if named and self.agent == Figures.BUILT_IN and not self.subject.tools:
+            progress.note(
+                f"the tasks are for an agent with tools ({', '.join(named)}), and this target has "
+                f"none; give it those that you have with --tools {','.join(named)}"
+            )
         seeds = SeedTree(self.asked.seed).child("eval")
         specs = [
             RolloutSpec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
@@ -207,6 +213,13 @@ def _trained_on(
         return None
     fields = None if own else grader.fields_read
     return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
+
+
+def _named_tools(tasks: Sequence[Task]) -> list[str]:
+    """The tools of the calls that tasks say are right."""
+    found: list[Any] = [task.fields.get("calls") for task in tasks]
+    calls: list[Any] = [call for calls in found if isinstance(calls, list) for call in calls]
+    return sorted({str(c["name"]) for c in calls if isinstance(c, Mapping) and "name" in c})
 
 
 def _check_success(text: str | None) -> None:

@@ -171,7 +171,8 @@ class Subject:
         return {name: made[id(policy)] for name, policy in self.policies.items()}
 
     def _price(self, name: str) -> Price | None:
-        return price_of(self.prices, self.servers[name].model)
+        server = self.servers[name]
+        return price_of(self.prices, server.model, local=server.on_loopback)
 
     def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
         """The cost of a rollout's calls: as servers counted them, and by token ids here."""

@@ -309,6 +309,17 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     """
     from tutelage.gateway.serving import ServedPolicy
 
+    kind = target_kind(target)
+    if kind == "agent":
+        raise ConfigError(
+            f"{target!r} is an agent, and what is served is a model: serve its run or its model, "
+            f"then play the agent: tutelage eval {target} --endpoint URL --test FILE"
+        )
+    if kind == "server":
+        raise ConfigError(
+            f"{target!r} is a server already; to pass requests on to it, name its model: tutelage "
+            f"serve MODEL --upstream {target}"
+        )
     run = run_of(target)
     subject = builtin_subject(target, run, (), AskConfig())
     policy = subject.policy

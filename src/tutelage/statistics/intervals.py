@@ -1,9 +1,10 @@
 """Intervals and comparisons: one owner of statistics for the whole package.
 
 Success rates get Wilson's interval, which is sound for few tasks and rates near 0 or 1; means get a
-t-interval; differences between two agents on the same tasks get a paired bootstrap over tasks. The
-unit is the task everywhere: several samples of one task are no independent evidence, so errors are
-clustered by task (Miller 2024, arXiv 2411.00640). Pure functions, NumPy only.
+t-interval, which a caller that knows the range of the values cuts; differences between two agents
+on the same tasks get a paired bootstrap over tasks. The unit is the task everywhere: several
+samples of one task are no independent evidence, so errors are clustered by task (Miller 2024,
+arXiv 2411.00640). Pure functions, NumPy only.
 """
 
 from __future__ import annotations

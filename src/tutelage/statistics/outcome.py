@@ -253,8 +253,20 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
         success=sum(wins) / len(wins) if defined else None,
         interval=rate_interval(wins, tasks) if defined else None,
         mean_reward=sum(rewards) / len(rewards) if flag else None,
-        reward_interval=mean_interval(rewards, tasks) if flag else None,
+        reward_interval=_reward_interval(rewards, tasks) if flag else None,
     )
+
+
+def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
+    """95 % interval of a mean reward. Rewards that are all 0 or 1 are a proportion and get
+    Wilson's, others a t-interval, cut to 0..1 where every reward lies there: a t-interval of few
+    tasks is symmetric and leaves the range that the mean can have."""
+    if all(map(_is_whole, rewards)):
+        return rate_interval([reward > 0.5 for reward in rewards], tasks)
+    ends = mean_interval(rewards, tasks)
+    if ends is None or not all(0 <= reward <= 1 for reward in rewards):
+        return ends
+    return max(0.0, ends[0]), min(1.0, ends[1])
 
 
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
