@@ -8,9 +8,11 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from tests.cli.sample_run import make_run
 
 SHOWING = """
 from tutelage.cli.console import messages, output, plain_table
@@ -28,12 +30,12 @@ output().print(table)
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR", "TERM")}
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_on_a_dumb_terminal_lines_fit_and_are_plain(columns: int) -> None:
+def shown(code: str, columns: int) -> str:
+    """What a program writes to a terminal of that width which knows no control codes."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     subprocess.run(
-        [sys.executable, "-c", SHOWING],
+        [sys.executable, "-c", code],
         env={**ENVIRONMENT, "TERM": "dumb"},
         stdin=theirs,
         stdout=theirs,
@@ -42,13 +44,30 @@ def test_on_a_dumb_terminal_lines_fit_and_are_plain(columns: int) -> None:
         timeout=120,
     )
     os.close(theirs)
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    lines = shown.replace("\r\n", "\n").splitlines()
+    with open(ours, "rb", buffering=0) as terminal:
+        return terminal.read(65536).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_on_a_dumb_terminal_lines_fit_and_are_plain(columns: int) -> None:
+    text = shown(SHOWING, columns)
+    lines = text.splitlines()
     assert max(map(cell_len, lines)) <= columns
     assert max(map(cell_len, lines)) > columns - 12, "the width is used"
     assert not {"\x1b", "\r"} & {*"".join(lines)}
-    assert ("a sentence " * 12).strip() in " ".join(shown.split()), "it wraps between words"
+    assert ("a sentence " * 12).strip() in " ".join(text.split()), "it wraps between words"
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(60, "seed, steps, reward, tested"), (120, "")])
+def test_a_list_of_runs_leaves_columns_out_rather_than_break_cells(
+    tmp_path: Path, columns: int, left_out: str
+) -> None:
+    name = "orchestrate-20261122-065740"
+    make_run(tmp_path / name, store=False)
+    text = shown(f"from tutelage.cli.runs import *; runs(Path({str(tmp_path)!r}))", columns)
+    row = next(line for line in text.splitlines() if name in line)
+    assert "finished" in row
+    assert text.partition("left out in this width: ")[2].strip() == left_out
 
 
 def test_a_file_gets_plain_ascii_where_that_is_its_encoding() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.text import Text
 
 from tutelage.cli.console import (
     counted,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 _SOME = 0.05
 """Reward from which on a change is also told in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
+_WIDE = 80
+"""Width from which on wins, losses and ties have a column each."""
 _EACH = 2
 """Rollouts of each mode that are shown."""
 OF_ALGORITHMS = ("rl", "sft")
@@ -165,6 +168,7 @@ def show(console: Console, folder: RunFolder) -> None:
         say_state(console, folder)
     show_stored(console, folder, _of_each_mode)
     if result is not None:
+        say(console)
         _show_prompt_next(console, folder)
 
 
@@ -301,7 +305,7 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
     for name, text in sorted(result["components"].items()):
         say(console, ("Best prompt", "bold"), f" {name}" * many)
         for line in visible(text).split("\n"):
-            say(console, f"  {line}")
+            prose(console, f"  {line}", hang=2)
     say(console)
     same = result["components"] == result["seed_components"]
     show_holdout_test(console, result["test"], same=same)
@@ -317,8 +321,12 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     from tutelage.prompts.figures import SEALED, UNCHANGED, holdout_rows, judged_lines, read_verdict
     from tutelage.statistics.intervals import FEW
 
-    table = plain_table(f"held-out test, {test['tasks']} tasks", *SEALED, right=SEALED)
-    for row in holdout_rows(test):
+    rows, columns = [*holdout_rows(test)], SEALED
+    if console.width < _WIDE:
+        rows = [(*row[:5], "/".join(row[5:])) for row in rows]
+        columns = (*SEALED[:4], "w/l/t")
+    table = plain_table(f"held-out test, {test['tasks']} tasks", *columns, right=columns)
+    for row in rows:
         table.add_row(*row)
     console.print(table)
     for line in judged_lines(test):
@@ -331,7 +339,8 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
         message += f": the interval {verdict.rests_on}"
     message = UNCHANGED if same else message
     style = _STYLES[verdict.tone]
-    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {message}")
+    verdict_line = Text.assemble(("Verdict: ", "bold"), (test["verdict"], style), f", {message}")
+    console.print(verdict_line, soft_wrap=not console.is_terminal)
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
     share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""

@@ -41,7 +41,7 @@ def _tree(
     """Show the candidates of a search as a tree of edits."""
     from rich.tree import Tree
 
-    from tutelage.cli.console import counted, output, say, shown_path
+    from tutelage.cli.console import counted, output, prose, say, shown_path
     from tutelage.prompts.pages import LINEAGE
     from tutelage.prompts.pages import lineage_tree as nodes
     from tutelage.prompts.record import read_lineage
@@ -56,7 +56,7 @@ def _tree(
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
         message = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
-        say(console, (message, "dim"))
+        prose(console, message, "dim")
     page = folder.path / LINEAGE
     if page.is_file():
         say(console, ("as a page: ", "dim"), shown_path(page))

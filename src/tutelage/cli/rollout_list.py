@@ -64,6 +64,7 @@ def show_stored(
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
         message = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
+        say(console)
         facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", message)])
         rollouts = list(samples(store, run_id))
     if not rollouts:
@@ -82,8 +83,9 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         last, reward = rollout.last, rollout.reward
         end = last.failure.cause.value if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
+        message = f"  {grade:<9} {visible(end):<12} step {rollout.step} "
         name = rollout.label or rollout.mode.value
-        message = f"  {grade:<9} {visible(end):<12} step {rollout.step} {visible(name)}"
+        message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
         room, fields = max(20, console.width - 4), rollout.task.fields

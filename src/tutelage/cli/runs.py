@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 1 << 16
 _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
 """Steps in `result.json`, the last phase first."""
-_WIDE = 70
-"""Columns from which on the seed is shown too."""
+_DROPPED = ("seed", "tested", "steps", "reward", "age")
+"""What a terminal that is too narrow for all columns goes without, first to last."""
 
 
 def runs(
@@ -31,7 +31,7 @@ def runs(
     ),
 ) -> None:
     """List the runs, newest first."""
-    from tutelage.cli.console import output, plain_table, say, visible
+    from tutelage.cli.console import output, plain_table, prose, say, visible
     from tutelage.runs.folder import every
 
     console = output()
@@ -40,12 +40,20 @@ def runs(
         say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
         return
     lines = [_run_line(folder, time.time()) for folder in folders]
-    shown = [name for name in lines[0] if name != "seed" or console.width >= _WIDE]
+    widths = {n: 2 + max(len(n), *(len(visible(line[n])) for line in lines)) for n in lines[0]}
+    if not console.is_terminal:
+        console.width = max(console.width, sum(widths.values()))
+    shown = list(widths)
+    for name in _DROPPED:
+        if sum(widths[n] for n in shown) - 2 > console.width:
+            shown.remove(name)
     table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested"))
     table.columns[0].no_wrap = True
     for line in lines:
         table.add_row(*(visible(line[name]) for name in shown))
     console.print(table)
+    if left := [name for name in widths if name not in shown]:
+        prose(console, f"left out in this width: {', '.join(left)}", "dim")
 
 
 def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
