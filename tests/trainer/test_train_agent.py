@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tutelage import RL, PromptTemplate, Trainer
 from tutelage.cli import build_app
 from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
@@ -115,6 +118,48 @@ def test_a_dry_run_plays_one_task_and_writes_nothing(place: Path) -> None:
     assert "number" in said
     assert "nothing was trained or written" in said
     assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__",)] == before
+
+
+def test_a_module_has_resources_for_a_file_and_for_an_object_alike(place: Path) -> None:
+    """Those of the caller win, and who gives a template has named the one that is meant."""
+    spec = importlib.util.spec_from_file_location("digits_agent", "agent.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def asked(agent: Any, **resources: Any) -> str:
+        trainer = Trainer(
+            model="model",
+            train_dataset="a.jsonl",
+            resources=resources,
+            algorithm=RL({"rollout.max_len": 128, "agent.max_tokens_per_turn": 4}),
+        )
+        (rollout,) = trainer.dev(agent, n=1).rollouts
+        (call,) = rollout.last.calls
+        return str(call.messages[-1].content).partition(" number")[0]
+
+    assert asked(module.digits) == asked("agent.py") == "Say a digit."
+    own = {"prompt_template": PromptTemplate("Count.")}
+    assert asked(module.digits, **own) == asked("agent.py", **own) == "Count."
+
+
+@pytest.mark.parametrize("search", [(), ("--algorithm", "grips", "--rollouts", "40")])
+def test_a_template_that_the_agent_never_uses_is_told_of(
+    place: Path, search: tuple[str, ...]
+) -> None:
+    unused = AGENT.replace("@rollout", 'style = PromptTemplate("Be {mood} now.")\n\n\n@rollout')
+    (place / "agent.py").write_text(unused)
+    bounds = ("--iterations", "1") if search else ("--steps", "1", "trainer.test_freq=-1", *KEYS)
+    words = (*TRAIN, *bounds, *search, "--output", "runs/a")
+    done = CliRunner().invoke(build_app(), list(words))
+    assert done.exit_code in (0, 3), done.output
+    said = " ".join(done.output.split())
+    assert said.count("Warning: the prompt template 'style' is in no model call") == 1
+    assert "the prompt template 'prompt_template'" not in said
+    result = RunFolder(place / "runs" / "a").read_result()
+    assert result is not None
+    assert any("'style' is in no model call" in warning for warning in result["warnings"])
 
 
 def test_its_prompt_is_searched_for_by_the_algorithm(

@@ -1,8 +1,9 @@
 """A user's agent from a file: `tutelage train prompt AGENT.py`.
 
 The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
-`AGENT.py:name` names. Its resources are the file's `resources`, or else its prompt templates, each
-under the name of its variable. How such agents are written is in `docs/agents.md`.
+`AGENT.py:name` names. Its resources are `resources` of its module, or else the prompt templates
+there, each under the name of its variable, whether a file or an object is given. How such agents
+are written is in `docs/agents.md`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from tutelage.agents.agent import Agent
@@ -27,8 +29,15 @@ from tutelage.tools.source import object_source
 RESOURCES = "resources"
 
 
-def load_agent(reference: str) -> tuple[Agent, NamedResources]:
-    """The agent and its resources. Raises `ConfigError`."""
+def load_agent(
+    given: Any, resources: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Agent, NamedResources]:
+    """An agent, or the one in the file that is named, with the resources of its module, of which
+    the caller's `resources` win. Raises `ConfigError`."""
+    if not isinstance(given, (str, Path)):
+        agent = as_agent(given)
+        return agent, NamedResources({**_resources(_module_of(agent), resources), **resources})
+    reference = str(given)
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py"):
         file, name = reference, ""
@@ -42,7 +51,7 @@ def load_agent(reference: str) -> tuple[Agent, NamedResources]:
     module_name = str(load_attribute(f"{file}:__name__", "agent"))
     names = vars(sys.modules[module_name])
     agent = _named(names, file, name) if name else _only(names, file)
-    return agent, NamedResources(_resources(names))
+    return agent, NamedResources({**_resources(names, resources), **resources})
 
 
 def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
@@ -77,10 +86,22 @@ def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resources(names: Mapping[str, Any]) -> dict[str, Any]:
-    given = names.get(RESOURCES)
-    if isinstance(given, Mapping):
-        return dict(cast("Mapping[str, Any]", given))
+def _module_of(agent: Agent) -> Mapping[str, Any]:
+    """What the module of a user's agent defines."""
+    if isinstance(agent, AgentFunction):
+        return getattr(inspect.unwrap(agent.fn), "__globals__", {})
+    own = type(agent).__module__
+    module = None if own.startswith("tutelage.") else sys.modules.get(own)
+    return {} if module is None else vars(module)
+
+
+def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A module's own; who gives prompt templates has named those that are meant."""
+    own = names.get(RESOURCES)
+    if isinstance(own, Mapping):
+        return dict(cast("Mapping[str, Any]", own))
+    if any(isinstance(value, PromptTemplate) for value in given.values()):
+        return {}
     return {n: v for n, v in names.items() if isinstance(v, PromptTemplate)}
 
 

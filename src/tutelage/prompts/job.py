@@ -45,7 +45,7 @@ from tutelage.runs.kinds import (
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
-from tutelage.runs.metrics import rollout_metrics
+from tutelage.runs.metrics import rollout_metrics, unused_template_warnings
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Observer, Round
@@ -162,7 +162,8 @@ class PromptSearch(RunKind):
 
     async def _search(self, run: Run) -> None:
         setup = self.setup
-        recorder = _Recorder(run, self.observer, search_cost(setup), self.heard)
+        given = setup.bundle.resources
+        recorder = _Recorder(run, self.observer, search_cost(setup), self.heard, given)
         async with open_resources(setup, run, recorder.heard) as stage:
             result = await optimise(
                 setup.algorithm,
@@ -179,7 +180,7 @@ class PromptSearch(RunKind):
             for warning in fields["warnings"]:
                 run.progress.note(f"Warning: {warning}")
             recorder.examine(ended=True)
-            fields["warnings"] += warnings_of(recorder.health)
+            fields["warnings"] += recorder.warnings + warnings_of(recorder.health)
             self._found = fields | {"health": recorder.health} | stage.untold()
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
@@ -263,8 +264,11 @@ class _Recorder(Observer):
         inner: Observer,
         plan: SearchCost,
         heard: Callable[[Rollout], None] | None,
+        resources: Mapping[str, object],
     ) -> None:
         self._run, self._inner, self._plan, self._heard = run, inner, plan, heard
+        self._resources = resources
+        self.warnings: list[str] = []
         self.health: list[JSON] = []
         self._steps: list[dict[str, float]] = []
         self._rollouts: list[Rollout] = []
@@ -284,6 +288,11 @@ class _Recorder(Observer):
         if spent.rollouts and not self._told:
             self._told = True
             self._tell_cost(spent)
+            # Later texts are candidates', so what a resume plays first says nothing of the seed.
+            if len(self._rollouts) >= spent.rollouts:
+                self.warnings = unused_template_warnings(self._rollouts, self._resources)
+            for warning in self.warnings:
+                self._run.progress.note(f"Warning: {warning}")
 
     def _tell_cost(self, spent: Spend) -> None:
         """What is left of the plan, at the pace of the rollouts that this process has played."""

@@ -7,9 +7,10 @@ Every number is named for what it is and averaged, never summed. What the update
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import correlation
 
+from tutelage.resources import PromptTemplate
 from tutelage.statistics.outcome import Success, succeeded
 from tutelage.types import Rollout, Sampled
 
@@ -151,6 +152,27 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     if lowest >= failure_reward:
         return None
     return low_reward_text("agent.failure_reward", failure_reward, lowest)
+
+
+def unused_template_warnings(
+    rollouts: Sequence[Rollout], resources: Mapping[str, object]
+) -> list[str]:
+    """The prompt templates among an agent's resources of which its model calls have no text; none
+    without calls. What is looked for is the longest piece of a template between placeholders and
+    ends of lines."""
+    calls = [c for r in rollouts for attempt in r.attempts for c in attempt.calls]
+    read = "\n".join(str(message.content) for call in calls for message in call.messages)
+    warnings: list[str] = []
+    for name, value in resources.items() if read else ():
+        if not isinstance(value, PromptTemplate):
+            continue
+        pieces = value.format(**dict.fromkeys(value.placeholders, "\n")).splitlines()
+        if max((piece.strip() for piece in pieces), key=len, default="") not in read:
+            warnings.append(
+                f"the prompt template {name!r} is in no model call of the first {len(rollouts)} "
+                "rollouts, so the agent does not use it; format it in the agent, or leave it out"
+            )
+    return warnings
 
 
 def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:

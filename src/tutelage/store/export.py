@@ -60,10 +60,10 @@ def export_rows(
     chosen = store.rollouts(run_id, **won)
     if fmt == "jsonl":
         return map(rollout_record, chosen)
-    return otlp_rows(store, run_id, chosen, content=content)
+    return _otlp_rows(store, run_id, chosen, content=content)
 
 
-def otlp_rows(
+def _otlp_rows(
     store: Store, run_id: str, rollouts: Iterable[Rollout], *, content: bool = False
 ) -> Iterator[JSON]:
     """The traces of rollouts, with all that was recorded of them, as OTLP-JSON."""

@@ -47,7 +47,7 @@ class Demonstration:
     """Where it stands, such as `train.jsonl:17`."""
 
 
-def prompt_of(messages: Sequence[Message]) -> list[Message]:
+def _prompt_of(messages: Sequence[Message]) -> list[Message]:
     """What a conversation asks: all before the first turn of the assistant but the system's."""
     first = next((i for i, m in enumerate(messages) if m.role == "assistant"), len(messages))
     return [m for m in messages[:first] if m.role != "system"]
@@ -250,8 +250,8 @@ def overlap_of(
 ) -> Overlap:
     """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
     shown = count_overlap(train, val, (), key=lambda one: content_of(_said(one.messages)))
-    known = {content_of(_said(prompt_of(one.messages))) for one in train}
-    asks = [content_of(_said(prompt_of(task.messages()))) for task in test if task.has_input]
+    known = {content_of(_said(_prompt_of(one.messages))) for one in train}
+    asks = [content_of(_said(_prompt_of(task.messages()))) for task in test if task.has_input]
     return replace(
         shown,
         test=len(test),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent
 from tutelage.config.aliases import all_spellings
 from tutelage.errors import ConfigError
@@ -101,16 +100,18 @@ def refuse_none(name: str, value: object) -> None:
         )
 
 
-def agent_of(given: Any) -> tuple[Agent, Mapping[str, Any], str | None]:
+def agent_of(
+    given: Any, resources: Mapping[str, Any]
+) -> tuple[Agent, Mapping[str, Any], str | None]:
     """The agent that is passed, or that stands in the file AGENT.py or AGENT.py:name, with the
-    resources and the reference of that file."""
+    resources of its module, of which `resources` win, and the reference of that file."""
+    agent, found = load_agent(given, resources)
     if not isinstance(given, (str, Path)):
-        return as_agent(given), {}, None
-    agent, resources = load_agent(str(given))
+        return agent, found, None
     file, colon, name = str(given).rpartition(":")
     if not file.endswith(".py"):
         file, colon, name = str(given), "", ""
-    return agent, resources, f"{Path(file).resolve()}{colon}{name}"
+    return agent, found, f"{Path(file).resolve()}{colon}{name}"
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:

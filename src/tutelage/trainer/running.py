@@ -147,8 +147,8 @@ def evaluation_of(
     if tasks is None:
         raise ConfigError("there are no tasks to evaluate on: give test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
-    player, own, file = agent_of(agent)
-    resolved = equipped(player, NamedResources({**own, **resources}), asked.sampled_at, None)
+    player, own, file = agent_of(agent, resources)
+    resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
     local = bool(policies) or model is not None
     server = None if local else read_endpoints(environment()).get("task")
     servers, here = answered(resolved, endpoints, server, None)

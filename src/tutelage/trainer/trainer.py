@@ -272,12 +272,12 @@ class Trainer:
     ) -> SearchSetup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search plays with one policy; give policy=Policy")
-        player, own, _ = agent_of(agent)
+        player, resources, _ = agent_of(agent, self.resources)
         return search_setup(
             algorithm,
             AgentSpec(
                 player,
-                NamedResources({**own, **self.resources}),
+                NamedResources(resources),
                 self._reward,
                 isolation=self.isolation,
                 policy=next(iter(self._policies.values()), None),
@@ -305,8 +305,8 @@ class Trainer:
         claim: bool = False,
     ) -> _Plan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
-        player, own, file = agent_of(agent)
-        values = {**player.own_resources(), **own, **self.resources}
+        player, own, file = agent_of(agent, self.resources)
+        values = {**player.own_resources(), **own}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)

@@ -29,7 +29,11 @@ from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.runs.estimate import Pace
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.lifecycle import Run
-from tutelage.runs.metrics import failures_by_cause, low_reward_warning
+from tutelage.runs.metrics import (
+    failures_by_cause,
+    low_reward_warning,
+    unused_template_warnings,
+)
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.signals import Clock
 from tutelage.statistics.outcome import RewardKind, Success
@@ -301,17 +305,23 @@ class TrainingContext:
                 first[failure.cause.value] = failure.message
                 if failure.cause in _GRADING:
                     self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
-        self._warn_of_low_rewards(rollouts)
+        self._warn_of_agent(rollouts)
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
         return rollouts
 
-    def _warn_of_low_rewards(self, rollouts: Sequence[Rollout]) -> None:
-        """Say once, and keep, that failing earns more than some attempts did."""
+    def _warn_of_agent(self, rollouts: Sequence[Rollout]) -> None:
+        """Say once, and keep, that failing earns more than some attempts did, and which prompt
+        templates the first rollouts did not use."""
         warnings: list[str] = self.state.results.setdefault("warnings", [])
+        new, given = list[str](), self.setting.given
         warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
         if warning is not None and not any("agent.failure_reward" in w for w in warnings):
+            new.append(warning)
+        if given is not None and self.state.rollouts == len(rollouts):
+            new += unused_template_warnings(rollouts, given.resources)
+        for warning in new:
             warnings.append(warning)
             self.warn(warning)
 

@@ -76,7 +76,7 @@ def _previous(path: Path) -> Path:
     return path.with_name(f"previous_{path.name}")
 
 
-def check_whole(path: str | Path) -> None:
+def _check_whole(path: str | Path) -> None:
     """Raise `ModelError` if a part of a file of tensors does not have its checksum."""
     try:
         with ZipFile(path) as parts:
@@ -99,7 +99,7 @@ def use_previous(path: Path, note: Callable[[str], None]) -> None:
     """
     older = _previous(path)
     try:
-        check_whole(path)
+        _check_whole(path)
         if not path.is_file() and older.is_file():
             os.replace(older, path)
         return
@@ -108,7 +108,7 @@ def use_previous(path: Path, note: Callable[[str], None]) -> None:
             raise RunError(
                 f"{error}; put a copy back, or start again with another --output"
             ) from error
-        check_whole(older)
+        _check_whole(older)
         os.replace(older, path)
         note(f"Warning: {error}; continuing from the checkpoint before it")
 
