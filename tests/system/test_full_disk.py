@@ -28,12 +28,14 @@ NO_DEVICE = not Path("/dev/full").exists()
     [
         ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
         ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000_tick"),
-        ("with_tools", 300_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
-        pytest.param(
-            "with_tools",
-            400_000,
-            "cannot (store (rollouts|metrics) in|write) 'run/",
-            marks=pytest.mark.full,
+        *(
+            pytest.param(
+                "with_tools",
+                limit,
+                "cannot (store (rollouts|metrics) in|write) 'run/",
+                marks=pytest.mark.full,
+            )
+            for limit in (300_000, 400_000)
         ),
         ("with_tools", 750_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
         pytest.param(

@@ -15,7 +15,7 @@ from tutelage.weights import checkpoint
 
 from .command import Command, Running
 from .outcome import assert_equal, outcome, stored
-from .reference import KINDS, Reference
+from .reference import Reference
 
 Arguments = Callable[..., list[str]]
 LONGEST = pytest.param("embedded", marks=pytest.mark.full)
@@ -29,7 +29,7 @@ def killed_when(job: Running, ready: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 def test_killed_again_and_again_at_random_moments(
     references: dict[str, Reference], kind: str, seed: int, tutelage: Command
 ) -> None:

@@ -39,7 +39,7 @@ def status(command: Command) -> tuple[str, RolloutStatus]:
         ("embedded", "measure before", signal.SIGTERM),
         pytest.param("embedded", "control", signal.SIGINT, marks=pytest.mark.full),
         ("with_tools", "reinforcement learning", signal.SIGINT),
-        ("with_tools", "reinforcement learning", signal.SIGHUP),
+        pytest.param("with_tools", "reinforcement learning", signal.SIGHUP, marks=pytest.mark.full),
     ],
 )
 def test_a_signal_stops_after_the_step_and_a_resume_finishes(

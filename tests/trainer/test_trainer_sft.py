@@ -108,11 +108,8 @@ def _die(file: Path, folder: Path, at: int | None) -> None:
     supervised(file, folder, progress=Dying(at)).fit(says)
 
 
-@pytest.mark.parametrize(
-    "at",
-    [7, pytest.param(None, marks=pytest.mark.full)],
-    ids=["in training", "in the last test"],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("at", [7, None], ids=["in training", "in the last test"])
 def test_killed_and_resumed_is_the_same_bit_for_bit(
     at: int | None, demonstrations: Path, tmp_path: Path, one_thread: None
 ) -> None:

@@ -32,7 +32,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     return load_file(folder.policy / "model.safetensors")
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+@pytest.mark.parametrize("estimator", ["grpo", pytest.param("gae", marks=pytest.mark.full)])
 def test_killed_and_resumed_is_the_same_bit_for_bit(
     one_thread: None, source: Path, tmp_path: Path, estimator: str
 ) -> None:
