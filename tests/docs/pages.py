@@ -48,6 +48,17 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(page, line, found["language"], found["text"])
 
 
+def write_files(page: Path, folder: Path) -> list[str]:
+    """Write the files that a page shows: blocks that begin with `# NAME.py`. Returns names."""
+    names: list[str] = []
+    for block in blocks(page):
+        name = re.match(r"# (\w+\.py)\n", block.text)
+        if name is not None and block.language == "python":
+            folder.joinpath(name[1]).write_text(block.text, encoding="utf-8")
+            names.append(name[1])
+    return names
+
+
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import ROOT, Block, anchors, blocks, commands, inline_code, links, pages, prose
+from pages import (
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    commands,
+    inline_code,
+    links,
+    pages,
+    prose,
+    write_files,
+)
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -21,7 +33,9 @@ from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
 from tutelage.runs.inputs import load_tasks
+from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.tasks.dataset import Dataset
+from tutelage.tools.loading import is_file_reference
 from tutelage.weights.config import resolve
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
@@ -57,6 +71,9 @@ def test_python_blocks_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in write_files(page, tmp_path):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.language == "python":
@@ -86,17 +103,15 @@ def test_every_command_is_one_that_exists(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("keys.toml").write_text("seed = 1\n")
-    for shown in blocks(block.page):
-        name = re.match(r"# (\w+\.py)\n", shown.text)
-        if name is not None and shown.language == "python":
-            tmp_path.joinpath(name[1]).write_text(shown.text, encoding="utf-8")
+    shown = write_files(block.page, tmp_path)
     for words in commands(block):
         if words[0] == "tutelage":
             parse(words[1:])
         elif words[0] == "make":
             check_make(words[1:])
         elif words[0] == "python":
-            assert ROOT.joinpath(words[1]).is_file(), f"{block.place}: there is no {words[1]!r}"
+            there = words[1] in shown or ROOT.joinpath(words[1]).is_file()
+            assert there, f"{block.place}: there is no {words[1]!r}"
         else:
             assert words[0] in OTHER_COMMANDS, f"{block.place}: nothing checks {words[0]!r}"
 
@@ -117,13 +132,18 @@ def parse(args: list[str]) -> None:
         return
     others = ("recipe", "overrides", "config", "dry_run")
     flags = {key: value for key, value in given.items() if value and key not in others}
-    if searches(given["recipe"], given["algorithm"]):
-        resolve_prompt(given["recipe"], given["overrides"] or (), flags, file=given["config"])
+    recipe, overrides = given["recipe"], list(given["overrides"] or ())
+    own = is_file_reference(recipe)
+    if searches(recipe, given["algorithm"]):
+        words = [recipe, *overrides] if own else overrides
+        resolve_prompt("prompt" if own else recipe, words, flags, file=given["config"])
         return
-    flags = weights_flags(flags)
+    defaults = {"reward": AGENT_REWARD, "algorithm": "grpo"} if own else {}
+    flags = defaults | weights_flags(flags)
     resolve(
-        given["recipe"],
-        given["overrides"] or (),
+        "rl" if own else recipe,
+        overrides,
+        own_agent=own,
         machine=Machine(cuda_devices=0, cores=2),
         flags=flags,
         file=given["config"],
@@ -199,6 +219,15 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{link}: no such heading"
 
 
+def test_every_page_is_linked_from_the_front_page() -> None:
+    front, decisions = ROOT / "docs" / "README.md", ROOT / "docs" / "design" / "README.md"
+    assert "docs/README.md" in links(ROOT / "README.md")
+    for index in (front, decisions):
+        linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+        missing = {page for page in index.parent.glob("*.md") if page != index} - linked
+        assert not missing, f"{index} does not lead to {sorted(missing)}"
+
+
 @pytest.mark.parametrize("page", named([p for p in pages() if p.name not in OTHER_NAMES]))
 def test_files_that_are_named_exist(page: Path) -> None:
     named_files = [w for w in inline_code(page) if re.fullmatch(r"[\w./-]+/[\w.-]*", w)]
@@ -228,6 +257,8 @@ def test_files_that_are_named_exist(page: Path) -> None:
 def test_keys_that_are_named_exist(page: Path) -> None:
     for word in inline_code(page):
         key = re.fullmatch(r"([a-z]\w*(?:\.\w+)+)(=\S*)?", word)
+        if word.endswith(".py"):
+            continue  # a file, such as agent.py
         if key is not None and key[1].split(".")[0] in section_names():
             assert canonical(key[1], None)
 
