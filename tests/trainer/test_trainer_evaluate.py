@@ -13,6 +13,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
+from tutelage.trainer.running import blocking
 
 TASKS = [{"text": f"number {i}"} for i in range(6)]
 KEYS = {
@@ -73,6 +74,31 @@ def test_it_works_where_an_event_loop_runs(one_thread: None) -> None:
         return trainer(progress=Progress()).evaluate(digits)
 
     assert asyncio.run(notebook()).rollouts == 6
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_clients_that_agents_leave_open_close_in_their_own_loop(notebook: bool) -> None:
+    closed: list[bool] = []
+
+    class Client:
+        def __init__(self) -> None:
+            self.itself, self.loop = self, asyncio.get_running_loop()
+
+        def __del__(self) -> None:
+            asyncio.get_running_loop().create_task(self.close())
+
+        async def close(self) -> None:
+            await asyncio.sleep(0.01)
+            closed.append(asyncio.get_running_loop() is self.loop)
+
+    async def work() -> None:
+        Client()
+
+    async def cell() -> None:
+        blocking(work())
+
+    asyncio.run(cell()) if notebook else blocking(work())
+    assert closed == [True]
 
 
 def test_progress_is_shown_unless_it_is_turned_off(

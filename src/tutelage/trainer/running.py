@@ -4,6 +4,7 @@ training in an evaluation."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -55,15 +56,26 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(work)
+            return asyncio.run(_closing(work))
         return _in_thread(work)
+
+
+async def _closing(work: Coroutine[Any, Any, T]) -> T:
+    """The work, then an end to clients that agents left open: once their loop is closed, closing
+    them fails, with a traceback in whatever runs by then."""
+    try:
+        return await work
+    finally:
+        gc.collect()
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=1)
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     ended, cancels = Future[T](), list[Callable[[], object]]()
 
     async def cancellable() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_closing(work))
         cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
