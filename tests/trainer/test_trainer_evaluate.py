@@ -177,3 +177,17 @@ def test_an_agent_that_asks_nothing_is_told_so(tmp_path: Path, one_thread: None)
     given = trainer(algorithm=RL(KEYS), train_dataset=TASKS, output_dir=tmp_path / "idle")
     with pytest.raises(TutelageError, match=r"your agent never called llm\.endpoint or llm\.chat"):
         given.fit(idle)
+
+
+def test_another_agent_in_the_folder_of_a_run_is_refused(tmp_path: Path, one_thread: None) -> None:
+    """That of its own is the run itself, which has ended."""
+
+    def fit(agent: Any) -> str:
+        given = {"algorithm": RL(KEYS), "train_dataset": TASKS, "output_dir": tmp_path / "run"}
+        return repr(trainer(**given, progress=Progress()).fit(agent))
+
+    assert fit(digits) == fit(digits)
+    with pytest.raises(
+        RunError, match=r"of other sources: the agent digits went away, the agent long"
+    ):
+        fit(long)
