@@ -44,12 +44,12 @@ def parse_json(
         value = loads(text)
     except RecursionError:
         raise _too_deep(deepest) from None
-    if count_brackets(text) > deepest:  # else it cannot be
+    if _count_brackets(text) > deepest:  # else it cannot be
         _check_depth(value, deepest)
     return value
 
 
-def count_brackets(text: str | bytes) -> int:
+def _count_brackets(text: str | bytes) -> int:
     """How many brackets a text has that open something, those within strings included."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{")

@@ -199,7 +199,7 @@ class _JudgeConfig(Section):
     """Name of the judge model."""
 
 
-class SftConfig(Section):
+class _SftConfig(Section):
     """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
 
     optimizer: Literal["muon", "adamw"] = "muon"
@@ -319,7 +319,7 @@ class RunConfig(RunSettings):
     """Sampling."""
     ref: Annotated[RefConfig, BY_REWARDS, NO_REFERENCE] = RefConfig()
     """The reference policy."""
-    sft: Annotated[SftConfig, TAUGHT_ALREADY] = SftConfig()
+    sft: Annotated[_SftConfig, TAUGHT_ALREADY] = _SftConfig()
     """The cold start."""
     trainer: _TrainerConfig = _TrainerConfig()
     """The run."""

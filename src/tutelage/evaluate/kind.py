@@ -23,7 +23,7 @@ from tutelage.engine.usage import Cost
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
-from tutelage.evaluate.targets import target_sources
+from tutelage.evaluate.targets import target_kind
 from tutelage.runs.figures import (
     Figures,
     Labels,
@@ -32,8 +32,8 @@ from tutelage.runs.figures import (
     RunFiles,
     read_object,
 )
-from tutelage.runs.fingerprint import agent_sources
-from tutelage.runs.folder import RunFolder, append_json, keep_lines
+from tutelage.runs.fingerprint import agent_sources, settings_sources
+from tutelage.runs.folder import RunFolder, append_json, find, keep_lines
 from tutelage.runs.job_inputs import write_tasks
 from tutelage.runs.kinds import (
     FINISHED,
@@ -143,7 +143,7 @@ class PolicyEvaluation(RunKind):
                 subject.agent, self.given.grader, subject.resources, {"test": tasks}
             )
             return super().sources(folder) | own
-        return super().sources(folder) | target_sources(self.target, folder)
+        return super().sources(folder) | _target_sources(self.target, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The tasks, the agent and the grader."""
@@ -259,3 +259,13 @@ def _judged(run: Run) -> dict[str, Rollout]:
         if rollout.reward is None:
             run.store.discard_rollout(name, rollout.id)
     return {rollout.id: rollout for rollout in rollouts if rollout.reward is not None}
+
+
+def _target_sources(target: str, folder: RunFolder) -> dict[str, str]:
+    """Marks of what a target names, for the run in `folder` that evaluates it: an agent's file, a
+    model's weights, or a run's policy with its code. A server has none."""
+    if target_kind(target) != "run":
+        return settings_sources({"target": target}, folder)
+    run = find(target)
+    named = [str(run.policy), *code_of(run)]
+    return settings_sources({f"target {target}": named}, folder)

@@ -6,6 +6,7 @@ What is wrong with a target, a file or an option is found here, before a model l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +25,6 @@ from tutelage.evaluate.targets import (
     TargetKind,
     builtin_subject,
     check_agent_type,
-    own_agent_of,
     own_subject,
     run_of,
     server_of,
@@ -135,7 +135,7 @@ def prepare_evaluation(
     _check_options(kind, target, asked)
     run = run_of(target, others=True)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
-    own = target if kind == "agent" else own_agent_of(run)
+    own = target if kind == "agent" else _own_agent_of(run)
     tasks = _tasks(asked, own=own is not None)
     name = asked.reward or _reward_of(target, kind, run, own)
     if run is not None and asked.reward is None:
@@ -230,3 +230,20 @@ def _check_success(text: str | None) -> None:
             f"--success {text!r} says no success: {error}; write a part of the reward (right), a "
             "bound ('>=0.5') or both ('right>=0.5')"
         ) from error
+
+
+def _own_agent_of(run: FoundRun | None) -> str | None:
+    """The file of the agent that a run trained; None for a built-in agent.
+
+    Raises `ConfigError` for an agent that only a program has.
+    """
+    if run is None or not run[0].agent.is_file():
+        return None
+    told = json.loads(run[0].agent.read_text(encoding="utf-8"))
+    if told.get("file"):
+        return str(told["file"])
+    raise ConfigError(
+        f"the run in {str(run[0].path)!r} trained the Python agent {told.get('agent')!r}, which "
+        "only its program has: call Trainer(...).evaluate(agent) there, or evaluate its policy "
+        f"with the built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
+    )

@@ -23,7 +23,6 @@ from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, price_of
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
-from tutelage.errors import ConfigError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -238,12 +237,3 @@ def answered(
         else:
             here.append(name)
     return servers, here
-
-
-def check_answered(agent: Agent, here: Sequence[str]) -> None:
-    """Raise `ConfigError` for LLMs that nothing answers."""
-    if here:
-        raise ConfigError(
-            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
-            "with --model NAME for a server, or --model FOLDER for a model of this machine"
-        )

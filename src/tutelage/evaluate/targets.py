@@ -9,12 +9,12 @@ makes an evaluation of it, and `subject.py` plays.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tutelage.agents.agent import Agent
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved, RunConfig
@@ -29,16 +29,15 @@ from tutelage.engine.endpoint import (
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.subject import Subject, answered, check_answered, equipped
+from tutelage.evaluate.subject import Subject, answered, equipped
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
-from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
 from tutelage.runs.resume_hint import resume_command
-from tutelage.runs.trust import check_trusted, code_of
+from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import resolve_tools
@@ -68,16 +67,6 @@ def target_kind(target: str) -> TargetKind:
     return "run"
 
 
-def target_sources(target: str, folder: RunFolder) -> dict[str, str]:
-    """Marks of what a target names, for the run in `folder` that evaluates it: an agent's file, a
-    model's weights, or a run's policy with its code. A server has none."""
-    if target_kind(target) != "run":
-        return settings_sources({"target": target}, folder)
-    run = find(target)
-    named = [str(run.policy), *code_of(run)]
-    return settings_sources({f"target {target}": named}, folder)
-
-
 # ---------------------------------------------------------------- runs
 
 
@@ -103,23 +92,6 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
             f"give a training of weights, or the agent's file{hint}"
         )
     return folder, Resolved.from_json(folder.config.read_text()).config
-
-
-def own_agent_of(run: FoundRun | None) -> str | None:
-    """The file of the agent that a run trained; None for a built-in agent.
-
-    Raises `ConfigError` for an agent that only a program has.
-    """
-    if run is None or not run[0].agent.is_file():
-        return None
-    told = json.loads(run[0].agent.read_text(encoding="utf-8"))
-    if told.get("file"):
-        return str(told["file"])
-    raise ConfigError(
-        f"the run in {str(run[0].path)!r} trained the Python agent {told.get('agent')!r}, which "
-        "only its program has: call Trainer(...).evaluate(agent) there, or evaluate its policy "
-        f"with the built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
-    )
 
 
 def check_agent_type(run: FoundRun | None, trust: bool) -> None:
@@ -241,7 +213,7 @@ def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Sub
     resources = equipped(agent, resources, asked.sampled_at, model if server else None)
     servers, here = answered(resources, {}, server, model if server else None)
     if local is None:
-        check_answered(agent, here)
+        _check_answered(agent, here)
     for place in {s.base_url: s for s in servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
             served_models(place)
@@ -331,3 +303,12 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     wanted = max_length or (subject.max_length if run else _SERVED_LENGTH)
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
+
+
+def _check_answered(agent: Agent, here: Sequence[str]) -> None:
+    """Raise `ConfigError` for LLMs that nothing answers."""
+    if here:
+        raise ConfigError(
+            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
+            "with --model NAME for a server, or --model FOLDER for a model of this machine"
+        )

@@ -13,16 +13,24 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from hashlib import blake2b
+from typing import cast
 
+import orjson
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from tutelage.errors import TutelageError
+from tutelage.bounded import parse_json
+from tutelage.errors import (
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    TutelageError,
+    UnreachableError,
+)
 from tutelage.gateway import http
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
-from tutelage.gateway.dialects.reading import read_json
-from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
+from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.gateway.keys import SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ChatReply, ReplyStream
@@ -69,7 +77,7 @@ class _Endpoint:
         except http.ClientDisconnected:
             return
         except Exception as error:
-            told = error_response(error)
+            told = _error_response(error)
             if told.code == "internal_error":
                 log.exception("a request failed")
             if not started:
@@ -145,7 +153,9 @@ class App:
     ) -> None:
         """A request in one of the dialects."""
         body = await self._body(scope, receive)
-        request = dialect.read(read_json(body), attempt_session.sampling, attempt_session.responses)
+        request = dialect.read(
+            _read_json(body), attempt_session.sampling, attempt_session.responses
+        )
         key, repeat = _identity(scope, dialect.name, agent, body)
         answer = attempt_session.answer(dialect, key, repeat, request, agent)
         if request.stream:
@@ -237,7 +247,7 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                await out.write(writer.failed(error_response(error).body()), last=True)
+                await out.write(writer.failed(_error_response(error).body()), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True
@@ -318,3 +328,33 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
         return
     error = ApiError(404, "there is no such path here; base URLs end in /v1", code="unknown_url")
     await http.send_json(send, 404, error.body())
+
+
+def _read_json(body: bytes) -> JSON:
+    """The request's JSON object."""
+    try:
+        data = parse_json(body, longest=len(body), loads=orjson.loads)
+    except ValueError as error:
+        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the body must be a JSON object", code="invalid_json")
+    return cast("JSON", data)
+
+
+def _error_response(error: BaseException) -> ApiError:
+    """The answer to an exception from below; what nobody foresaw keeps its details to the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ContextOverflowError):
+        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+    # Its server was asked again already: a client that did so too would multiply the waiting.
+    if isinstance(error, RemoteError):
+        headers = NO_RETRY if error.final else {}
+        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
+    if isinstance(error, UnreachableError):
+        return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
+    if isinstance(error, EngineError):
+        return ApiError(500, str(error), code="engine_error")
+    if isinstance(error, TutelageError):
+        return ApiError(400, str(error), headers=NO_RETRY)
+    return ApiError(500, "the gateway failed; its log has the details", code="internal_error")

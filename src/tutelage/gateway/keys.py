@@ -22,16 +22,6 @@ CLOSED_KEYS = 10_000
 MAX_ID = 200
 
 
-def check_id(value: str, what: str) -> str:
-    """An id that can stand in a path. Raises `ConfigError`."""
-    if not value or len(value) > MAX_ID or not value.isprintable() or set(value) & set("/?#%\\ "):
-        raise ConfigError(
-            f"the {what} {value!r} cannot stand in a URL: use letters, digits, - _ . : and at "
-            f"most {MAX_ID} of them"
-        )
-    return value
-
-
 def _agent_name(value: str, param: str) -> str:
     """An agent id from a path or header."""
     if not value or len(value) > MAX_ID or not value.isprintable():

@@ -27,7 +27,7 @@ import uvicorn
 from tutelage.errors import ConfigError
 from tutelage.gateway.app import App
 from tutelage.gateway.connections import protocol
-from tutelage.gateway.keys import SessionRegistry, check_id
+from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.record import OnSpan, Recorder
 from tutelage.gateway.session import AttemptSession, ServedModel
@@ -186,8 +186,8 @@ class Gateway:
         silent. `token_budget` bounds the tokens that the main client samples. Raises `ConfigError`
         for ids that cannot stand in a URL and for an attempt that is open.
         """
-        check_id(rollout_id, "rollout id")
-        check_id(attempt_id, "attempt id")
+        _check_id(rollout_id, "rollout id")
+        _check_id(attempt_id, "attempt id")
         attempt_session = AttemptSession(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
@@ -321,3 +321,13 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_id(value: str, what: str) -> str:
+    """An id that can stand in a path. Raises `ConfigError`."""
+    if not value or len(value) > MAX_ID or not value.isprintable() or set(value) & set("/?#%\\ "):
+        raise ConfigError(
+            f"the {what} {value!r} cannot stand in a URL: use letters, digits, - _ . : and at "
+            f"most {MAX_ID} of them"
+        )
+    return value

@@ -121,7 +121,7 @@ def _tensorboard(head: RunHeader, folder: RunFolder, progress: Progress) -> Logg
 # ---------------------------------------------------------------- Weights & Biases
 
 
-class WandbLogger:
+class _WandbLogger:
     """A run of Weights & Biases; offline where there is no login or no network.
 
     Offline the record lies in the run folder and is written again by each process, under the run's
@@ -169,7 +169,7 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
             _check_wandb_answers()
-            return WandbLogger(head, folder, identifier, offline=False)
+            return _WandbLogger(head, folder, identifier, offline=False)
         except Exception as error:  # whatever its client makes of a missing network
             import wandb
 
@@ -182,7 +182,7 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
         f"wandb: {reason}, so it logs offline; send it later with: "
         f"wandb sync {folder.path}/wandb/offline-run-*"
     )
-    return WandbLogger(head, folder, identifier, offline=True)
+    return _WandbLogger(head, folder, identifier, offline=True)
 
 
 def _check_wandb_answers() -> None:

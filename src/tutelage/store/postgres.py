@@ -69,12 +69,12 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
     event.listen(writer, "connect", _configure)
     reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     try:
-        with explained(where, "open the store"):
+        with _explained(where, "open the store"):
             _prepare(reader, writer, where, create)
     except BaseException:
         writer.dispose()
         raise
-    return Backend(where, reader, writer, lock, partial(explained, where))
+    return Backend(where, reader, writer, _lock, partial(_explained, where))
 
 
 def shown(url: URL) -> str:
@@ -85,7 +85,7 @@ def shown(url: URL) -> str:
     ).render_as_string()
 
 
-def lock(conn: Connection, run_ids: Sequence[str]) -> None:
+def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
     """Wait until no other transaction writes to these runs; ends with the transaction."""
     # In one order everywhere, so that no two writers wait for each other.
     for key in sorted({_key(run_id) for run_id in run_ids}):
@@ -93,7 +93,7 @@ def lock(conn: Connection, run_ids: Sequence[str]) -> None:
 
 
 @contextmanager
-def explained(where: str, doing: str) -> Generator[None]:
+def _explained(where: str, doing: str) -> Generator[None]:
     """Turn the failures of PostgreSQL that a person can fix into `StoreError`."""
     try:
         yield
@@ -133,7 +133,7 @@ def _prepare(reader: Engine, writer: Engine, where: str, create: bool) -> None:
     if not create:
         raise StoreError(f"no store at {where!r}: check the address")
     with writer.begin() as conn:
-        lock(conn, [_SCHEMA_LOCK])  # several processes may open a new database at once
+        _lock(conn, [_SCHEMA_LOCK])  # several processes may open a new database at once
         prepare(conn, where)
 
 

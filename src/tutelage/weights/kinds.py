@@ -261,7 +261,7 @@ class WeightTraining(RunKind):
 
 @register
 @dataclass
-class SupervisedTraining(WeightTraining):
+class _SupervisedTraining(WeightTraining):
     """Training on the user's demonstrations, tested on tasks if there are any."""
 
     name: ClassVar[str] = SUPERVISED
@@ -275,7 +275,7 @@ class SupervisedTraining(WeightTraining):
 
 def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:
     """The training that a configuration asks for. `given` is a Python agent to train."""
-    kinds = {kind.name: kind for kind in (WeightTraining, SupervisedTraining)}
+    kinds = {kind.name: kind for kind in (WeightTraining, _SupervisedTraining)}
     return kinds[resolved.kind](resolved, given)
 
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-import orjson
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -48,17 +47,6 @@ _HINTS = {
     "completions give for `logprobs`: true",
 }
 """What helps beside the reason, by path."""
-
-
-def read_json(body: bytes) -> JSON:
-    """The request's JSON object."""
-    try:
-        data = parse_json(body, longest=len(body), loads=orjson.loads)
-    except ValueError as error:
-        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object", code="invalid_json")
-    return cast("JSON", data)
 
 
 class RequestObject(BaseModel):

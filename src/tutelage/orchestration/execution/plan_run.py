@@ -7,21 +7,21 @@ all this happens, `node_run.py` has one node, `record.py` what comes of both.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.evaluation.references import plan_references
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
 from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
-from tutelage.orchestration.execution.workers import Subtask, capable_workers
+from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -120,7 +120,7 @@ class PlanRun:
                     f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget, or "
                     "only watch it with --budget-mode audit"
                 )
-        return plan_references(plan, pool, works, masks)
+        return _plan_references(plan, pool, works, masks)
 
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
@@ -212,3 +212,27 @@ class PlanRun:
         )
         self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
         return execution
+
+
+def _plan_references(
+    plan: Plan, pool: WorkerPool, works: Sequence[Subtask], masks: Sequence[Sequence[bool]]
+) -> References | None:
+    """Cost of the most expensive and seconds of the slowest legal single-worker plan.
+
+    Where no worker can do every node, each node takes its own most expensive and slowest legal
+    worker. None when nothing costs or takes anything.
+    """
+    table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
+    able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
+    if able:
+        cost = max(math.fsum(row[w].cost for row in table) for w in able)
+        latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
+    else:
+        pairs = zip(table, masks, strict=True)
+        choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
+        cost = math.fsum(max(e.cost for e in row) for row in choices)
+        latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
+    # A pool that is free, or answers at once, still has a reward: that term is then 0.
+    if cost <= 0 and latency <= 0:
+        return None
+    return References(cost=cost or 1.0, latency=latency or 1.0)

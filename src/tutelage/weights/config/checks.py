@@ -59,27 +59,6 @@ def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         yield from _kl(config)
 
 
-def find_warnings(config: RunConfig) -> Iterator[str]:
-    """What is allowed and probably not meant."""
-    if config.algorithm.name != "rl":
-        return
-    actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own = LOSSES.known(mode)
-    if own is not None:
-        low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
-        high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
-        for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
-            yield (
-                f"actor.{key}={value!r} is not what {mode} is defined with: its own is "
-                f"{default!r}, as {own.source}; leave actor.{key} out to take that"
-            )
-    if actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
-        yield (
-            f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as "
-            "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
-        )
-
-
 def unused_keys(
     config: RunConfig,
     machine: Machine,

@@ -25,7 +25,7 @@ from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
-from tutelage.weights.config.checks import find_problems, find_warnings, unused_keys
+from tutelage.weights.config.checks import find_problems, unused_keys
 from tutelage.weights.config.extensions import (
     ESTIMATOR,
     LOSS,
@@ -105,7 +105,7 @@ def resolve(
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
         notes=_notes(config, machine),
-        warnings=(*warnings, *find_warnings(config)),
+        warnings=(*warnings, *_find_warnings(config)),
     )
 
 
@@ -329,3 +329,24 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
             f"{config.rollouts_per_update} rollouts an update: {steps} per batch, {later}"
         )
     return notes
+
+
+def _find_warnings(config: RunConfig) -> Iterator[str]:
+    """What is allowed and probably not meant."""
+    if config.algorithm.name != "rl":
+        return
+    actor, mode = config.actor, config.actor.policy_loss.loss_mode
+    own = LOSSES.known(mode)
+    if own is not None:
+        low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
+        high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
+        for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
+            yield (
+                f"actor.{key}={value!r} is not what {mode} is defined with: its own is "
+                f"{default!r}, as {own.source}; leave actor.{key} out to take that"
+            )
+    if actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
+        yield (
+            f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as "
+            "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
+        )
