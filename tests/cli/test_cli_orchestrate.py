@@ -332,7 +332,7 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     stopped = CliRunner().invoke(build_app(), ["show", "runs/one"])
-    assert "It was stopped; continue with: tutelage resume" in stopped.stdout
+    assert "It was stopped. Continue with: tutelage resume" in stopped.stdout
     done = CliRunner().invoke(build_app(), ["resume", "runs/one"])
     assert done.exit_code == 0, done.output
     assert re.search(r"resumed +(1 node|[23] nodes) done before", done.stdout)

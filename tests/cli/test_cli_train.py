@@ -244,11 +244,12 @@ def test_a_dry_run_shows_every_key_and_one_task(
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
 
-def failing(fake: Fake, error: BaseException, *, saves: bool) -> None:
+def failing(fake: Fake, error: BaseException, *, saves: bool, works: bool = True) -> None:
     def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
-        progress.start("math", {})
         if saves:
             folder.config.write_text(resolved.to_json())
+        if works:
+            progress.start("math", {})
         raise error
 
     fake("tutelage.weights.jobs", train=train)
@@ -264,6 +265,13 @@ def test_an_error_after_the_start_says_how_to_go_on(
         "Error: the tokenizer of 'm' has no chat template",
         "What was done is saved. Continue with: tutelage resume out",
     ]
+
+
+def test_a_refusal_does_not_send_back_to_what_refuses(
+    tutelage: Tutelage, fake: Fake, laptop: None
+) -> None:
+    failing(fake, ModelError("no model folder 'm'"), saves=True, works=False)
+    assert "resume" not in tutelage("train", "math", "--output", "out").stderr
 
 
 def test_a_job_that_never_began_leaves_no_folder(

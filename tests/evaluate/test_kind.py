@@ -17,6 +17,7 @@ from tutelage.cli import build_app
 from tutelage.config import Machine
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
+from tutelage.evaluate.preparation import prepare_evaluation
 from tutelage.runs import lifecycle
 from tutelage.runs.fingerprint import fingerprint_file
 from tutelage.runs.folder import RunFolder, create, write_json
@@ -138,7 +139,7 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     again = command(*ASKED, "--output", "runs/one")
     assert again.partition("Next\n")[0].strip() in command("show", "one")
     other = command(*ASKED, "--output", "runs/one", "--seed", "1", code=2)
-    assert "tutelage resume runs/one" in " ".join(other.split())
+    assert "see its result: tutelage show runs/one" in " ".join(other.split())
     (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
     assert "t.jsonl (test) changed" in command(*ASKED, "--output", "runs/one", code=2)
 
@@ -198,7 +199,26 @@ def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, sai
         tiny_policy(seed=1, max_positions=1024).save(place / "model", replace=True)
     else:
         (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
-    assert said in " ".join(command("resume", "run", code=2).split())
+    refused = " ".join(command("resume", "run", code=2).split())
+    assert said in refused
+    assert "is saved" not in refused
+
+
+def test_the_way_on_is_one_that_works(place: Path) -> None:
+    """Of a program's agent that is its program; what has finished is looked at."""
+    asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary")
+    given = prepare_evaluation("model", asked)
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.start(
+            PolicyEvaluation("mine", asked, given=given), create(place / "python"), Interrupt(1)
+        )
+    shown = command("show", "python")
+    assert "Continue by running its program again, with output_dir='" in shown
+    assert "resume" not in shown
+    command(*ASKED, "--output", "ended")
+    refused = " ".join(command(*ASKED[:6], "--output", "ended", code=2).split())
+    assert "It has finished; see its result: tutelage show" in refused
+    assert "resume" not in refused
 
 
 def test_code_of_the_run_that_is_evaluated_is_asked_about(

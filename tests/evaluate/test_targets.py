@@ -168,6 +168,7 @@ def test_two_targets_are_paired_by_task(place: Path, url: str) -> None:
     assert (pair["reward"]["wins"], pair["reward"]["losses"]) == (3, 0)
     shown = command("eval", *words, "--test", "t.jsonl")
     assert "agent.py with even" in shown
+    assert "Below 50 tasks the exact sign test gives the verdict." in shown
     assert "+0.500" in shown
     assert sorted(p.name for p in place.iterdir() if p.is_dir() and p.name != "__pycache__") == []
 
@@ -343,6 +344,19 @@ def test_a_key_that_is_refused_is_said(
     assert "refuses the key (status 401)" in refused
     monkeypatch.setenv("OPENAI_API_KEY", "right")
     assert told("agent.py", "--endpoint", url, "--model", "sure")["success"] == 1.0
+
+
+def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
+    on = ("--endpoint", url, "--model", "sure")
+    (place / "open.py").write_text(AGENT[: AGENT.index("    return")])
+    grading = command("ask", "agent.py", "3 + 1", *on, code=1)
+    assert "An agent that grades itself fails here" in grading
+    shown = command("ask", "open.py", "3 + 1", *on)
+    assert "Add the numbers. 3 + 1" in shown
+    assert "turn 1  stop\n  4\n" in shown  # a server told no token ids
+    assert "3 + 1" in command("ask", url, "3 + 1", "--model", "sure")
+    refused = command("ask", "open.py", "3 + 1", *on, "--tools", "calculator", code=2)
+    assert "--tools has no use for 'open.py'" in refused
 
 
 def test_no_torch_is_loaded_for_a_server(place: Path, url: str) -> None:

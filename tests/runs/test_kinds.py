@@ -147,7 +147,7 @@ def test_the_verbs_know_it_without_a_line_of_their_own(
 def test_a_folder_of_another_run_is_refused(counting: ModuleType, tmp_path: Path) -> None:
     folder = create(tmp_path / "one")
     run(counting, folder)
-    with pytest.raises(RunError, match=r"asked for otherwise.*tutelage resume"):
+    with pytest.raises(RunError, match=r"asked for otherwise.*tutelage show"):
         run(counting, folder, steps=5)
     folder.config.write_text('{"kind": "other", "config": {"steps": 4}}')
     with pytest.raises(RunError, match="is of the kind 'other'"):

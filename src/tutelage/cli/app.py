@@ -27,7 +27,7 @@ VERBS: Mapping[str, str] = {
     "train": "Train the weights of a model, or search for a better prompt.",
     "resume": "Resume a run that was stopped or killed.",
     "eval": "Evaluate agents, servers, runs or models on tasks.",
-    "ask": "Ask a trained agent a question and show its turns.",
+    "ask": "Ask an agent a question and show its turns.",
     "serve": "Serve a policy or another model to any OpenAI client.",
     "runs": "List the runs, newest first.",
     "show": "Show what a run did, or one rollout turn by turn.",

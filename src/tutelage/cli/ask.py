@@ -1,4 +1,4 @@
-"""`tutelage ask RUN "question"`: the trained agent answers, and its turns are shown.
+"""`tutelage ask TARGET "question"`: an agent answers, and its turns are shown.
 
 The question is played as one rollout by `evaluate`; `rollout_view.py` shows it.
 """
@@ -15,16 +15,21 @@ from tutelage.evaluate.config import AskConfig
 
 def ask(
     target: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run, or a model folder or hub name.")
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="Run, model folder or hub name; AGENT.py or a server's URL.",
+        ),
     ],
     question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
     options: AskConfig,
     trust: Trust = False,
 ) -> None:
-    """Ask a trained agent a question and show its turns."""
-    from tutelage.cli.console import output, waiting
+    """Ask an agent a question and show its turns."""
+    from tutelage.cli.console import output, prose, waiting
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError
+    from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
@@ -34,4 +39,7 @@ def ask(
         rollout = play(target, question, options, trust=trust)
     show_rollout(output(), rollout, graded=False)
     if rollout.last.failure is not None:
+        if rollout.last.calls and is_file_reference(target):
+            said = "An agent that grades itself fails here: the question is the task's only field."
+            prose(output(), said, "dim")
         raise typer.Exit(1)

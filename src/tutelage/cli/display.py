@@ -89,7 +89,7 @@ class LiveDisplay(Progress):
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """Show the title and the facts, and begin to draw."""
-        self._began = self._clock()
+        self._began, self.worked = self._clock(), True
         with self._quietly():
             say(self._console, (visible(title), "bold"))
             facts(self._console, lines.items(), indent=2)
@@ -98,7 +98,7 @@ class LiveDisplay(Progress):
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
         """End the phase before and begin this one."""
         self._close_phase()
-        now = self._clock()
+        now, self.worked = self._clock(), True
         with self._lock:
             self._phase = Phase(visible(name), now, steps, seconds, self.noun)
             self._measuring = None
@@ -111,7 +111,7 @@ class LiveDisplay(Progress):
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
         """Take note of a step."""
-        now = self._clock()
+        now, self.worked = self._clock(), True
         with self._lock:
             before = self._phase or Phase("Steps", now)
             self._phase = before.after(now, done, values)
@@ -123,6 +123,7 @@ class LiveDisplay(Progress):
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Take note of rollouts that measure; the last one ends the line."""
+        self.worked = True
         ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
         with self._lock:
             self._measuring = None if ended else message

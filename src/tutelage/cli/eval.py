@@ -205,6 +205,7 @@ def _show(
     """Each evaluation, and what the two of a pair differ in."""
     from tutelage.cli import compare_text as words
     from tutelage.cli.console import drawn_table, next_steps, output, prose, say, shown_path
+    from tutelage.statistics.intervals import FEW
 
     console = output()
     names = _names(asked) if len(asked) == 2 else [""]
@@ -218,6 +219,8 @@ def _show(
         console.print(drawn_table(words.pairs(paired)))
         if paired.conclusion is not None:
             prose(console, paired.conclusion, "bold")
+        if paired.pairs[0].tasks < FEW:
+            prose(console, f"Below {FEW} tasks the exact sign test gives the verdict.", "dim")
         for text in paired.remarks:
             prose(console, text, "dim")
     kept = [shown_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]

@@ -15,7 +15,7 @@ import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
 from tutelage.cli.failures import tell
-from tutelage.errors import RunBusyError
+from tutelage.errors import RunBusyError, StoreError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
@@ -55,22 +55,25 @@ def watched(
 ) -> Generator[None]:
     """Around a job that saves what it has: says so, and how to go on, whatever ends it.
 
-    Raises `typer.Exit` after an interruption; other errors pass, with a note.
+    Raises `typer.Exit` after an interruption; other errors pass, with a note where the job had
+    begun to work or the disk failed. A refusal has none: a resume would be refused as well.
     """
-    again = resume_hint(Path(shown_path(folder.path)))
+    place = Path(shown_path(folder.path))
     try:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
-        message = f"Stopped. {saved} {again}"
+        message = f"Stopped. {saved} {resume_hint(place)}"
         tell(message if there else "Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise
     except Exception as error:
-        if f"{command_name()} resume" not in str(error) and folder.config.is_file():
-            error.add_note(f"What was done is saved. {again}")
+        told = f"{command_name()} resume" in str(error)
+        begun = display.worked or isinstance(error, StoreError | OSError)
+        if begun and not told and folder.config.is_file():
+            error.add_note(f"What was done is saved. {resume_hint(place)}")
         raise
     finally:
         display.finish()

@@ -45,6 +45,9 @@ _OUTPUT_LINES = 6
 class _Warnings(Progress):
     """Shows what is worth a line; the execution itself has a display of its own."""
 
+    worked = True
+    """What has a folder is checked, so an error is one of its nodes."""
+
     def note(self, text: str) -> None:
         """Say it."""
         from tutelage.cli.failures import tell

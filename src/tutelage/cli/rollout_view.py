@@ -121,8 +121,8 @@ def _show_messages(
 def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
     agent = "" if call.agent == "main" else f", {visible(call.agent)}"
-    count = len(sampled.token_ids)
-    message = f"  {counted(count, 'token')}, {sampled.stop_reason.value}{agent}"
+    count = f"{counted(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
+    message = f"  {count}{sampled.stop_reason.value}{agent}"
     say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
         _block(console, call.reply.content)

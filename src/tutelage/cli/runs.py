@@ -99,12 +99,12 @@ def say_state(console: Console, folder: RunFolder) -> None:
     """Of a run without a result: whether a process works on it, or how to go on."""
     from tutelage.cli.console import say
     from tutelage.runs.folder import is_held
-    from tutelage.runs.resume_hint import resume_command
+    from tutelage.runs.resume_hint import resume_hint
 
     if is_held(folder):
         say(console, "It is running now.")
     else:
-        say(console, "It was stopped; continue with: ", resume_command(folder.path))
+        say(console, "It was stopped. ", resume_hint(folder.path))
 
 
 def last_metrics(path: Path) -> dict[str, Any]:

@@ -23,6 +23,10 @@ LABEL = "eval"
 class AskConfig(Section):
     """How one question is played."""
 
+    endpoint: Paths = ()
+    """Server for a custom agent's model calls."""
+    model: Paths = ()
+    """Model on that server, or a model folder for a custom agent."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     temperature: NonNegative = 0.0

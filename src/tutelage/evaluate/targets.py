@@ -253,10 +253,25 @@ def _folder(model: str | None, server: Endpoint | None) -> Path | None:
 
 
 def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) -> Rollout:
-    """Play one question with a run's or a model's policy; `trust` as for `evaluate`."""
-    run = run_of(target)
+    """Play one question with a run's or a model's policy, a server, or an agent's file; `trust` as
+    for `evaluate`."""
+    kind, run = target_kind(target), run_of(target)
+    named = asked.endpoint or asked.model
+    if kind in ("run", "model") and named:
+        raise ConfigError(
+            f"--endpoint and --model have no use for {target!r}, which answers itself"
+        )
+    if kind == "agent" and asked.tools is not None:
+        raise ConfigError(f"--tools has no use for {target!r}, which has the tools of its file")
     check_agent_type(run, trust)
-    subject = builtin_subject(target, run, asked.tools, asked, trust=trust)
+    settings = EvaluationConfig(
+        test=(UNKEPT,), endpoint=asked.endpoint, model=asked.model, temperature=asked.temperature
+    )
+    if kind == "agent":
+        subject = own_subject(target, None, settings)
+    else:
+        server = server_of(target, settings) if kind == "server" else None
+        subject = builtin_subject(target, run, asked.tools, asked, server, trust=trust)
     task = Task("question", {"question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     played = subject.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)

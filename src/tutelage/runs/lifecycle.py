@@ -39,7 +39,7 @@ from tutelage.runs.kinds import (
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
-from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
@@ -148,8 +148,8 @@ def check_place(asked: RunKind, folder: RunFolder) -> None:
         check_vacant(folder.path)
     elif difference := _difference(asked, folder):
         raise RunError(
-            f"the run in {str(folder.path)!r} {difference}; choose another --output, or "
-            f"continue it as it is: {resume_command(folder.path)}"
+            f"the run in {str(folder.path)!r} {difference}; choose another --output, or stay "
+            f"with that run. {resume_hint(folder.path)}"
         )
 
 

@@ -16,6 +16,9 @@ class Progress:
     shows = False
     """Whether notes are read; if not, warnings of a job that Python code started are logged."""
 
+    worked = False
+    """Whether the job has begun, so that there is something to continue."""
+
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """The job begins: its name and a few facts (device and why, model, run folder)."""
 

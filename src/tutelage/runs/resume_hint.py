@@ -5,12 +5,14 @@ Every message that names it takes it from here: of an error, of a stop, of a pag
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 _NAME = "tutelage"
 
@@ -39,5 +41,18 @@ def resume_command(run: Path) -> str:
 
 
 def resume_hint(run: Path) -> str:
-    """The sentence that names it, after a stop or an error."""
+    """The sentence on how to continue a run: its command, or the program that has its agent; of a
+    finished one, how to see it."""
+    if _fields(run / "result.json").get("status") == "finished":
+        return f"It has finished; see its result: {command_name()} show {shlex.quote(str(run))}"
+    agent = _fields(run / "agent.json")
+    if _fields(run / "config.json").get("python") or (agent and not agent.get("file")):
+        return f"Continue by running its program again, with output_dir={str(run)!r}"
     return f"Continue with: {resume_command(run)}"
+
+
+def _fields(file: Path) -> dict[str, Any]:
+    """The object in a file; empty if it cannot be read."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    return {}

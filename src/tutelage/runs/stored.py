@@ -48,14 +48,14 @@ def _notes() -> Path:
 @contextmanager
 def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
-    from tutelage.runs.resume_hint import resume_command
+    from tutelage.runs.resume_hint import resume_hint
     from tutelage.store import open_store
 
     address = folder.store_address()
     if address is None:
         raise RunError(
             f"the run {folder.name!r} has no store, so it ended before its first rollout. "
-            f"Continue it: {resume_command(folder.path)}"
+            f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:
         ids = [run.id for run in store.runs()]
