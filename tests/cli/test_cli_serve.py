@@ -111,7 +111,10 @@ def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -
     code = (
         "import sys, tutelage.cli.serve as serve\n"
         "serve._wait = lambda gateway: None\n"
-        f"serve.serve(serve.ServeOptions(scripted={str(script)!r}, port=0))\n"
+        f"sys.argv = ['tutelage', 'serve', '--scripted', {str(script)!r}, '--port', '0']\n"
+        "from tutelage.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
         "print(sorted({'torch', 'transformers', 'sqlalchemy'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
 from tutelage.tools.loading import load_attribute
-from tutelage.tools.source import object_source
+from tutelage.tools.source import file_mark
 
 RESOURCES = "resources"
 
@@ -124,4 +124,19 @@ def _code(thing: object) -> str:
     subject: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
     # Of what was made in a console, or is built in, the name is what is known.
     name = f"{getattr(subject, '__module__', '')}.{getattr(subject, '__qualname__', subject)!s}"
-    return object_source(subject) or name
+    return _object_source(subject) or name
+
+
+def _object_source(subject: Any) -> str | None:
+    """What a user's function or class means, by its file; None for one that has no file, and
+    for one of this package, whose version identifies it."""
+    try:
+        text = inspect.getsourcefile(subject)
+    except (TypeError, OSError):  # built in; made in a console
+        return None
+    if text is None or not Path(text).is_file():
+        return None
+    path = Path(text).resolve()
+    if path.is_relative_to(Path(__file__).resolve().parents[1]):
+        return None
+    return file_mark(path, str(getattr(subject, "__qualname__", "")).partition(".")[0])

@@ -20,13 +20,14 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.gateway.record import CallSpan
     from tutelage.types import ChatClient
 
 _CALLS_KEPT = 0
 _SLOTS = 16
 
 
-class ServeOptions(Section):
+class _ServeOptions(Section):
     """What is served, where, and how it is sampled."""
 
     upstream: str | None = None
@@ -53,7 +54,7 @@ class ServeOptions(Section):
 
 
 def serve(
-    options: ServeOptions,
+    options: _ServeOptions,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -64,13 +65,12 @@ def serve(
 ) -> None:
     """Serve a policy or another model to any OpenAI client."""
     from tutelage.gateway import Gateway
-    from tutelage.gateway.serving import CallLog
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
     gateway = Gateway(host=options.host, port=options.port, secret=secret)
     client = _client(target, options)
-    log = None if options.record is None else CallLog(options.record)
+    log = None if options.record is None else _CallLog(options.record)
     name = Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     with closing(log) if log is not None else nullcontext(), gateway:
@@ -87,7 +87,7 @@ def serve(
         _wait(gateway)
 
 
-def _client(target: str | None, options: ServeOptions) -> ChatClient:
+def _client(target: str | None, options: _ServeOptions) -> ChatClient:
     """What answers. Raises `ConfigError` for options that contradict."""
     from tutelage.cli.console import waiting
     from tutelage.errors import ConfigError
@@ -152,3 +152,45 @@ def _wait(gateway: Gateway) -> None:
     """Until Ctrl-C, SIGTERM or SIGHUP, which is how serving ends."""
     while gateway.serving:
         time.sleep(0.5)
+
+
+class _CallLog:
+    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `StoreError` when the file cannot be written."""
+        from tutelage.errors import StoreError
+
+        try:
+            self._file = path.open("ab")
+        except OSError as error:
+            raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+    def __call__(self, span: CallSpan) -> None:
+        """Write the calls of one response."""
+        import orjson
+
+        for i, call in enumerate(span.calls):
+            line = {
+                "response_id": span.response_id,
+                "choice": i,
+                "agent": span.agent,
+                "model": span.model,
+                "api": span.api,
+                "messages": [m.to_dict() for m in call.messages],
+                "tools": [t.to_dict() for t in call.tools],
+                "sampling": call.sampling,
+                "reply": call.reply.to_dict(),
+                "finish_reason": span.finish_reasons[i],
+                "prompt_ids": call.prompt_ids,
+                "token_ids": call.sampled.token_ids,
+                "logprobs": call.sampled.logprobs,
+                "parse_errors": call.parse_errors,
+                "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
+            }
+            self._file.write(orjson.dumps(line) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

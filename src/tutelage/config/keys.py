@@ -13,7 +13,6 @@ from functools import cache, reduce
 from types import MappingProxyType
 from typing import Any, cast
 
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -82,16 +81,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(cast("Mapping[str, Any]", value), f"{key}.")
         else:
             yield key, value
-
-
-def typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
-    """`value` in the type of `key`. Raises `ConfigIssue` when it does not fit; `names` as
-    `misfit`."""
-    try:
-        config = RunConfig.model_validate(nest({key: value}))
-    except ValidationError as error:
-        raise misfit(key, value, names) from error
-    return get(config, key)
 
 
 def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import cast
 
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
@@ -74,7 +75,7 @@ class _Endpoint:
                 allowed = ", ".join(self._handlers)
                 raise ApiError(405, f"use {allowed}", headers={"allow": allowed})
             await self._app.admitted(handler, scope, receive, sending)
-        except http.ClientDisconnected:
+        except ClientDisconnect:
             return
         except Exception as error:
             told = _error_response(error)
@@ -212,7 +213,7 @@ class App:
         finally:
             answer.leave()
         if not answer.task.done():
-            raise http.ClientDisconnected
+            raise ClientDisconnect
 
     async def _stream(
         self,
@@ -235,7 +236,7 @@ class App:
                 news.clear()
                 done = answer.task.done()
                 if not done and leaving.done():
-                    raise http.ClientDisconnected
+                    raise ClientDisconnect
                 data = stream.feed()
                 if data:
                     await out.write(data)

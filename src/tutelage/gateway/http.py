@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from tutelage.gateway.errors import ApiError
@@ -24,10 +25,6 @@ _EVENTS = [
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
-
-
-class ClientDisconnected(Exception):
-    """The client closed the connection; there is nobody to answer."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -53,7 +50,7 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise ClientDisconnected
+                    raise ClientDisconnect
                 part: bytes = message.get("body", b"")
                 if not message.get("more_body", False):
                     if size + len(part) > limit:
@@ -136,4 +133,4 @@ class EventStream:
                     {"type": "http.response.body", "body": data, "more_body": not last}
                 )
         except TimeoutError:
-            raise ClientDisconnected from None
+            raise ClientDisconnect from None

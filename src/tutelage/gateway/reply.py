@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextStream, can_stream, cut
+from tutelage.gateway.text import TextDecoder, TextStream, cut
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -94,7 +94,7 @@ class ReplyStream:
         self._read = [0] * request.n
         self._texts: list[TextStream] = []
         """Of each choice; empty without a decoder: nothing goes out before the end."""
-        if decoder is not None and can_stream(decoder):
+        if decoder is not None and _can_stream(decoder):
             stops = request.sampling.stop
             self._texts = [TextStream(decoder, stops) for _ in range(request.n)]
 
@@ -115,3 +115,8 @@ class ReplyStream:
         if self._texts:
             rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
         return self._writer.finish(reply, rests)
+
+
+def _can_stream(decoder: TextDecoder | None) -> bool:
+    """Whether it is known how this model writes its tool calls, so that they can be held back."""
+    return decoder is not None and decoder.call_format in ("hermes", "llama")

@@ -35,11 +35,6 @@ def cut(content: str | None, stops: Sequence[str]) -> str | None:
     return content[: min(ends)].rstrip() if ends else content
 
 
-def can_stream(decoder: TextDecoder | None) -> bool:
-    """Whether it is known how this model writes its tool calls, so that they can be held back."""
-    return decoder is not None and decoder.call_format in ("hermes", "llama")
-
-
 class TextStream:
     """The text of one choice as it grows."""
 

@@ -8,11 +8,11 @@ the write-ahead log from being folded into the file. `ingest.py` is the way in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
+from sqlalchemy import Column, Connection, Select, Table, func, select
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
@@ -39,24 +39,6 @@ class RolloutFilter(TypedDict, total=False):
     status: RolloutStatus | None
     cause: FailureCause | None
     min_reward: float | None
-
-
-def clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
-    """The conditions in SQL."""
-    c = schema.rollouts.c
-    tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
-        "mode": lambda mode: c.mode == Mode(mode).value,
-        "step": lambda step: c.step == step,
-        "after": lambda step: c.step > step,
-        "label": lambda label: c.label == label,
-        "status": lambda status: c.status == RolloutStatus(status).value,
-        "cause": lambda cause: c.cause == FailureCause(cause).value,
-        "min_reward": lambda least: c.reward >= least,
-    }
-    return [
-        c.run_id == run_id,
-        *(tests[name](value) for name, value in chosen.items() if value is not None),
-    ]
 
 
 def place() -> list[Column[Any]]:

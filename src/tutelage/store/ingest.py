@@ -85,7 +85,7 @@ class _Toolsets:
 
 
 @dataclass(frozen=True, slots=True)
-class IngestBatch:
+class _IngestBatch:
     """The rows of one transaction, before it begins."""
 
     rollouts: list[_RolloutRows]
@@ -104,11 +104,11 @@ def encode(
     rollouts: Sequence[Rollout],
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
-) -> IngestBatch:
+) -> _IngestBatch:
     """All rows of some rollouts, and of spans and training rows by run; what they have in common is
     made once. Raises `StoreError` for what cannot be stored exactly."""
     toolsets = _Toolsets()
-    return IngestBatch(
+    return _IngestBatch(
         [_encode_rollout(rollout, toolsets) for rollout in rollouts],
         toolsets.rows,
         [_encode_span(run_id, span) for run_id, some in spans.items() for span in some],
@@ -228,7 +228,7 @@ def _chunks(items: Sequence[str]) -> Generator[Sequence[str]]:
         yield items[start : start + _CHUNK]
 
 
-def put(conn: Connection, batch: IngestBatch) -> Counter[str]:
+def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
     """Write a batch; returns how many rollouts are `new`, `updated` and `unchanged`, and how many
     attempts were filed as `late`.
 

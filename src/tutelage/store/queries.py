@@ -8,7 +8,7 @@ whole records, `records.py` has the other results, `store.py` is what can be put
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -18,15 +18,7 @@ from tutelage.errors import StoreError
 from tutelage.store import runs, schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import (
-    PAGE,
-    RolloutFilter,
-    clauses,
-    load_attempts,
-    load_rollouts,
-    place,
-    resolve,
-)
+from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, load_rollouts, place, resolve
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -107,7 +99,7 @@ class Queries:
         seen. Raises `StoreError` for an unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
-            query = select(schema.rollouts.c.id).where(*clauses(run_id, chosen))
+            query = select(schema.rollouts.c.id).where(*_clauses(run_id, chosen))
             ids = list(conn.scalars(query.order_by(*place()).limit(limit)))
         return self._pages(run_id, ids)
 
@@ -119,7 +111,7 @@ class Queries:
 
     def count(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> int:
         """How many rollouts match. Raises `StoreError` for an unknown run."""
-        query = select(func.count()).select_from(schema.rollouts).where(*clauses(run_id, chosen))
+        query = select(func.count()).select_from(schema.rollouts).where(*_clauses(run_id, chosen))
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
@@ -139,7 +131,7 @@ class Queries:
         query = (
             select(*own, tasks.c.id.label("task"))
             .join(tasks, heads.c.task == tasks.c.digest)
-            .where(*clauses(run_id, chosen))
+            .where(*_clauses(run_id, chosen))
         )
         if order is not None:
             column = heads.c[order]
@@ -155,7 +147,7 @@ class Queries:
         ended = c.status.in_([RolloutStatus.FAILED.value, RolloutStatus.CANCELLED.value])
         query = (
             select(c.cause, func.count().label("number"))
-            .where(*clauses(run_id, chosen), ended)
+            .where(*_clauses(run_id, chosen), ended)
             .group_by(c.cause)
         )
         failure_counts: list[FailureCount] = []
@@ -323,8 +315,26 @@ def _first_message(run_id: str, chosen: RolloutFilter, cause: str | None) -> Sel
     return (
         select(attempts.c.failure_message)
         .select_from(heads.join(attempts, owned))
-        .where(*clauses(run_id, chosen), heads.c.cause.is_not_distinct_from(cause))
+        .where(*_clauses(run_id, chosen), heads.c.cause.is_not_distinct_from(cause))
         .where(attempts.c.late == 0, attempts.c.failure_cause.is_not_distinct_from(cause))
         .order_by(*place(), attempts.c.position.desc())
         .limit(1)
     )
+
+
+def _clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
+    """The conditions in SQL."""
+    c = schema.rollouts.c
+    tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+        "mode": lambda mode: c.mode == Mode(mode).value,
+        "step": lambda step: c.step == step,
+        "after": lambda step: c.step > step,
+        "label": lambda label: c.label == label,
+        "status": lambda status: c.status == RolloutStatus(status).value,
+        "cause": lambda cause: c.cause == FailureCause(cause).value,
+        "min_reward": lambda least: c.reward >= least,
+    }
+    return [
+        c.run_id == run_id,
+        *(tests[name](value) for name, value in chosen.items() if value is not None),
+    ]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -21,21 +19,6 @@ def file_mark(path: Path, name: str = "") -> str:
     """A mark of what `name` of a Python file means; of the whole file without a name."""
     message = "\0".join(_reached(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
-
-
-def object_source(subject: Any) -> str | None:
-    """What a user's function or class means, by its file; None for one that has no file, and
-    for one of this package, whose version identifies it."""
-    try:
-        text = inspect.getsourcefile(subject)
-    except (TypeError, OSError):  # built in; made in a console
-        return None
-    if text is None or not Path(text).is_file():
-        return None
-    path = Path(text).resolve()
-    if path.is_relative_to(Path(__file__).resolve().parents[1]):
-        return None
-    return file_mark(path, str(getattr(subject, "__qualname__", "")).partition(".")[0])
 
 
 def _reached(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:

@@ -40,7 +40,7 @@ _KEY = context.create_key("tutelage-attempt")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
-class AttemptTrace:
+class _AttemptTrace:
     """What one attempt's live spans become. `records` may be read at any time, also after it."""
 
     def __init__(self, identity: Identity) -> None:
@@ -84,7 +84,7 @@ class _AttemptProcessor(SpanProcessor):
     """Hands spans to the attempt in whose context they began, with its identifiers."""
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[int, int], AttemptTrace] = {}
+        self._owners: dict[tuple[int, int], _AttemptTrace] = {}
         """Whose the spans are that have begun and not ended."""
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
@@ -113,12 +113,12 @@ def _span_key(span: ReadableSpan) -> tuple[int, int]:
 
 
 @contextmanager
-def trace_attempt(identity: Identity) -> Generator[AttemptTrace]:
+def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
     """Around an attempt: spans that begin in here, in any task that it starts, are its own.
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
-    attempt_trace = AttemptTrace(identity)
+    attempt_trace = _AttemptTrace(identity)
     root = NonRecordingSpan(
         SpanContext(
             int(attempt_trace.trace_id, 16), int(attempt_trace.root_id, 16), False, _SAMPLED
@@ -189,8 +189,8 @@ class _Ids(IdGenerator):
         return random.getrandbits(128) or 1
 
 
-def _current(parent: Context | None) -> AttemptTrace | None:
-    return cast("AttemptTrace | None", context.get_value(_KEY, parent))
+def _current(parent: Context | None) -> _AttemptTrace | None:
+    return cast("_AttemptTrace | None", context.get_value(_KEY, parent))
 
 
 @functools.cache

@@ -30,7 +30,7 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
 
 
-class CommandKeys(RL):
+class _CommandKeys(RL):
     """The keys of a command: overrides, flags and a file, each with its origin."""
 
     def __init__(
@@ -72,7 +72,7 @@ class _StoredKeys(RL):
 
 
 def trainer_of(
-    keys: CommandKeys, flags: Mapping[str, Any], place: Path | None, progress: Progress
+    keys: _CommandKeys, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
     """The trainer that a command asks for. Raises `ConfigError`."""
     if flags.get("tools"):
@@ -95,10 +95,10 @@ def trainer_of(
     )
 
 
-def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> CommandKeys:
+def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> _CommandKeys:
     """The keys among what a command says."""
     own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
-    return CommandKeys(overrides, own, file)
+    return _CommandKeys(overrides, own, file)
 
 
 def trained_file(folder: RunFolder) -> str | None:

@@ -91,15 +91,6 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
         raise ConfigError("; ".join(wrong))
 
 
-def refuse_none(name: str, value: object) -> None:
-    """Raise `ConfigError` for tasks that are None: whatever was to give them gave nothing."""
-    if value is None:
-        raise ConfigError(
-            f"{name}=None holds no tasks: give rows, a Dataset or a file, or leave it out for "
-            "those that are there without it"
-        )
-
-
 def agent_of(
     given: Any, resources: Mapping[str, Any]
 ) -> tuple[Agent, Mapping[str, Any], str | None]:

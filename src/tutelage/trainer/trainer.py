@@ -43,7 +43,6 @@ from tutelage.trainer.arguments import (
     files_of,
     play_once,
     policies_of,
-    refuse_none,
     remotes_of,
     reward_of,
     roles_of,
@@ -107,7 +106,7 @@ class Trainer:
     ) -> None:
         """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
         check_arguments({**locals()}, unknown)
-        refuse_none("train_dataset", train_dataset)
+        _refuse_none("train_dataset", train_dataset)
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
@@ -156,7 +155,7 @@ class Trainer:
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
-        refuse_none("train_dataset", train_dataset)
+        _refuse_none("train_dataset", train_dataset)
         tasks = None if train_dataset is LEFT_OUT else train_dataset
         shown = default_progress() if self.progress is None else self.progress
         progress = CallbackProgress(shown, self.callbacks)
@@ -212,7 +211,7 @@ class Trainer:
         what succeeds, such as `right` or `>=0.5`. With `output_dir` it is a run, which goes on
         after a kill. `a.compare(b)` is the paired difference of two evaluations.
         """
-        refuse_none("test_dataset", test_dataset)
+        _refuse_none("test_dataset", test_dataset)
         given = self.test_dataset if test_dataset is LEFT_OUT else test_dataset
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
@@ -378,3 +377,12 @@ class Trainer:
         if not algorithm.sets("trainer.control"):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
+
+
+def _refuse_none(name: str, value: object) -> None:
+    """Raise `ConfigError` for tasks that are None: whatever was to give them gave nothing."""
+    if value is None:
+        raise ConfigError(
+            f"{name}=None holds no tasks: give rows, a Dataset or a file, or leave it out for "
+            "those that are there without it"
+        )

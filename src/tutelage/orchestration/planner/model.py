@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,13 +34,7 @@ from tutelage.orchestration.planner.decode import (
 from tutelage.orchestration.planner.network import Encoded, Mentions, PlannerNetwork, PlannerShape
 from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary
-from tutelage.orchestration.planner.text import (
-    BUCKETS,
-    Features,
-    TextBatch,
-    features,
-    inverse_frequency,
-)
+from tutelage.orchestration.planner.text import BUCKETS, Features, TextBatch, features
 
 SET_WEIGHT = 0.5
 """Weight of "which tools, in any order" in the cross-entropy."""
@@ -117,7 +112,7 @@ class PlannerModel(nn.Module):
         for text in texts + _described(catalog):
             active[torch.from_numpy(text.ids)] = True
         vocabulary = Vocabulary.of(workflows, catalog)
-        model = cls(vocabulary, inverse_frequency(texts), active, shape)
+        model = cls(vocabulary, _inverse_frequency(texts), active, shape)
         used = {tool for workflow in workflows for tool in workflow.tools}
         model.seen.copy_(torch.tensor([name in used for name in catalog.names]))
         model.use_catalog(catalog)
@@ -130,7 +125,7 @@ class PlannerModel(nn.Module):
         self.catalog = catalog
         described = _described(catalog)
         self._texts = TextBatch.of(described)
-        self._words = SparseRows.of(described, self.idf * inverse_frequency(described))
+        self._words = SparseRows.of(described, self.idf * _inverse_frequency(described))
         # A tool's learned number, -1 for one that training did not have.
         learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
@@ -368,3 +363,13 @@ def _compatibility(catalog: Catalog) -> Tensor:
     return torch.tensor(
         [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in items]
     )
+
+
+def _inverse_frequency(texts: Sequence[Features]) -> Tensor:
+    """(BUCKETS,) IDF: log(N / texts with the bucket), at least 0.1; log(N) for unseen ones."""
+    counts = np.zeros(BUCKETS)
+    for text in texts:
+        counts[np.unique(text.ids)] += 1
+    total = max(2, len(texts))
+    idf = np.log(total / np.maximum(counts, 1.0)) + 0.1
+    return torch.from_numpy(idf.astype(np.float32))

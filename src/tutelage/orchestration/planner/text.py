@@ -108,13 +108,3 @@ class TextBatch:
         ids, shares = (np.concatenate([getattr(t, k) for t in texts]) for k in ("ids", "shares"))
         words = np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])
         return cls(*map(torch.from_numpy, (ids, shares, words, starts, places, real)))
-
-
-def inverse_frequency(texts: Sequence[Features]) -> Tensor:
-    """(BUCKETS,) IDF: log(N / texts with the bucket), at least 0.1; log(N) for unseen ones."""
-    counts = np.zeros(BUCKETS)
-    for text in texts:
-        counts[np.unique(text.ids)] += 1
-    total = max(2, len(texts))
-    idf = np.log(total / np.maximum(counts, 1.0)) + 0.1
-    return torch.from_numpy(idf.astype(np.float32))

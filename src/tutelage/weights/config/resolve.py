@@ -15,12 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.aliases import canonical, canonical_section, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
+from tutelage.config.keys import NO_NAMES, Names, defaults, flatten, get, leaf_fields, misfit, nest
 from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
@@ -164,7 +166,7 @@ def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
     for spelling, value, source in _defined(given):
         try:
             key = canonical(spelling, value)
-            fit = typed(key, value, names)
+            fit = _typed(key, value, names)
         except ConfigIssue as problem:
             message = source if problem.key == spelling else _told(source, spelling)
             problems.append(problem.located(message))
@@ -202,7 +204,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     except ConfigIssue as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
     origin = f"preset {name}"
-    return {key: _Set(key, typed(key, v), origin, key) for key, v in values.items()}
+    return {key: _Set(key, _typed(key, v), origin, key) for key, v in values.items()}
 
 
 def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
@@ -241,7 +243,7 @@ def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer
 
 def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[ConfigIssue]:
     try:
-        if typed(key, override.value) == now:
+        if _typed(key, override.value) == now:
             return []
     except ConfigIssue as problem:
         return [problem.located(origin)]
@@ -329,6 +331,16 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
             f"{config.rollouts_per_update} rollouts an update: {steps} per batch, {later}"
         )
     return notes
+
+
+def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
+    """`value` in the type of `key`. Raises `ConfigIssue` when it does not fit; `names` as
+    `misfit`."""
+    try:
+        config = RunConfig.model_validate(nest({key: value}))
+    except ValidationError as error:
+        raise misfit(key, value, names) from error
+    return get(config, key)
 
 
 def _find_warnings(config: RunConfig) -> Iterator[str]:
