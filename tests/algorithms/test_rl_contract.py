@@ -14,7 +14,6 @@ SIGNATURES = {
     "values_BT=None, baselines_B=None, successes_B=None, gamma=1.0, lam=1.0, norm_by_std=True, "
     "single_member='zero'",
     "kl_penalty": "logp_BT, ref_logp_BT, kind",
-    "full_kl": "logits_BTV, ref_logits_BTV",
     "policy_loss": "mode, logp_BT, old_logp_BT, advantages_BT, mask_BT, *, clip_ratio=None, "
     "clip_ratio_low=None, clip_ratio_high=None, clip_ratio_c=3.0, aggregation=None, "
     "rollouts_B=None, denominator=None, **mode_options",

@@ -11,7 +11,6 @@ from tutelage.algorithms.rl import (
     FixedKL,
     aggregate,
     entropy,
-    full_kl,
     kl_in_reward,
     kl_penalty,
 )
@@ -66,7 +65,7 @@ def logits(seed: int) -> torch.Tensor:
 def test_full_is_exact_and_the_estimators_agree_with_it_on_average():
     # Halved, so that no ratio meets k3's clip.
     policy, reference = logits(0) / 2, logits(1) / 2
-    exact = full_kl(policy, reference)
+    exact = kl_penalty(policy, reference, "full")
     p, q = policy.softmax(-1), reference.softmax(-1)
     for b in range(2):
         for t in range(3):
@@ -82,7 +81,9 @@ def test_full_is_exact_and_the_estimators_agree_with_it_on_average():
             [kl_penalty(p[..., v].log(), q[..., v].log(), kind) for v in range(5)], dim=-1
         )
         torch.testing.assert_close((p * per_token).sum(-1), exact)
-    assert torch.autograd.gradcheck(full_kl, (policy.requires_grad_(), reference))
+    assert torch.autograd.gradcheck(
+        lambda p, q: kl_penalty(p, q, "full"), (policy.requires_grad_(), reference)
+    )
 
 
 def test_full_and_entropy_allow_tokens_that_cannot_be_sampled():
@@ -92,7 +93,7 @@ def test_full_and_entropy_allow_tokens_that_cannot_be_sampled():
     reference[..., 0] = -torch.inf
     x = policy.clone().requires_grad_()
     for measured, expected in (
-        (full_kl(x, reference), full_kl(policy[..., 1:], reference[..., 1:])),
+        (kl_penalty(x, reference, "full"), kl_penalty(policy[..., 1:], reference[..., 1:], "full")),
         (entropy(x), entropy(policy[..., 1:])),
     ):
         torch.testing.assert_close(measured, expected)

@@ -109,7 +109,7 @@ def _show_comparison(console: Console, found: Comparison) -> None:
     for text in words.caveats(found):
         prose(console, text, "yellow")
     say(console)
-    places = [(visible(name), shown_path(Path(p))) for name, p in words.artefacts(found)]
+    places = [(visible(name), shown_path(Path(p))) for name, p in _artefacts(found)]
     facts(console, [(f"best of {name}", place) for name, place in places])
 
 
@@ -130,7 +130,7 @@ def _as_markdown(found: Comparison) -> str:
     lines += ["", *[f"**{_md(found.conclusion or '')}**\n"] * (found.conclusion is not None)]
     lines += [f"{_md(text)}\n" for text in words.footnotes(found)]
     lines += [f"- {_md(text)}" for text in words.caveats(found)]
-    lines += [f"- best of {_md(name)}: `{place}`" for name, place in words.artefacts(found)]
+    lines += [f"- best of {_md(name)}: `{place}`" for name, place in _artefacts(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -149,7 +149,7 @@ def _md(text: str) -> str:
 def _as_html(found: Comparison) -> str:
     from tutelage.runs.report.page import render_page
 
-    places = [f"best of {name}: {place}" for name, place in words.artefacts(found)]
+    places = [f"best of {name}: {place}" for name, place in _artefacts(found)]
     return render_page(
         "cli/compare.html.j2",
         name="compare",
@@ -164,3 +164,8 @@ def _as_html(found: Comparison) -> str:
         footnotes=list(words.footnotes(found)),
         told=[*words.caveats(found), *places],
     )
+
+
+def _artefacts(found: Comparison) -> list[tuple[str, str]]:
+    """Where the best prompt or policy of each run lies."""
+    return [(row.run.name, row.run.best or "nothing was left") for row in found.rows]

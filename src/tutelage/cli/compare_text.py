@@ -129,11 +129,6 @@ def caveats(found: Comparison) -> list[str]:
     return [f"{'; '.join(who)}: {text}" for text, who in by_text.items()]
 
 
-def artefacts(found: Comparison) -> list[tuple[str, str]]:
-    """Where the best prompt or policy of each run lies."""
-    return [(row.run.name, row.run.best or "nothing was left") for row in found.rows]
-
-
 # ---------------------------------------------------------------- numbers in words
 
 

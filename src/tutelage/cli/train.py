@@ -23,7 +23,6 @@ from tutelage.cli.prompt_train import (
     train_prompts,
     weights_flags,
 )
-from tutelage.cli.train_agent import train_agent
 from tutelage.config.aliases import canonical
 from tutelage.config.fields import Paths, Section
 from tutelage.config.keys import leaf_fields
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.config import Resolved
+    from tutelage.types import Rollout
     from tutelage.weights.sft import SFTPreview
 
 CALLS: Mapping[str, str] = {
@@ -125,7 +125,7 @@ def train(
     if own:
         apart = {name: values.pop(name) for name in ("runners",) if name in values}
         flags_of_agent = weights_flags(values) | apart
-        train_agent(recipe, overrides or (), flags_of_agent, config, _show_table, dry=dry_run)
+        _train_agent(recipe, overrides or (), flags_of_agent, config, dry=dry_run)
         return
     resolved = _resolved(recipe, overrides or (), weights_flags(values), config)
     if dry_run:
@@ -171,25 +171,67 @@ def _train(resolved: Resolved) -> None:
 
 def _dry_run(resolved: Resolved) -> None:
     from tutelage.cli.console import output, say, waiting
-    from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
 
-    console = output()
     supervised = resolved.config.recipe == "sft"
     # What is wrong with the input is said alone, before the many lines of the configuration.
     with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
         rollout = jobs.dry_run(resolved)
+    if not isinstance(rollout, SFTPreview):
+        _show_dry_run(rollout, resolved)
+        return
+    console = output()
     _show_table(console, resolved)
     say(console)
-    if isinstance(rollout, SFTPreview):
-        _show_preview(console, rollout)
-        return
+    _show_preview(console, rollout)
+
+
+def _show_dry_run(rollout: Rollout, resolved: Any) -> None:
+    from tutelage.cli.console import output, say
+    from tutelage.cli.rollout_view import show_head, show_rollout
+
+    console = output()
+    _show_table(console, resolved)
+    say(console)
     show_head(console, rollout)
     show_rollout(console, rollout)
     say(console, "\nDry run: one task was played and nothing was trained or written.")
     if rollout.last.failure is not None:
         raise typer.Exit(1)
+
+
+def _train_agent(
+    reference: str,
+    overrides: Sequence[str],
+    flags: Mapping[str, Any],
+    file: Path | None,
+    *,
+    dry: bool,
+) -> None:
+    """Train the agent in a file, or with `dry` show the configuration and play one task."""
+    from tutelage.agents.loading import load_agent
+    from tutelage.cli.console import waiting
+    from tutelage.cli.job import run_job
+    from tutelage.runs.folder import RunFolder, place_of
+    from tutelage.runs.progress import Progress
+
+    agent, _ = load_agent(reference)
+    with waiting("loading torch ..."):
+        from tutelage.trainer.agent_file import keys_of, trainer_of
+    keys = keys_of(overrides, flags, file)
+    if dry:
+        trainer = trainer_of(keys, flags, None, Progress())
+        with waiting("playing one task ..."):
+            (rollout,) = trainer.dev(reference, n=1).rollouts
+        _show_dry_run(rollout, keys.resolved)
+        return
+    place = place_of(flags.get("output"), agent.name)
+
+    def job(progress: Progress) -> dict[str, Any]:
+        return trainer_of(keys, flags, place, progress).fit(reference).details
+
+    run_job(RunFolder(place), job)
 
 
 def _show_preview(console: Console, found: SFTPreview) -> None:

@@ -18,7 +18,7 @@ from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import RowLike
 from tutelage.store.values import load_json
-from tutelage.types import Attempt, FailureCause, Mode, Reward, Rollout, RolloutStatus, ToolSpec
+from tutelage.types import Attempt, FailureCause, Mode, Reward, RolloutStatus, ToolSpec
 
 PAGE = 64
 """Rollouts held in memory at once while iterating."""
@@ -45,25 +45,6 @@ def place() -> list[Column[Any]]:
     """The order of rollouts: step, label, mode, group, position in the group."""
     c = schema.rollouts.c
     return [c.step, c.label, c.mode, c.group, c["index"], c.id]
-
-
-def load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
-    """Whole records in the order of `ids`; those that are gone are left out."""
-    heads = schema.rollouts
-    query = (
-        select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)
-        .join(schema.tasks, heads.c.task == schema.tasks.c.digest)
-        .where(heads.c.run_id == run_id, heads.c.id.in_(ids))
-    )
-    values = {row["id"]: row for row in conn.execute(query).mappings()}
-    attempts = load_attempts(conn, run_id, list(values), late=False)
-    out: list[Rollout] = []
-    for rollout_id in ids:
-        if (head := values.get(rollout_id)) is not None:
-            task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
-            done = tuple(attempts[rollout_id])
-            out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
-    return out
 
 
 def load_attempts(

@@ -8,7 +8,7 @@ whole records, `records.py` has the other results, `store.py` is what can be put
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from tutelage.errors import StoreError
 from tutelage.store import runs, schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, load_rollouts, place, resolve
+from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, place, resolve
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -88,7 +88,7 @@ class Queries:
         """
         with self._read("read a rollout from") as conn:
             run, rollout_id = resolve(conn, prefix, run_id)
-            return load_rollouts(conn, run, [rollout_id])[0]
+            return _load_rollouts(conn, run, [rollout_id])[0]
 
     def rollouts(
         self, run_id: str, *, limit: int | None = None, **chosen: Unpack[RolloutFilter]
@@ -106,7 +106,7 @@ class Queries:
     def _pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
         for start in range(0, len(ids), PAGE):
             with self._read("read rollouts from") as conn:
-                records = load_rollouts(conn, run_id, ids[start : start + PAGE])
+                records = _load_rollouts(conn, run_id, ids[start : start + PAGE])
             yield from records
 
     def count(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> int:
@@ -338,3 +338,22 @@ def _clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
         c.run_id == run_id,
         *(tests[name](value) for name, value in chosen.items() if value is not None),
     ]
+
+
+def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
+    """Whole records in the order of `ids`; those that are gone are left out."""
+    heads = schema.rollouts
+    query = (
+        select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)
+        .join(schema.tasks, heads.c.task == schema.tasks.c.digest)
+        .where(heads.c.run_id == run_id, heads.c.id.in_(ids))
+    )
+    values = {row["id"]: row for row in conn.execute(query).mappings()}
+    attempts = load_attempts(conn, run_id, list(values), late=False)
+    out: list[Rollout] = []
+    for rollout_id in ids:
+        if (head := values.get(rollout_id)) is not None:
+            task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
+            done = tuple(attempts[rollout_id])
+            out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
+    return out

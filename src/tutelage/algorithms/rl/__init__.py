@@ -23,7 +23,6 @@ from tutelage.algorithms.rl.kl import (
     KL_KINDS,
     AdaptiveKL,
     FixedKL,
-    full_kl,
     kl_in_reward,
     kl_penalty,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "entropy",
     "estimate_advantages",
     "estimator",
-    "full_kl",
     "group_counts",
     "importance_weights",
     "kl_in_reward",

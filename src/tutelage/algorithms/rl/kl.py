@@ -61,11 +61,12 @@ KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, "full", *(f"{name}+" for name in _EST
 def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     """The KL penalty of each token, [B, T]; see the module's table for the kinds.
 
-    For `full` give the logits [B, T, V] of both models instead, as to `full_kl`. Raises
-    `ConfigError` for an unknown kind, `ValueError` when the shapes differ.
+    For `full` give the logits [B, T, V] of both models instead, divided by the sampling
+    temperature first. Raises `ConfigError` for an unknown kind, `ValueError` when the shapes
+    differ.
     """
     if kind == "full":
-        return full_kl(logp_BT, ref_logp_BT)
+        return _full_kl(logp_BT, ref_logp_BT)
     estimator = _ESTIMATORS.get(kind.removesuffix("+"))
     if estimator is None or kind not in KL_KINDS:
         raise unknown(kind, KL_KINDS, "kl kind")
@@ -82,10 +83,10 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     return estimator(k_BT).detach() + (slope_BT - slope_BT.detach())
 
 
-def full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
+def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
     """The exact `KL(policy || reference)` at each position, [B, T], with gradient to both.
 
-    Divide both logits by the sampling temperature first. A token that the policy cannot sample
+    A token that the policy cannot sample
     (logit of minus infinity) adds 0. Raises `ValueError` unless both are [B, T, V] alike.
     """
     if logits_BTV.ndim != 3 or logits_BTV.shape != ref_logits_BTV.shape:
