@@ -15,7 +15,7 @@ import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
 from tutelage.cli.failures import tell
-from tutelage.errors import RunBusyError, StoreError
+from tutelage.errors import RunBusyError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
@@ -71,7 +71,8 @@ def watched(
         raise
     except Exception as error:
         told = f"{command_name()} resume" in str(error)
-        begun = display.worked or isinstance(error, StoreError | OSError)
+        refused = isinstance(error, RunError) or not isinstance(error, OSError)
+        begun = display.worked or not refused
         if begun and not told and folder.config.is_file():
             error.add_note(f"What was done is saved. {resume_hint(place)}")
         raise
