@@ -253,7 +253,7 @@ def test_candidates_that_earn_the_same_are_not_called_behind(here: Path) -> None
     assert "behind" not in said + (here / "run" / "lineage.jsonl").read_text()
 
 
-def sealed(tasks: int, verdict: str) -> dict[str, Any]:
+def holdout(tasks: int, verdict: str) -> dict[str, Any]:
     """A held-out test of result.json."""
     gap = {"mean": 0.1, "low": 0.05, "high": 0.2, "wins": 8, "losses": 0, "ties": tasks - 8}
     ends = {"seed_reward": 0.5, "best_reward": 0.6, "seed_exact": 0.5, "best_exact": 0.6}
@@ -264,7 +264,7 @@ def sealed(tasks: int, verdict: str) -> dict[str, Any]:
 def test_a_verdict_says_what_it_rests_on() -> None:
     def said(tasks: int, verdict: str, *, same: bool = False) -> str:
         console = Console(file=StringIO(), width=120, record=True)
-        show_holdout_test(console, sealed(tasks, verdict), same=same)
+        show_holdout_test(console, holdout(tasks, verdict), same=same)
         return console.export_text()
 
     assert "the interval lies above 0" in said(50, "improved")

@@ -81,10 +81,10 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         def agent(task: dict[str, Any], style: PromptTemplate, llm: LLM) -> float:
             return 1.0
 
-        subject = AgentSpec(as_agent(agent), given, None, policy=policy)
+        agent_spec = AgentSpec(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="grips")
-        setup = setup_from(config, {}, Progress(), subject=subject, splits=splits)
+        setup = setup_from(config, {}, Progress(), agent_spec=agent_spec, splits=splits)
         return setup.settings.fingerprint
 
     one = mark("!", {"a", "b", "c"})
@@ -370,7 +370,7 @@ def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any
         configured(algorithm="apo"),
         env,
         Progress(),
-        subject=AgentSpec(as_agent(agent), NamedResources(resources), None),
+        agent_spec=AgentSpec(as_agent(agent), NamedResources(resources), None),
         splits=Splits(**tasks),
         algorithm=APO(rounds=2),
     )

@@ -116,7 +116,7 @@ def test_the_end_says_what_was_learned_and_a_command_that_fits(
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     result = json.loads((source / "run" / "result.json").read_text())
-    tokens = sum(sum(row.mask) for row in resolved_lessons(source))
+    tokens = sum(sum(row.mask) for row in resolved_sft(source))
     assert result["trained_tokens"] > tokens, "five steps of three are two of seven"
     assert (
         f"5 supervised steps, 7 examples in {5 * 3 / 7:.4g} epochs, {result['trained_tokens']}"
@@ -148,11 +148,11 @@ def test_a_missing_file_is_told_alone(source: Path) -> None:
     assert "train.jsonl' does not exist" in refused.stderr
 
 
-def resolved_lessons(source: Path) -> Any:
+def resolved_sft(source: Path) -> Any:
     """The rows that are learned from."""
     setting = prepare_sft(resolved(source, steps=1).config)
-    assert setting.lessons is not None
-    return setting.lessons.train
+    assert setting.sft_dataset is not None
+    return setting.sft_dataset.train
 
 
 def test_only_what_the_assistant_wrote_is_learned(one_thread: None, source: Path) -> None:

@@ -121,17 +121,18 @@ def _code(thing: object) -> str:
         files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
         texts = [f.read_bytes().hex() for f in files if f.is_file()]
         return repr((thing.command[1:], thing.output, thing.task, texts))
-    subject: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
+    code_object: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
     # Of what was made in a console, or is built in, the name is what is known.
-    name = f"{getattr(subject, '__module__', '')}.{getattr(subject, '__qualname__', subject)!s}"
-    return _object_source(subject) or name
+    module = getattr(code_object, "__module__", "")
+    name = f"{module}.{getattr(code_object, '__qualname__', code_object)!s}"
+    return _object_source(code_object) or name
 
 
-def _object_source(subject: Any) -> str | None:
+def _object_source(code_object: Any) -> str | None:
     """What a user's function or class means, by its file; None for one that has no file, and
     for one of this package, whose version identifies it."""
     try:
-        text = inspect.getsourcefile(subject)
+        text = inspect.getsourcefile(code_object)
     except (TypeError, OSError):  # built in; made in a console
         return None
     if text is None or not Path(text).is_file():
@@ -139,4 +140,4 @@ def _object_source(subject: Any) -> str | None:
     path = Path(text).resolve()
     if path.is_relative_to(Path(__file__).resolve().parents[1]):
         return None
-    return file_mark(path, str(getattr(subject, "__qualname__", "")).partition(".")[0])
+    return file_mark(path, str(getattr(code_object, "__qualname__", "")).partition(".")[0])

@@ -128,7 +128,7 @@ def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
     with waiting("loading ..."), ExitStack() as failed:
         for one in asked:
             one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)
-            failed.callback(close_tools, one.ready.subject.tools)
+            failed.callback(close_tools, one.ready.evaluated_agent.tools)
         failed.pop_all()
 
 
@@ -145,12 +145,12 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
     from tutelage.tools.registry import close_tools
 
     display = LiveDisplay(messages()).open()
-    display.start("evaluation", {"target": name, "model": asked.ready.subject.model()})
+    display.start("evaluation", {"target": name, "model": asked.ready.evaluated_agent.model()})
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:
         display.finish()
-        close_tools(asked.ready.subject.tools)
+        close_tools(asked.ready.evaluated_agent.tools)
     if collector is not None:
         _send(collector, evaluation.played)
     return evaluation
@@ -191,7 +191,7 @@ def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
         return [Path(str(one.asked.output)).name for one in asked]
     names = [Path(one.target).name or one.target for one in asked]
     if names[0] == names[1]:
-        models = [", ".join(one.asked.model) or one.ready.subject.model() for one in asked]
+        models = [", ".join(one.asked.model) or one.ready.evaluated_agent.model() for one in asked]
         names = [f"{name} with {model}" for name, model in zip(names, models, strict=True)]
     return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
 

@@ -318,13 +318,19 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
     """One held-out test: the table, the verdict, the improvement. `same`: the seed prompt won."""
-    from tutelage.prompts.figures import SEALED, UNCHANGED, holdout_rows, judged_lines, read_verdict
+    from tutelage.prompts.figures import (
+        HOLDOUT_COLUMNS,
+        UNCHANGED,
+        holdout_rows,
+        judged_lines,
+        read_verdict,
+    )
     from tutelage.statistics.intervals import FEW
 
-    rows, columns = [*holdout_rows(test)], SEALED
+    rows, columns = [*holdout_rows(test)], HOLDOUT_COLUMNS
     if console.width < _WIDE:
         rows = [(*row[:5], "/".join(row[5:])) for row in rows]
-        columns = (*SEALED[:4], "w/l/t")
+        columns = (*HOLDOUT_COLUMNS[:4], "w/l/t")
     table = plain_table(f"held-out test, {test['tasks']} tasks", *columns, right=columns)
     for row in rows:
         table.add_row(*row)

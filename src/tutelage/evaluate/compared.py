@@ -78,8 +78,8 @@ def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFact
     return RunFacts(
         trained=RunFacts.UNTRAINED,
         algorithm="evaluation",
-        base=ready.subject.model(),
-        base_mark=ready.subject.model_mark(),
+        base=ready.evaluated_agent.model(),
+        base_mark=ready.evaluated_agent.model_mark(),
         agent=ready.agent,
         agent_mark=ready.agent_mark(),
         grader=ready.reward,

@@ -121,8 +121,8 @@ class PolicyEvaluation(RunKind):
             **super().config(),
             "target": self.target,
             "python": self.given is not None,
-            "base": ready.subject.model(),
-            "model": ready.subject.model_mark(),
+            "base": ready.evaluated_agent.model(),
+            "model": ready.evaluated_agent.model_mark(),
             "agent": ready.agent,
             "agent_mark": ready.agent_mark(),
             "reward": ready.reward,
@@ -138,9 +138,9 @@ class PolicyEvaluation(RunKind):
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the settings name, and of the target."""
         if self.given is not None:
-            subject, tasks = self.given.subject, self.given.tasks
+            evaluated_agent, tasks = self.given.evaluated_agent, self.given.tasks
             own = agent_sources(
-                subject.agent, self.given.grader, subject.resources, {"test": tasks}
+                evaluated_agent.agent, self.given.grader, evaluated_agent.resources, {"test": tasks}
             )
             return super().sources(folder) | own
         return super().sources(folder) | _target_sources(self.target, folder)
@@ -172,7 +172,7 @@ class PolicyEvaluation(RunKind):
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        facts = {"target": self.target, "model": self.ready.subject.model()}
+        facts = {"target": self.target, "model": self.ready.evaluated_agent.model()}
         run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -181,7 +181,7 @@ class PolicyEvaluation(RunKind):
 
     async def _play(self, run: Run) -> None:
         def keep(rollout: Rollout, cost: Cost) -> None:
-            if self.ready.subject.servers:
+            if self.ready.evaluated_agent.servers:
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
 
@@ -215,7 +215,7 @@ class PolicyEvaluation(RunKind):
 
     def close(self) -> None:
         """End the programs behind tools."""
-        close_tools(self.ready.subject.tools)
+        close_tools(self.ready.evaluated_agent.tools)
 
 
 def recorded(folder: RunFolder) -> Evaluation:

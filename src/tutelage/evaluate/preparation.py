@@ -18,14 +18,14 @@ from tutelage.engine.prices import load_prices
 from tutelage.engine.usage import Cost
 from tutelage.errors import ConfigError, DataError, MissingExtraError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
-from tutelage.evaluate.subject import Subject, cost_of
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, cost_of
 from tutelage.evaluate.targets import (
     UNKEPT,
     FoundRun,
     TargetKind,
-    builtin_subject,
+    builtin_agent,
     check_agent_type,
-    own_subject,
+    own_agent,
     run_of,
     server_of,
     target_kind,
@@ -52,7 +52,7 @@ class PreparedEvaluation:
     """Who plays which tasks, and how they are graded: all of it read and checked."""
 
     asked: EvaluationConfig
-    subject: Subject
+    evaluated_agent: EvaluatedAgent
     tasks: Dataset[Any]
     grader: RewardFunction | None
     """None where the agent gives its own reward."""
@@ -70,7 +70,7 @@ class PreparedEvaluation:
 
     def agent_mark(self) -> str | None:
         """Equal for equal code of an own agent."""
-        return None if self.agent == Figures.BUILT_IN else source_hash(self.subject.agent)
+        return None if self.agent == Figures.BUILT_IN else source_hash(self.evaluated_agent.agent)
 
     async def play(
         self,
@@ -82,7 +82,7 @@ class PreparedEvaluation:
         """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
         played again; `keep` gets each rollout as it ends."""
         named = _named_tools(self.tasks) if self.run is None else []
-        if named and self.agent == Figures.BUILT_IN and not self.subject.tools:
+        if named and self.agent == Figures.BUILT_IN and not self.evaluated_agent.tools:
             progress.note(
                 f"the tasks are for an agent with tools ({', '.join(named)}), and this target has "
                 f"none; give it those that you have with --tools {','.join(named)}"
@@ -104,7 +104,7 @@ class PreparedEvaluation:
             if self.on_rollout is not None:
                 self.on_rollout(rollout)
 
-        await self.subject.play(left, self.grader, run_id, count)
+        await self.evaluated_agent.play(left, self.grader, run_id, count)
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
@@ -149,16 +149,16 @@ def prepare_evaluation(
         check(grader, tasks)
     if own is None:
         server = server_of(target if kind == "server" else None, asked)
-        subject = builtin_subject(target, run, asked.tools, asked, server, trust=trust)
+        evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
     else:
         if run is not None:
             check_trusted(run[0], [own], trust=trust)
-        subject = own_subject(own, run, asked)
-    subject = replace(
-        subject, prices=load_prices(asked.prices, environment()), runners=asked.runners
+        evaluated_agent = own_agent(own, run, asked)
+    evaluated_agent = replace(
+        evaluated_agent, prices=load_prices(asked.prices, environment()), runners=asked.runners
     )
     agent = own or Figures.BUILT_IN
-    return PreparedEvaluation(asked, subject, tasks, grader, name, success, run, agent)
+    return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
 
 
 # ---------------------------------------------------------------- what is asked for

@@ -3,7 +3,7 @@
 A run brings its final policy, its agent, tools, reward and limits; a model or a server brings only
 itself, and the built-in agent plays; a user's file brings an agent, whose model is named. A
 task's result does not depend on the other tasks or on their order. `preparation.py`
-makes an evaluation of it, and `subject.py` plays.
+makes an evaluation of it, and `evaluated_agent.py` plays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutelage.engine.endpoint import (
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.subject import Subject, answered, equipped
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
@@ -129,7 +129,7 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     return replace(server, model=listed[0])
 
 
-def builtin_subject(
+def builtin_agent(
     target: str,
     run: FoundRun | None,
     tools: Sequence[str] | None,
@@ -137,7 +137,7 @@ def builtin_subject(
     server: Endpoint | None = None,
     *,
     trust: bool = False,
-) -> Subject:
+) -> EvaluatedAgent:
     """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
     if run is not None and server is None:
         _final(run[0])
@@ -161,7 +161,7 @@ def builtin_subject(
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
     sampling, turns, limits = _limits(run, asked)
     main = LLM(POLICY, temperature=sampling.temperature)
-    return Subject(
+    return EvaluatedAgent(
         agent=AGENTS.find(kind)(
             given,
             sampling,
@@ -201,7 +201,7 @@ def _limits(
     return Sampling(temperature=temperature, max_tokens=tokens), turns, limits
 
 
-def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Subject:
+def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> EvaluatedAgent:
     """A user's agent, with the models that are named, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
@@ -223,7 +223,7 @@ def own_subject(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Sub
 
         policies = dict.fromkeys(here, load_policy(str(local)))
     config = RunConfig() if run is None else run[1]
-    return Subject(
+    return EvaluatedAgent(
         agent=agent,
         sampling=Sampling(temperature=asked.sampled_at, max_tokens=asked.max_tokens or 2000),
         resources=resources,
@@ -268,13 +268,13 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
         test=(UNKEPT,), endpoint=asked.endpoint, model=asked.model, temperature=asked.temperature
     )
     if kind == "agent":
-        subject = own_subject(target, None, settings)
+        evaluated_agent = own_agent(target, None, settings)
     else:
         server = server_of(target, settings) if kind == "server" else None
-        subject = builtin_subject(target, run, asked.tools, asked, server, trust=trust)
+        evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
     task = Task("question", {"question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
-    played = subject.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
+    played = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
     rollout = asyncio.run(played)[0]
     if rollout.last.stop == "context" and not any(c.sampled.token_ids for c in rollout.last.calls):
         raise DataError(
@@ -308,14 +308,14 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"serve MODEL --upstream {target}"
         )
     run = run_of(target)
-    subject = builtin_subject(target, run, (), AskConfig())
-    policy = subject.policy
+    evaluated_agent = builtin_agent(target, run, (), AskConfig())
+    policy = evaluated_agent.policy
     if max_length is not None and max_length > policy.max_positions:
         raise ConfigError(
             f"--max-length {max_length} is more than the {policy.max_positions} positions of "
             f"{target!r}; give it at most those"
         )
-    wanted = max_length or (subject.max_length if run else _SERVED_LENGTH)
+    wanted = max_length or (evaluated_agent.max_length if run else _SERVED_LENGTH)
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
 

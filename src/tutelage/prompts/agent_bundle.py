@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 
-def resources_of(subject: AgentSpec, config: PromptConfig, task: Endpoint | None) -> NamedResources:
+def resources_of(
+    agent_spec: AgentSpec, config: PromptConfig, task: Endpoint | None
+) -> NamedResources:
     """What the agent is given: its own, an LLM where it has none, a place for demonstrations.
 
     Raises `ConfigError` for a key that this agent does not use.
     """
-    agent = subject.agent
-    values = {**agent.own_resources(), **subject.resources}
+    agent = agent_spec.agent
+    values = {**agent.own_resources(), **agent_spec.resources}
     values = _with_demonstrations(agent, values, config)
     if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
         raise ConfigError(
@@ -47,13 +49,13 @@ def resources_of(subject: AgentSpec, config: PromptConfig, task: Endpoint | None
             "give it some, as resources={'weigh': weigh}"
         )
     if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
-        named = POLICY if task is None or _brings_model(subject, config) else task.model
+        named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
     return NamedResources(values)
 
 
 def agent_bundle(
-    subject: AgentSpec,
+    agent_spec: AgentSpec,
     resources: NamedResources,
     config: PromptConfig,
     task: Endpoint | None,
@@ -61,8 +63,8 @@ def agent_bundle(
     progress: Progress,
 ) -> AgentBundle:
     """The agent with its models, of which one in this process may have to be built first."""
-    agent, own = subject.agent, _brings_model(subject, config)
-    urls = dict(subject.urls)
+    agent, own = agent_spec.agent, _brings_model(agent_spec, config)
+    urls = dict(agent_spec.urls)
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
     for name, llm in llms.items():
@@ -76,17 +78,17 @@ def agent_bundle(
     local = [name for name in llms if name not in endpoints]
     if local:
         folder = config.model or model_folder(resources[local[0]])
-        policy = subject.policy or _local_policy(folder, progress)
+        policy = agent_spec.policy or _local_policy(folder, progress)
     remote = {name: e.base_url for name, e in endpoints.items()}
     caps = call_limits(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     return AgentBundle(
         agent=agent,
         resources=resources,
-        reward=subject.reward,
-        isolation=subject.isolation,
+        reward=agent_spec.reward,
+        isolation=agent_spec.isolation,
         policy=policy,
-        urls=subject.urls,
+        urls=agent_spec.urls,
         roles=Roles(dict.fromkeys(local, POLICY), (), remote),
         caps=caps,
         sampling=sampling,
@@ -130,6 +132,6 @@ def _local_policy(folder: str | None, progress: Progress) -> Policy:
     return load_policy(folder)
 
 
-def _brings_model(subject: AgentSpec, config: PromptConfig) -> bool:
+def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
     """Whether a model was passed or named, which then plays instead of an endpoint's."""
-    return subject.policy is not None or config.model is not None
+    return agent_spec.policy is not None or config.model is not None

@@ -73,7 +73,7 @@ class PromptResult(TrainingResult):
 
 def search_setup(
     algorithm: Algorithm,
-    subject: AgentSpec,
+    agent_spec: AgentSpec,
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
     keys: Mapping[str, Any],
     optimiser: LLM | None,
@@ -89,7 +89,7 @@ def search_setup(
         config,
         environment(),
         progress,
-        subject=subject,
+        agent_spec=agent_spec,
         splits=_splits(*splits, config),
         algorithm=algorithm,
         handed=_optimiser(optimiser),

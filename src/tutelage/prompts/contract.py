@@ -84,9 +84,9 @@ class Splits:
         for name in ("train", "val", "test"):
             if not getattr(self, name):
                 raise ConfigError(f"the {name} split is empty; give it at least one task")
-        self.check_sealed(None)
+        self.check_held_out(None)
 
-    def check_sealed(self, fields: Collection[str] | None) -> None:
+    def check_held_out(self, fields: Collection[str] | None) -> None:
         """Refuse test tasks that stand in train or val too, by input and `fields` (all for None):
         no verdict can rest on them. Raises `ConfigError`."""
         known = {content(task, fields) for task in (*self.train, *self.val)}

@@ -111,7 +111,7 @@ _VERDICTS: Mapping[str, tuple[str, str, str, str]] = {
 }
 """Tone, meaning, what the interval does, and what the sign test does."""
 UNCHANGED = "no better prompt was found; the seed prompt stays"
-SEALED = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
+HOLDOUT_COLUMNS = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
 """Columns of a held-out test, after the name of the row."""
 
 
@@ -131,7 +131,7 @@ def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
                 f"{test[f'best_{name}']:.3f}",
                 f"{gap['mean']:+.3f}",
                 f"{gap['low']:+.3f} to {gap['high']:+.3f}",
-                *(str(gap[key]) for key in SEALED[4:]),
+                *(str(gap[key]) for key in HOLDOUT_COLUMNS[4:]),
             )
 
 

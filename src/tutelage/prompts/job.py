@@ -164,24 +164,24 @@ class PromptSearch(RunKind):
         setup = self.setup
         given = setup.bundle.resources
         recorder = _Recorder(run, self.observer, search_cost(setup), self.heard, given)
-        async with open_resources(setup, run, recorder.heard) as stage:
+        async with open_resources(setup, run, recorder.heard) as search_resources:
             result = await optimise(
                 setup.algorithm,
                 setup.components,
                 setup.splits,
-                stage.play,
+                search_resources.play,
                 setup.settings,
-                ask=stage.ask,
-                journal=stage.journal,
+                ask=search_resources.ask,
+                journal=search_resources.journal,
                 observer=recorder,
             )
             run.writer.flush()
-            fields = record.write_outcome(run.folder, setup, result, stage.seconds())
+            fields = record.write_outcome(run.folder, setup, result, search_resources.seconds())
             for warning in fields["warnings"]:
                 run.progress.note(f"Warning: {warning}")
             recorder.examine(ended=True)
             fields["warnings"] += recorder.warnings + warnings_of(recorder.health)
-            self._found = fields | {"health": recorder.health} | stage.untold()
+            self._found = fields | {"health": recorder.health} | search_resources.untold()
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
                 data, kind = {"text": text}, "prompt_template"
@@ -222,9 +222,9 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
     tasks = fresh(setup.config, used, files)
-    replace(setup.splits, test=tasks).check_sealed(setup.fields)
-    sealed = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
-    fields = sealed.to_dict() | {"files": list(files)}
+    replace(setup.splits, test=tasks).check_held_out(setup.fields)
+    holdout = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
+    fields = holdout.to_dict() | {"files": list(files)}
     write_json(folder.result, finished | {"confirmations": [*looks, fields]})
     write_pages(folder)
     return fields
@@ -244,11 +244,17 @@ async def _confirm(
         opened(PromptSearch(setup).head, folder, progress) as run,
         ending(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
-        async with open_resources(setup, run) as stage:
+        async with open_resources(setup, run) as search_resources:
             budget = SearchBudget(
                 replace(settings.limits, rollouts=None, seconds=None), settings.worst
             )
-            evaluator = Evaluator(stage.play, budget, stage.journal, settings, f"confirm/{number}")
+            evaluator = Evaluator(
+                search_resources.play,
+                budget,
+                search_resources.journal,
+                settings,
+                f"confirm/{number}",
+            )
             seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
             seed, best = finished["seed_components"], finished["components"]
             return await run_holdout_test(evaluator, seed, best, tasks, seeds)

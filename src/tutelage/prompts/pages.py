@@ -18,7 +18,7 @@ from typing import Any
 
 from tutelage.errors import TutelageError
 from tutelage.prompts.figures import (
-    SEALED,
+    HOLDOUT_COLUMNS,
     UNCHANGED,
     holdout_rows,
     judged_lines,
@@ -104,7 +104,7 @@ def _report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str
         changes=list(_changes(test or {})),
         facts=list(_facts(result)),
         prompts=[(n, _diff(before.get(n, ""), text)) for n, text in sorted(after.items())],
-        sealed=_sealed(looks),
+        holdout=_holdout(looks),
         judged=[cut(line, 300) for line in judged_lines(test or {})],
         test=test,
         looks=len(looks),
@@ -150,7 +150,7 @@ def _changes(test: Mapping[str, Any]) -> Iterator[Change]:
             yield Change(title, f"{gap['mean']:+.3f}", before, after, scale, [("after", ends)])
 
 
-def _sealed(looks: Sequence[Mapping[str, Any]]) -> Table:
+def _holdout(looks: Sequence[Mapping[str, Any]]) -> Table:
     """Every look at test tasks."""
     rows = [
         TableRow((f"{look['looks']}, {name}", str(look["tasks"]), *cells, verdict))
@@ -158,7 +158,9 @@ def _sealed(looks: Sequence[Mapping[str, Any]]) -> Table:
         for name, *cells in holdout_rows(look)
         for verdict in [look["verdict"] if name == "reward" else ""]
     ]
-    return Table(("Look", "Tasks", *(name.capitalize() for name in SEALED), "Verdict"), rows)
+    return Table(
+        ("Look", "Tasks", *(name.capitalize() for name in HOLDOUT_COLUMNS), "Verdict"), rows
+    )
 
 
 def lineage_tree(entries: Sequence[JSON]) -> list[LineageNode]:

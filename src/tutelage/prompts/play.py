@@ -1,6 +1,6 @@
-"""The search's `Play`, made of the real thing: a stage, the runner, models, store.
+"""The search's `Play`, made of the real thing: a manager, the runner, models, store.
 
-Each rollout of a candidate is played on a stage (`rollouts/manager.py`) with the candidate's texts
+Each rollout of a candidate is played on a `RolloutManager` with the candidate's texts
 in its resources, so that every call, span and reward is recorded as in any other run; its
 identifiers come from the step key of the search, so that they repeat.
 """
@@ -76,7 +76,7 @@ class AgentBundle(AgentSpec):
 
 
 class CandidateRunner(RolloutManager):
-    """A stage on which a search plays its candidates; once entered it is a `Play`."""
+    """A manager on which a search plays its candidates; once entered it is a `Play`."""
 
     def __init__(
         self,

@@ -98,37 +98,37 @@ def setup_from(
     env: Mapping[str, str],
     progress: Progress,
     *,
-    subject: AgentSpec | None = None,
+    agent_spec: AgentSpec | None = None,
     splits: Splits | None = None,
     algorithm: Algorithm | None = None,
     handed: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
-    """Put a search together. `subject`, `splits`, `algorithm` and `handed`, the endpoints of the
+    """Put a search together. `agent_spec`, `splits`, `algorithm` and `handed`, the endpoints of the
     optimiser's roles, are a Python caller's objects.
 
     Raises `ConfigError` for all that can be seen to be wrong.
     """
     endpoints = read_endpoints(env) | dict(handed)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
-    python = subject is not None
+    python = agent_spec is not None
     prices = load_prices(config.prices, env)
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     task = endpoints.get("task")
     price = None if task is None else price_of(prices, task.model)
     # Refused before a model is built for it.
     chosen, reason = _choose(config, algorithm, bool(optimiser), price)
-    subject = subject or _subject(config)
-    _warn_of_timeout(subject, config, progress)
+    agent_spec = agent_spec or _agent_spec(config)
+    _warn_of_timeout(agent_spec, config, progress)
     splits = splits or make_splits(config)
-    compared, overlap = _compared(subject, splits)
+    compared, overlap = _compared(agent_spec, splits)
     # Before a model is built or loaded for it, as all that follows up to `agent_bundle`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
-    resources = resources_of(subject, config, task)
+    resources = resources_of(agent_spec, config, task)
     components = components_of(resources, config.components, config.tune_tools)
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
-    subject.agent.check([*resources])
-    bundle = agent_bundle(subject, resources, config, task, prices, progress)
+    agent_spec.agent.check([*resources])
+    bundle = agent_bundle(agent_spec, resources, config, task, prices, progress)
     if algorithm is None:
         tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
         chosen = _configured(chosen, config, bank_of(tools, bundle.reward, config.hints))
@@ -159,28 +159,28 @@ def _variant(algorithm: Algorithm) -> str:
     return f"{algorithm.name} with trials" if getattr(algorithm, "trials", 0) else algorithm.name
 
 
-def _warn_of_timeout(subject: AgentSpec, config: PromptConfig, progress: Progress) -> None:
+def _warn_of_timeout(agent_spec: AgentSpec, config: PromptConfig, progress: Progress) -> None:
     """Say so where a timeout was given that bounds nothing."""
     usual = PromptConfig.model_fields["timeout"].default
     # A run folder has every key, so the default in it was not set by anybody.
-    if isinstance(subject.agent, ToolAgent) and config.timeout != usual:
+    if isinstance(agent_spec.agent, ToolAgent) and config.timeout != usual:
         progress.note(
             "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
             "tokens, and each tool by its own timeout"
         )
 
 
-def _compared(subject: AgentSpec, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
+def _compared(agent_spec: AgentSpec, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
     """The fields of a task that count beside its input, and the tasks that stand in more than one
     split by them; the reward and the seal are checked."""
     parts = (splits.train, splits.val, splits.test)
-    if subject.reward is not None:
+    if agent_spec.reward is not None:
         for part in parts:
-            check(subject.reward, part)
+            check(agent_spec.reward, part)
     # An agent of one's own may read any field of a task, the built-in one reads its question.
-    builtin = isinstance(subject.agent, ToolAgent)
-    read = subject.reward.fields_read if builtin and subject.reward else None
-    splits.check_sealed(read)
+    builtin = isinstance(agent_spec.agent, ToolAgent)
+    read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None
+    splits.check_held_out(read)
     return read, count_overlap(*parts, lambda task: content(task, read))
 
 
@@ -213,7 +213,7 @@ def _configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...
     return replace(algorithm, **{k: v for k, v in said.items() if k in names and v is not None})
 
 
-def _subject(config: PromptConfig) -> AgentSpec:
+def _agent_spec(config: PromptConfig) -> AgentSpec:
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
         agent, resources = load_agent(config.agent)

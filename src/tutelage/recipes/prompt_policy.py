@@ -133,13 +133,13 @@ def fingerprint(recipe: PolicyRecipe | None = None) -> str:
     """
     recipe = recipe or PolicyRecipe()
     rng = SeedTree(recipe.seed).child("fingerprint").python()
-    lessons: list[object] = []
+    demonstrations: list[object] = []
     for task in prompted_tasks("train", 100, recipe.seed):
         prompt, rules = draw_prompt(rng)
-        lessons.append((task.id, dict(task.fields), prompt, target_turns(task, rules)))
+        demonstrations.append((task.id, dict(task.fields), prompt, target_turns(task, rules)))
     values = (
         (metadata.version("tutelage"), asdict(recipe), str(_dtype()), CHAT_TEMPLATE, ISOLATED),
-        (sorted(WORDINGS.items()), BOTH_TOOLS, USELESS, FILLERS, lessons),
+        (sorted(WORDINGS.items()), BOTH_TOOLS, USELESS, FILLERS, demonstrations),
     )
     digest = hashlib.blake2b(repr(values).encode(), digest_size=10)
     for function in (train_policy, training_rows, cold_start.supervised_step, _corpus):

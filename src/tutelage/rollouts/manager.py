@@ -1,9 +1,9 @@
-"""The stage: where a user's agents play, for as long as a job lasts.
+"""Where a user's agents play, for as long as a job lasts.
 
 Agents play in the event loop that entered it, models answer in the gateway's own thread, and a
-training computes in a third, so none waits for another. The stage holds the gateway, the resources
-that were entered, and the processes of agents that have some. `runner` makes the runner of rollouts
-that play on it; `play` hands it rollouts from the thread of a training and waits.
+training computes in a third, so none waits for another. `RolloutManager` holds the gateway, the
+resources that were entered, and the processes of agents that have some. `runner` makes the runner
+of rollouts that play on it; `play` hands it rollouts from the thread of a training and waits.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RolloutManager:
         on_session: Callable[[RolloutSession], None] | None = None,
         on_traces: OnTraces | None = None,
     ) -> Runner:
-        """A runner of rollouts that play here, `n_runners` at once, in the stage's event loop.
+        """A runner of rollouts that play here, `n_runners` at once, in its event loop.
 
         `sources` are engines by resource name. `resources` and `remote` replace the manager's own
         where they are given. `on_traces` takes the spans that agents send to the gateway by
@@ -142,7 +142,7 @@ class RolloutManager:
         """Run rollouts, from the job's thread. Raises `KeyboardInterrupt` once `stop` was
         called."""
         if self._loop is None:
-            raise ConfigError("the stage is not open")
+            raise ConfigError("the rollout manager is not open")
         with self._lock:
             if self.stopping:
                 raise KeyboardInterrupt

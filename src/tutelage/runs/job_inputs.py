@@ -37,7 +37,7 @@ class JobInputs:
     agent: Agent
     resources: NamedResources
     roles: Roles
-    stage: RolloutManager
+    manager: RolloutManager
     train: Sequence[Task] | None
     """None takes the tasks of the configuration."""
     val: Sequence[Task] | None
@@ -84,7 +84,7 @@ class JobInputs:
             "reward": None if self.reward is None else self.reward.name,
             "file": self.file,
             "tasks": {split: list(files) for split, files in self.files.items()},
-            "runners": self.stage.n_runners,
+            "runners": self.manager.n_runners,
         }
         write_json(folder.agent, fields)
 

@@ -212,7 +212,7 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
         for i, task in enumerate(setting.tasks.train[:n])
     ]
     rollout = setting.config.rollout
-    runner = given.stage.runner(
+    runner = given.manager.runner(
         setting.sources(sources, rollout.temperature),
         replace(setting.limits("dev"), group_deadline=None),
         max_tokens=setting.config.agent.max_tokens_per_turn,
@@ -220,7 +220,7 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
         reward=given.reward,
         on_spans=lambda rollout, spans: None,  # they name the agents that are marked
     )
-    return given.stage.play(runner, specs)
+    return given.manager.play(runner, specs)
 
 
 def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteServers | None:

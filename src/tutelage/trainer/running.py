@@ -18,9 +18,9 @@ from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.engine.prices import load_prices
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
 from tutelage.evaluate.kind import PolicyEvaluation, recorded
 from tutelage.evaluate.preparation import PreparedEvaluation
-from tutelage.evaluate.subject import Subject, answered, equipped
 from tutelage.resources import NamedResources, model_folder
 from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.runner import RunnerSettings
@@ -114,12 +114,12 @@ async def trained(
 ) -> TrainingResult:
     """Train weights: agents play in this event loop, the rest is done in a thread."""
     with stop_told(place, progress):
-        async with given.stage as stage:
+        async with given.manager as manager:
             work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
             try:
                 result = await asyncio.shield(work)
             except asyncio.CancelledError:
-                stage.stop()
+                manager.stop()
                 await asyncio.wait({work})
                 work.exception()
                 raise
@@ -181,7 +181,7 @@ def evaluation_of(
 
         loaded = {folder: load_policy(folder) for folder in {*named.values()}}
     found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
-    subject = Subject(
+    evaluated_agent = EvaluatedAgent(
         agent=player,
         sampling=Sampling(temperature=asked.sampled_at, max_tokens=2000),
         resources=resolved,
@@ -195,7 +195,7 @@ def evaluation_of(
     )
     name = AGENT_REWARD if reward is None else reward.name
     return PreparedEvaluation(
-        asked, subject, dataset, reward, name, asked.success, agent=file or player.name
+        asked, evaluated_agent, dataset, reward, name, asked.success, agent=file or player.name
     )
 
 
@@ -205,7 +205,7 @@ async def evaluated(
     """Play an evaluation, in a run folder where `output` names one."""
     if output is None:
         return ready.add_up(await ready.play(progress), progress)
-    folder, name = folder_at(Path(output)), ready.subject.agent.name
+    folder, name = folder_at(Path(output)), ready.evaluated_agent.agent.name
     with stop_told(output, progress):
         asked = PolicyEvaluation(name, ready.asked, given=ready)
         await lifecycle.begin(asked, folder, progress)

@@ -220,8 +220,10 @@ class Trainer:
             agent, {k: v for k, v in asked.items() if v is not None}, given, self.resources,
             self.endpoints, self._reward, self._policies, self.model,
         )  # fmt: skip
-        subject = replace(ready.subject, isolation=self.isolation)
-        ready = replace(ready, subject=subject, on_rollout=on_rollout(self.callbacks))
+        evaluated_agent = replace(ready.evaluated_agent, isolation=self.isolation)
+        ready = replace(
+            ready, evaluated_agent=evaluated_agent, on_rollout=on_rollout(self.callbacks)
+        )
         progress = default_progress() if self.progress is None else self.progress
         try:
             return blocking(evaluated(ready, output_dir, progress))
@@ -248,7 +250,7 @@ class Trainer:
         from tutelage.weights.inputs import prepare_rl
 
         resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None)
-        async with job_inputs.stage:
+        async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
             rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
         return DevReport(tuple(rollouts))
@@ -323,7 +325,7 @@ class Trainer:
         place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", roles.main)])
         resolved = self._resolve(algorithm, train, test, place, folder)
-        stage = RolloutManager(
+        manager = RolloutManager(
             player,
             resources,
             roles,
@@ -338,7 +340,7 @@ class Trainer:
             "test": files_of(self.test_dataset),
         }
         job_inputs = JobInputs(
-            player, resources, roles, stage, train, val, test, self._reward, self._policies, told,
+            player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
             file, files,
         )  # fmt: skip
         return resolved, place, job_inputs

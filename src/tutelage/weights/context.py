@@ -144,7 +144,7 @@ class TrainingContext:
     def check_stop(self) -> None:
         """Save and raise `KeyboardInterrupt` when the user asked to stop."""
         job_inputs = self.setting.given
-        if self.run.stop.asked or (job_inputs is not None and job_inputs.stage.stopping):
+        if self.run.stop.asked or (job_inputs is not None and job_inputs.manager.stopping):
             self.save()
             raise self.run.stop.stopped()
 
@@ -227,8 +227,8 @@ class TrainingContext:
         invariant: bool,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout]:
-        """Run rollouts of a Python agent on its stage, storing each as it ends."""
-        setting, stage = self.setting, given.stage
+        """Run rollouts of a Python agent on its manager, storing each as it ends."""
+        setting, manager = self.setting, given.manager
         items = [f for f in (on_done, given.on_rollout) if f is not None]
 
         def done(rollout: Rollout) -> None:
@@ -247,7 +247,7 @@ class TrainingContext:
             )
             for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
         }
-        runner = stage.runner(
+        runner = manager.runner(
             setting.sources(sources, temperature),
             setting.limits(self.run.folder.name, specs[0].mode),
             max_tokens=setting.config.agent.max_tokens_per_turn,
@@ -256,7 +256,7 @@ class TrainingContext:
             on_spans=keep,
             on_traces=partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name),
         )
-        return stage.play(runner, specs, done)
+        return manager.play(runner, specs, done)
 
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""

@@ -79,7 +79,7 @@ class TrainingInputs:
     """The Python agent that is trained, and what came with it; None for a built-in agent."""
     others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
     """Further policies that are trained at once, by name."""
-    lessons: SFTDataset | None = None
+    sft_dataset: SFTDataset | None = None
     """What the recipe `sft` trains on; see `sft.py`."""
     overlap: Overlap = field(default_factory=Overlap)
     """Tasks that stand in more than one split."""
@@ -211,18 +211,18 @@ def prepare_sft(
     if policy is None and source is None:
         policy = _fresh(config, train, seeds)
     if policy is not None:
-        lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
+        sft_dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     else:
         source = str(source)
         template = config.agent.template if policy_folder is None else None
         tool_specs = template_tools(config.agent.agent_type, tools) if config.agent.tools else []
         known, codec = load_codec(source, template=template, tools=tool_specs)
-        lessons = _lessons(config, codec, max_positions(known), train, val)
+        sft_dataset = _sft_dataset(config, codec, max_positions(known), train, val)
         policy = _adapted(load_policy(source, template=template), config)
     tools, policy, choice = _placed(config, tools, policy)
     overlap = overlap_of(train, val, tasks.test)
     return TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, {}, lessons, overlap
+        config, seeds, tasks, tools, reward, policy, choice, given, {}, sft_dataset, overlap
     )
 
 
@@ -356,7 +356,7 @@ def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -
     )
 
 
-def _lessons(
+def _sft_dataset(
     config: RunConfig,
     codec: Codec,
     positions: int,

@@ -73,8 +73,8 @@ def dry_run(resolved: Resolved) -> Rollout | SFTPreview:
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
     setting = training(resolved).make_setting()
-    if setting.lessons is not None:
-        return preview(setting, setting.lessons)
+    if setting.sft_dataset is not None:
+        return preview(setting, setting.sft_dataset)
     for note in setting.overlap.notes(drawn=setting.embedded_tasks):
         logger.warning(note)
     check_models(setting.policy, setting.config)

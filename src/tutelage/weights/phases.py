@@ -31,8 +31,8 @@ def step_limit(setting: TrainingInputs) -> int | None:
     trainer, size = setting.config.trainer, setting.config.data.train_batch_size
     if trainer.total_training_steps is not None or trainer.total_epochs is None:
         return trainer.total_training_steps
-    if setting.lessons is not None:
-        return math.ceil(trainer.total_epochs * len(setting.lessons.train) / size)
+    if setting.sft_dataset is not None:
+        return math.ceil(trainer.total_epochs * len(setting.sft_dataset.train) / size)
     return max(1, trainer.total_epochs * len(setting.tasks.train) // size)
 
 

@@ -45,8 +45,8 @@ and the loss of the first and of the last batch."""
 def run_sft(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     setting, state = ctx.setting, ctx.state
-    lessons, config = setting.lessons, setting.config
-    if lessons is None:
+    sft_dataset, config = setting.sft_dataset, setting.config
+    if sft_dataset is None:
         raise TypeError("the phase of supervised training needs demonstrations")
     named = setting.policy.named()
     ctx.optimizer = optimizer = restore(
@@ -54,17 +54,17 @@ def run_sft(ctx: TrainingContext) -> None:
     )
     limit = step_limit(setting)
     ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
-    if state.phase_step == 0 and lessons.val and config.trainer.val_before_train:
-        number = _loss_of(setting, lessons.val)
+    if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
+        number = _loss_of(setting, sft_dataset.val)
         state.results["val_loss_before"] = number
         ctx.log(SFT, 0, {"val/loss": number})
     size = config.data.train_batch_size
     order = setting.seeds.child(SFT, "order")
     while not ended(ctx, SFT, limit):
         start, step = time.perf_counter(), state.phase_step
-        places = epoch_places(len(lessons.train), step * size, size, order)
+        places = epoch_places(len(sft_dataset.train), step * size, size, order)
         rate = learning_rate_share(step, limit, config.actor.optim)
-        rows = [lessons.train[i] for i in places]
+        rows = [sft_dataset.train[i] for i in places]
         values = cold_start.supervised_step(
             setting.policy,
             optimizer,
@@ -78,7 +78,7 @@ def run_sft(ctx: TrainingContext) -> None:
         data["trained_tokens"] = data.get("trained_tokens", 0) + int(tokens)
         data.setdefault("train_loss_before", values["loss/sft"])
         data["train_loss_after"] = values["loss/sft"]
-        data["epochs"] = (step + 1) * size / len(lessons.train)
+        data["epochs"] = (step + 1) * size / len(sft_dataset.train)
         state.phase_step, state.tick = step + 1, state.tick + 1
         seconds = time.perf_counter() - start
         values |= {
@@ -88,13 +88,13 @@ def run_sft(ctx: TrainingContext) -> None:
             "time/step": seconds,
         }
         every = config.trainer.test_freq
-        if lessons.val and every > 0 and state.phase_step % every == 0:
-            values["val/loss"] = _loss_of(setting, lessons.val)
+        if sft_dataset.val and every > 0 and state.phase_step % every == 0:
+            values["val/loss"] = _loss_of(setting, sft_dataset.val)
             note_best(ctx, -values["val/loss"])
         end_step(ctx, SFT, values)
     end_training(ctx)
-    if lessons.val:
-        state.results["val_loss_after"] = _loss_of(setting, lessons.val)
+    if sft_dataset.val:
+        state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val)
 
 
 def learned(state: TrainingState) -> JSON:
@@ -131,9 +131,9 @@ class SFTPreview:
     """The first demonstration as the model sees it, in pieces, and which of them are trained."""
 
 
-def preview(setting: TrainingInputs, lessons: SFTDataset) -> SFTPreview:
+def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
     """What the first demonstration looks like, and how much there is."""
-    first, train = lessons.train[0], lessons.train
+    first, train = sft_dataset.train[0], sft_dataset.train
     decode = setting.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)
     groups = itertools.groupby(pairs, key=lambda pair: bool(pair[1]))

@@ -295,7 +295,7 @@ def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
 
 def phases_of(setting: TrainingInputs) -> list[Work]:
     """What a configuration asks for, in order."""
-    return _supervised(setting) if setting.lessons is not None else _rewarded(setting)
+    return _supervised(setting) if setting.sft_dataset is not None else _rewarded(setting)
 
 
 def _measure(name: str, *, no_tools: bool = False) -> Callable[[TrainingContext], None]:
@@ -390,8 +390,8 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         "mixed_steps": values.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
-    if setting.lessons is not None:
-        out["examples"] = len(setting.lessons.train)
+    if setting.sft_dataset is not None:
+        out["examples"] = len(setting.sft_dataset.train)
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after")
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded

@@ -1,7 +1,7 @@
 """What is evaluated: an agent with the models that answer it, and how it plays.
 
 A built-in agent on a policy of this process plays on the engine's invariant mode. Every other one
-plays on a stage (`rollouts/manager.py`): its LLMs are answered by servers, counted call by call, or
+plays on a `RolloutManager`: its LLMs are answered by servers, counted call by call, or
 sampled from a policy behind the gateway. What a target's name means is resolved in `targets.py`.
 Torch is loaded where a policy of this process is.
 """
@@ -41,7 +41,7 @@ OnDone = Callable[[Rollout, Cost], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class EvaluatedAgent:
     """An agent, the models that answer it, and the limits of a rollout."""
 
     agent: Agent
@@ -99,7 +99,7 @@ class Subject:
         limits = replace(self.limits, run_id=run_id)
         if self.local:
             return await self._on_engine(specs, grader, limits, on_done)
-        return await self._on_stage(specs, grader, limits, on_done)
+        return await self._on_manager(specs, grader, limits, on_done)
 
     async def _on_engine(
         self,
@@ -116,7 +116,7 @@ class Subject:
         )
         return await runner.run(specs, lambda rollout: on_done(rollout, cost_of(rollout)))
 
-    async def _on_stage(
+    async def _on_manager(
         self,
         specs: Sequence[RolloutSpec],
         grader: RewardFunction | None,
@@ -125,7 +125,7 @@ class Subject:
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
-        stage = RolloutManager(
+        manager = RolloutManager(
             self.agent,
             self.resources,
             Roles(dict.fromkeys(self.policies, POLICY), (), urls),
@@ -143,7 +143,7 @@ class Subject:
                 return MeteredClient(servers(name, seeds), meter, self._price(name), seeded)
 
             async with gate:
-                runner = stage.runner(
+                runner = manager.runner(
                     sources,
                     replace(limits, attempts=1),
                     max_tokens=self.sampling.max_tokens,
@@ -154,7 +154,7 @@ class Subject:
             on_done(rollout, self._cost(rollout, meter))
             return rollout
 
-        async with stage, asyncio.TaskGroup() as group:
+        async with manager, asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(spec)) for spec in specs]
         return [task.result() for task in tasks]
 
