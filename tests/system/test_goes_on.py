@@ -185,6 +185,12 @@ def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Com
     tutelage(*args).check()
     run = tutelage.cwd / "run"
     (run / "result.json").unlink()
+    kept = (own / "train.jsonl").read_text()
+    append(own / "train.jsonl", "{broken\n")
+    tutelage("resume", "run", "--allow-changes").check(2)
+    refused = words(tutelage("resume", "run").check(2).err)
+    assert "was begun with other sources: own/train.jsonl" in refused, "nothing has gone on"
+    (own / "train.jsonl").write_text(kept)
     EDITS["reward"][1](own)
     told = words(tutelage("resume", "run", "--allow-changes").check().err)
     assert "Warning: the run goes on although own/rewards.py:vary (agent.reward_name)" in told

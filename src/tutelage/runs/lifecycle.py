@@ -199,9 +199,11 @@ async def _go_on(
                 kind.report(folder)  # it was killed between the two
             return finished
         left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
-        _check_sources(left, folder, progress, allow_changes=allow_changes)
+        changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
         check_loggers(left.head.loggers)
+        if changed is not None:  # a change that cannot be worked with is asked about again
+            keep_fingerprint(folder, read_object(folder.config), changed)
         begun = (
             any(p.is_dir() for p in folder.checkpoints.glob("step_*")) or folder.metrics.is_file()
         )
@@ -220,13 +222,13 @@ def _check_sources(
     *,
     allow_changes: bool = False,
     finished: bool = False,
-) -> None:
+) -> dict[str, str] | None:
     """Raise `RunError` where configuration, agent, reward, tools, model or tasks have changed since
-    the run began; say so where that is allowed, and keep what they are now."""
+    the run began; where that is allowed, say so, and return what they are now."""
     sources = asked.sources(folder)
     names = [*edits(folder), *changes(folder, sources)]
     if not names:
-        return
+        return None
     message, place = ", ".join(names[:5]), str(folder.path)
     if finished:
         raise RunError(
@@ -240,7 +242,7 @@ def _check_sources(
             "--allow-changes (in Python: the key allow_changes)"
         )
     progress.note(f"Warning: the run goes on although {message}")
-    keep_fingerprint(folder, read_object(folder.config), sources)
+    return sources
 
 
 # ---------------------------------------------------------------- what is open while it works
