@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage import APO, LLM, RL, SFT, Evaluation, Trainer, TutelageError, rollout
+from tutelage.cli import main
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -23,6 +24,16 @@ KEYS = {
     "rollout.max_len": 128,
     "agent.max_tokens_per_turn": 4,
 }
+
+
+FAILS = """from tutelage import rollout
+
+
+@rollout
+async def fails(task, llm):
+    await llm.chat(task["text"], max_tokens=4)
+    raise ValueError("no idea")
+"""
 
 
 @rollout
@@ -177,6 +188,27 @@ def test_an_agent_that_asks_nothing_is_told_so(tmp_path: Path, one_thread: None)
     given = trainer(algorithm=RL(KEYS), train_dataset=TASKS, output_dir=tmp_path / "idle")
     with pytest.raises(TutelageError, match=r"your agent never called llm\.endpoint or llm\.chat"):
         given.fit(idle)
+    assert "your agent never called llm.endpoint" in repr(given.dev(idle, n=1))
+
+
+def test_a_traceback_begins_at_the_agents_line(
+    tmp_path: Path,
+    one_thread: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text(FAILS)
+    shown = repr(trainer(train_dataset=TASKS).dev(f"{agent}:fails", n=1))
+    played = trainer().evaluate(f"{agent}:fails", output_dir=tmp_path / "run").played
+    monkeypatch.setattr("sys.argv", ["tutelage", "show", played[0].id, "--run", f"{tmp_path}/run"])
+    with pytest.raises(SystemExit):
+        main()
+    for text in shown, capsys.readouterr().out:
+        first = text[text.index("Traceback") :].splitlines()[1]
+        assert "agent.py" in first
+        assert first.endswith(", in fails")
+        assert "ValueError: no idea" in text
 
 
 def test_another_agent_in_the_folder_of_a_run_is_refused(tmp_path: Path, one_thread: None) -> None:

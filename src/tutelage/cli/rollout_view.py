@@ -16,6 +16,7 @@ from rich.text import Text
 from tutelage.cli.console import counted, facts, number, say, visible
 from tutelage.resources import POLICY
 from tutelage.store import TrainingRow
+from tutelage.tools.loading import user_traceback
 from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
 
 _INDENT = 2
@@ -179,7 +180,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
         return
     say(console, (f"failed, {failure.cause.value}: ", "bold red"), visible(failure.message))
     if failure.traceback:
-        _block(console, failure.traceback.rstrip(), "dim")
+        _block(console, user_traceback(failure.traceback).rstrip(), "dim")
 
 
 def _block(console: Console, text: str, style: str = "") -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
+from tutelage.tools.loading import user_traceback
 from tutelage.types import JSON, Rollout
 
 
@@ -141,13 +142,24 @@ class DevReport:
 
     def __repr__(self) -> str:
         lines = [
-            f"{r.task.id}: {len(r.last.calls)} calls by "
-            f"{', '.join(dict.fromkeys(c.agent for c in r.last.calls)) or 'nobody'}, "
-            f"{self._trained(r)} trained tokens in {len(build_rows(r.last.calls))} rows, "
+            f"{r.task.id}: {self._called(r)}, "
             f"reward {'none' if r.reward is None else format(r.reward.value, 'g')}"
             for r in self.rollouts
         ]
-        return "\n".join([*lines, *self.failures])
+        failures = (r.last.failure for r in self.rollouts)
+        traces = (user_traceback(f.traceback) for f in failures if f and f.traceback)
+        first = next((trace.rstrip() for trace in traces), None)
+        return "\n".join([*lines, *self.failures, *([first] if first else [])])
+
+    def _called(self, rollout: Rollout) -> str:
+        calls = rollout.last.calls
+        if not calls:
+            return "your agent never called llm.endpoint or llm.chat"
+        who = ", ".join(dict.fromkeys(call.agent for call in calls))
+        made = f"{len(calls)} call{'s' * (len(calls) > 1)} by {who}"
+        rows = len(build_rows(calls))
+        tokens = self._trained(rollout)
+        return f"{made}, {tokens} trained tokens in {rows} row{'s' * (rows > 1)}"
 
     def _trained(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}

@@ -12,7 +12,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
@@ -24,6 +26,9 @@ from tutelage.errors import ConfigError, TutelageError
 
 USER_MODULE = "tutelage_user_"
 """How the names of modules begin that were made from a file."""
+_FRAME = re.compile(r'^ *File "([^"]+)", line \d+', re.MULTILINE)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def hint(word: str, known: Iterable[str], form: str = "; did you mean {!r}?") -> str:
@@ -109,6 +114,21 @@ def _load(path: Path, what: str) -> ModuleType:
 def raised_by(function: object, error: BaseException) -> str:
     """What a user's function raised, and at which line of its file: ", line 5: ValueError: ..."."""
     return _raised(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
+
+
+def user_traceback(text: str) -> str:
+    """A traceback from the first frame on that is a user's: above it stands how it was called, in
+    this package and in Python's library. Whole where there is no such frame."""
+    frames = list(_FRAME.finditer(text))
+    own = (f for f in frames if not Path(f[1]).is_relative_to(_PACKAGE))
+    first = next((f for f in own if not _of_python(f[1])), None)
+    return text if first is None else text[: frames[0].start()] + text[first.start() :]
+
+
+def _of_python(file: str) -> bool:
+    """Whether a file belongs to Python's library."""
+    library = Path(file).is_relative_to(_LIBRARY) and "site-packages" not in file
+    return library or file.startswith("<frozen")
 
 
 def _raised(error: BaseException, path: Path) -> str:

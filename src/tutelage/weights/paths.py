@@ -7,7 +7,6 @@ name of the hub, and end in a message about network or spelling after other work
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from tutelage.runs.folder import RunFolder, every, is_held
 from tutelage.runs.resume_hint import resume_command
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
-
-_ENDS = tuple(
-    f"trainer.{key}"
-    for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
-)
-"""Keys that say when training ends."""
-_KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
-"""Keys that change what is kept of a run, and nothing that it computes."""
 
 
 def check_models_exist(config: RunConfig) -> None:
@@ -132,11 +123,3 @@ def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, 
     now = dict(flatten(resolved.config.model_dump()))
     names = (key for key in now if key not in ("output", "allow_changes"))
     return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
-
-
-def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
-    return all(
-        key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
-        for key, (was, now) in changed.items()
-    )
