@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -191,6 +192,18 @@ def test_a_dry_run_plays_a_task_and_writes_nothing(
     assert done.exit_code == 0, done.output
     assert "agent.num_chains=16" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.full  # it trains the embedded planner, which takes forty seconds
+def test_the_execution_of_the_readme_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ROOT.joinpath("README.md").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("tutelage orchestrate run ")]
+    done = CliRunner().invoke(build_app(), shlex.split(line)[1:], prog_name="tutelage")
+    assert done.exit_code == 0, done.output
+    assert "execution  succeeded" in done.stdout
 
 
 def test_make_alone_prints_every_target() -> None:
