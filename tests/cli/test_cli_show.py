@@ -5,6 +5,7 @@ import re
 import struct
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -229,6 +230,33 @@ def test_a_damaged_store_is_no_bug(tutelage: Tutelage, runs: Path) -> None:
     result = tutelage("show", "sums")
     assert result.exit_code == 2
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("seed", [4, 11, 20, 33])
+def test_flipped_bits_of_a_store_are_told_in_words(
+    tutelage: Tutelage, runs: Path, seed: int
+) -> None:
+    store, draw = runs / "sums" / "store.db", Random(seed)
+    damaged = bytearray(store.read_bytes())
+    used = [place for place, byte in enumerate(damaged) if byte]
+    for place in draw.sample(used, 400):
+        damaged[place] ^= 1 << draw.randrange(8)
+    store.write_bytes(damaged)
+    for words in (["runs"], ["show", "sums"], ["resume", "sums"]):
+        result = tutelage(*words)
+        assert "Traceback" not in result.output
+        assert "This is a bug" not in result.output
+    assert "Error: cannot " in tutelage("show", "sums", "--rollouts", "4").stderr
+
+
+def test_the_result_of_a_tool_that_the_agent_ran_itself_has_its_name(
+    tutelage: Tutelage, runs: Path
+) -> None:
+    with open_store(runs / "sums" / "store.db") as store:
+        attempt = replace(success(), tool_results=())
+        store.put_rollouts([rollout("roll_eeeeeeeeeeeeeeeeeeeeeeee", attempt)])
+    shown = tutelage("show", "roll_eeee", "--run", "sums").stdout
+    assert "-> calculator gives 396" in shown
 
 
 def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:

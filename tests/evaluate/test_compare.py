@@ -116,6 +116,16 @@ def test_a_lead_is_qualified_by_what_else_differs_and_leaders_can_be_several() -
     )
 
 
+def test_a_lead_of_an_evaluation_names_what_differs() -> None:
+    low, high = [0.0] * 60, [1.0] * 60
+    own = {"trained": RunFacts.UNTRAINED}
+    runs = [run("a", low, low, base="big", base_mark="big", **own), run("b", low, high, **own)]
+    assert compare(runs).conclusion == (
+        "b has the highest reward, 1.000; its lead over a is more than chance (other model: big "
+        "and small)."
+    )
+
+
 def test_other_tasks_are_never_ranked() -> None:
     other = {"greedy": TaskScores(scores([0.0] * 60, 100), scores([1.0] * 60, 100))}
     found = compare([run("a", [0.0] * 60, [0.5] * 60), run("b", [], [], measured=other)])

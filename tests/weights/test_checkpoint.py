@@ -195,3 +195,24 @@ def test_the_disk_is_counted_before_a_run_begins(
     told = r"12 checkpoints of 0\.00 GB do not fit in .*lower trainer\.max_actor_ckpt_to_keep"
     assert re.search(told, " ".join(done.stderr.split()))
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_critic_is_counted_with_the_checkpoints(
+    one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = material(tmp_path)
+    sizes: list[tuple[int, int]] = []
+
+    def noted(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
+        sizes.append((trained, whole))
+        raise RunError("no room")
+
+    monkeypatch.setattr(checkpoint, "check_room", noted)
+    for estimator in ("grpo", "gae"):
+        keys = [*overrides(source), f"algorithm.adv_estimator={estimator}"]
+        place = str(tmp_path / estimator)
+        done = CliRunner().invoke(build_app(), ["train", "math", "--output", place, *keys])
+        assert done.exit_code == 2, done.output
+    (plain, whole), (critic, same) = sizes
+    assert critic == plain + whole
+    assert same == whole

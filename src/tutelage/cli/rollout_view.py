@@ -86,6 +86,7 @@ def reward_words(reward: Reward | None) -> str:
 def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
+    names: dict[str, str] = {}
     known: dict[str, tuple[Message, ...]] = {}
     for turn, call in enumerate(attempt.calls, 1):
         before = known.get(call.agent, ())
@@ -93,7 +94,8 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         if before and not goes_on:
             say(console, ("\nthe history was rewritten; the call was sent:", "yellow"))
         new = call.messages[len(before) :] if goes_on else call.messages
-        _show_messages(console, new, results, lines)
+        names |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
+        _show_messages(console, new, results, lines, names)
         _show_call(console, turn, call, tokens)
         known[call.agent] = (*call.messages, call.reply)
     # What came after the last call was sent to nobody.
@@ -108,11 +110,13 @@ def _show_messages(
     messages: Sequence[Message],
     results: Mapping[str, ToolResult],
     told: set[str],
+    names: dict[str, str],
 ) -> None:
     for message in messages:
         if message.role == "tool":
-            told.add(message.tool_call_id or "")
-            _show_result(console, message.content or "", results.get(message.tool_call_id or ""))
+            called = message.tool_call_id or ""
+            told.add(called)
+            _show_result(console, message.content or "", results.get(called), names.get(called, ""))
             continue
         say(console, (f"\n{visible(message.role)}", "bold"))
         _block(console, message.content or "")
@@ -141,8 +145,9 @@ def _show_calls(console: Console, message: Message) -> None:
         _block(console, f"calls {made.name} {made.arguments}", "cyan")
 
 
-def _show_result(console: Console, text: str, result: ToolResult | None) -> None:
-    name = "" if result is None else f"{result.name} "
+def _show_result(console: Console, text: str, result: ToolResult | None, called: str = "") -> None:
+    name = called if result is None else result.name
+    name += " " if name else ""
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
     _block(console, message, "red" if error else "green")

@@ -297,8 +297,11 @@ def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]
     text = f"{listed(first)} {has} the highest reward, {top:.3f}"
     if ahead:
         text += f"; {its} lead over {listed(ahead)} is more than chance"
-        if any(pair.caveats for pair, _, won in others if won):
-            text += ", though more than the training differs"
+        if caveats := dict.fromkeys(c for pair, _, won in others if won for c in pair.caveats):
+            trained = not all(row.run.evaluation for row in rows)
+            text += (
+                ", though more than the training differs" if trained else f" ({listed([*caveats])})"
+            )
     if level:
         text += f"; there is no evidence that {it_is} better than {listed(level)}"
     return text + "."

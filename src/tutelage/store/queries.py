@@ -7,6 +7,7 @@ whole records, `records.py` has the other results, `store.py` is what can be put
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select
 
-from tutelage.errors import StoreError
+from tutelage.errors import StoreError, TutelageError
 from tutelage.store import runs, schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
@@ -294,7 +295,15 @@ class Queries:
         with self._backend.explained(doing), self._backend.reader.begin() as conn:
             if run_id is not None:
                 runs.one_run(conn, run_id)
-            yield conn
+            try:
+                yield conn
+            except TutelageError:
+                raise
+            except (ValueError, TypeError, LookupError, struct.error) as error:
+                raise StoreError(
+                    f"cannot {doing} {self.where!r}: it is damaged, move it away or restore a "
+                    f"copy ({type(error).__name__}: {error})"
+                ) from error
 
     def _check_open(self) -> None:
         if self._closed:
@@ -355,5 +364,7 @@ def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Ro
         if (head := values.get(rollout_id)) is not None:
             task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
             done = tuple(attempts[rollout_id])
+            if not done:
+                raise LookupError(f"the rollout {rollout_id!r} has no attempts")
             out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
     return out

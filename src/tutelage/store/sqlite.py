@@ -8,6 +8,7 @@ late to keep a snapshot or a lock. `backend.py` makes the tables.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -75,9 +76,11 @@ def explained(path: Path, doing: str) -> Generator[None]:
     """Turn the failures of SQLite that a person can fix into `StoreError`."""
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:
+    except (DBAPIError, sqlite3.Error, UnicodeDecodeError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         code = str(getattr(cause, "sqlite_errorname", ""))
+        if isinstance(error, UnicodeDecodeError) or re.search("UTF-8|^no such", str(cause)):
+            code = "SQLITE_CORRUPT"  # what was written is UTF-8, in tables that were made
         meaning = next((words for prefix, words in _MEANINGS if code.startswith(prefix)), None)
         if meaning is None:
             raise

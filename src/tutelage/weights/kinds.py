@@ -162,10 +162,13 @@ class WeightTraining(RunKind):
     def _check_room(self, folder: RunFolder) -> None:
         """Count the checkpoints that stay, the best one, and one that is being written."""
         from tutelage.weights.checkpoint import check_room
+        from tutelage.weights.config.extensions import has_critic
 
         policies = [self.setting.policy, *self.setting.others.values()]
         tensors = [tensor for policy in policies for tensor in policy.parameters()]
         trained = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if has_critic(self.resolved.config):  # its weights come on top, as large as a policy's
+            trained += sum(4 * policy.count() for policy in policies)
         whole = sum(4 * policy.count() for policy in policies)
         keep = self.resolved.config.trainer.max_actor_ckpt_to_keep
         check_room(folder, trained, whole, 2 + (keep or 1))
