@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
@@ -52,6 +53,7 @@ def default_progress() -> Progress:
 def blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end: in a thread where an event loop runs already, as in a notebook.
     Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised when it has ended."""
+    logging.getLogger("asyncio").addFilter(_is_news)
     with graceful_exit():
         try:
             asyncio.get_running_loop()
@@ -69,6 +71,12 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
         gc.collect()
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(left, timeout=1)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of asyncio is more than a client that an agent left open in a loop of its
+    own: whichever loop runs when it is collected tries to close it, in vain."""
+    return record.exc_info is None or str(record.exc_info[1]) != "Event loop is closed"
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
