@@ -191,3 +191,44 @@ def test_what_is_wrong_is_said_in_words(place: Path, words: tuple[str, ...], sai
     before = sorted(place.iterdir())
     assert said in command(*words, code=2)
     assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__", "runs")] == before
+
+
+LEAVES_CLIENTS_OPEN = """
+import asyncio, gc, sys
+import openai
+from tutelage import RL, Trainer, rollout
+from tutelage.testing import tiny_policy
+
+KEPT = []
+
+async def ask(llm, kept):
+    client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key)
+    KEPT.extend([client] * kept)
+    said = [{"role": "user", "content": "a"}]
+    await client.chat.completions.create(model=llm.model, messages=said, max_tokens=2)
+
+@rollout
+async def agent(task, llm):
+    for kept in (True, False):
+        await ask(llm, kept)
+        await asyncio.to_thread(lambda: asyncio.run(ask(llm, kept)))
+    gc.collect()
+    return 0.5
+
+trainer = Trainer(
+    algorithm=RL({"rollout.max_len": 128, "agent.max_tokens_per_turn": 4}),
+    train_dataset=[{"question": f"a{i}"} for i in range(4)],
+    policy=tiny_policy(),
+)
+for _ in range(2):
+    assert trainer.dev(agent, n=2).ok
+print("played")
+"""
+
+
+def test_clients_that_an_agent_leaves_open_are_not_told_of() -> None:
+    line = [sys.executable, "-c", LEAVES_CLIENTS_OPEN]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "played\n", done.stderr
+    assert "Event loop is closed" not in done.stderr
+    assert "Traceback" not in done.stderr
