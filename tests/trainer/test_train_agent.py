@@ -226,6 +226,7 @@ print("played")
 """
 
 
+@pytest.mark.full  # a process of its own that trains, nine seconds
 def test_clients_that_an_agent_leaves_open_are_not_told_of() -> None:
     line = [sys.executable, "-c", LEAVES_CLIENTS_OPEN]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
