@@ -3,7 +3,8 @@
 `temporary_path` names the file to write first, `folder_content` is asked before a folder that the
 user chose is filled, `write_new` and `check_new` leave a file that has other content. Whatever
 writes a file that must be whole, or that the user named, uses these (`runs/folder.py`,
-`policy/model.py`, `cli/export.py`).
+`policy/model.py`, `cli/export.py`). What is made once and kept lies in `cache_folder`, where
+`locked` lets one process make it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tutelage.errors import RunError
+from tutelage.errors import ConfigError, RunError
 
 _ASIDE = re.compile(r"\..+\.\d+\.\d+\.tmp")
 _SHOWN = 3
@@ -36,6 +37,49 @@ def remove_temporary(folder: Path) -> None:
         if _ASIDE.fullmatch(left.name):
             with suppress(OSError):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def cache_folder(name: str) -> Path:
+    """Where things of this name are kept: below `$XDG_CACHE_HOME`, or `~/.cache` without it."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return home / "tutelage" / name
+
+
+def check_room(folder: Path, size: float) -> None:
+    """Raise `ConfigError` where the disk of a folder has no room for that many bytes."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise ConfigError(
+            f"the model needs {size / 1e9:.2f} GB in {str(folder)!r}, and {free / 1e9:.2f} GB are "
+            "free; free some space, or set XDG_CACHE_HOME to a folder on another disk"
+        )
+
+
+@contextmanager
+def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool]:
+    """Held by one process at a time, gone with it. Gives False where nothing can be locked.
+
+    `note` is told when another process does the `work`. The empty file stays: were it removed, one
+    process could wait for a file that others lock again.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield False
+        return
+    with path.open("w") as file:
+        alone = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"another process {work}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            note(f"{path.parent} cannot be locked; working without a lock")
+            alone = False
+        yield alone
 
 
 def folder_content(folder: Path) -> str | None:

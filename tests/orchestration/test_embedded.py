@@ -10,7 +10,6 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner.embedded import (
     PlannerRecipe,
-    cache_folder,
     embedded_planner,
 )
 
@@ -60,10 +59,3 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_failure(tmp_path: Path) -
     found = embedded_planner(CATALOG, tmp_path / "file" / "cache", recipe=QUICK)
     assert found.unkept
     assert found.model.plan("Read the letter").nodes
-
-
-def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert cache_folder() == Path("/elsewhere/tutelage/planner")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_folder() == Path.home() / ".cache" / "tutelage" / "planner"

@@ -15,7 +15,6 @@ from tutelage.recipes.prompt_policy import (
     RECORD,
     PolicyRecipe,
     built_policy,
-    cache_folder,
     fingerprint,
     train_policy,
     training_rows,
@@ -168,13 +167,6 @@ def test_who_comes_while_it_is_built_waits_for_it(tmp_path: Path) -> None:
     first.other.join(600)
     assert found == [False]
     assert "waiting" in second.notes[0]
-
-
-def test_the_cache_lies_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert cache_folder() == Path("/elsewhere/tutelage/prompt-policy")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_folder() == Path.home() / ".cache/tutelage/prompt-policy"
 
 
 def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import output, prose, waiting
+    from tutelage.cli.console import fetch, output, prose, waiting
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError
     from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
+    fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import ask as play
 

@@ -83,6 +83,29 @@ def waiting(text: str) -> Generator[None]:
         yield
 
 
+def fetch(model: str | None) -> None:
+    """Get a model that is downloaded or converted on first use, with a bar on a terminal."""
+    from rich.progress import Progress, TaskID
+
+    from tutelage.policy.sources import is_source, local_folder
+
+    if model is None or not is_source(model):
+        return
+    console, bars = messages(), dict[str, TaskID]()
+    hidden = not console.is_terminal or console.is_dumb_terminal
+    with Progress(console=console, transient=True, disable=hidden) as progress:
+
+        def tell(text: str, done: float | None) -> None:
+            if done is None:
+                prose(console, text, "dim")
+                return
+            if text not in bars:
+                bars[text] = progress.add_task(text, total=1.0)
+            progress.update(bars[text], completed=done)
+
+        local_folder(model, tell)
+
+
 def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
     """One line that the terminal wraps, not we: a path or a command in it can be copied whole."""
     console.print(Text.assemble(*parts), soft_wrap=True)

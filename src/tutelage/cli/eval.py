@@ -121,10 +121,12 @@ def _absolute(target: str) -> str:
 def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
     """Load all evaluations of which nothing is kept, so that an error in the second is raised
     before the first one runs. Those in a folder are prepared as runs."""
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.evaluate.preparation import prepare_evaluation
     from tutelage.tools.registry import close_tools
 
+    for one in asked:
+        fetch(one.target)
     with waiting("loading ..."), ExitStack() as failed:
         for one in asked:
             one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)

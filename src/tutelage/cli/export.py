@@ -1,7 +1,9 @@
-"""`tutelage export RUN --format jsonl|sft|otlp`: a run's rollouts as rows for other programs.
+"""`tutelage export RUN --format jsonl|sft|otlp|gguf`: a run's rollouts as rows for other programs,
+or its policy as a file for llama.cpp and its like.
 
-The rows are made in `store/export.py`. A file is written aside and renamed, so that an interrupted
-export leaves none, and never over one that has other content.
+The rows are made in `store/export.py`, the GGUF file in `policy/gguf_format.py`. A file is written
+aside and renamed, so that an interrupted export leaves none, and never over one that has other
+content.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 class _ExportOptions(Section):
     """Which rows, of what, and where to."""
 
-    format: Literal["jsonl", "sft", "otlp"] = "jsonl"
-    """Whole rollouts, chat rows of the successes, or traces as OTLP-JSON."""
+    format: Literal["jsonl", "sft", "otlp", "gguf"] = "jsonl"
+    """Whole rollouts, chat rows of the successes, traces as OTLP-JSON, or the final policy as a
+    GGUF file in F16."""
     successful: bool = False
     """Only rollouts of full reward; sft always is."""
     content: bool = False
@@ -40,7 +43,7 @@ def export(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
     options: _ExportOptions,
 ) -> None:
-    """Write a run's rollouts as JSON lines."""
+    """Write a run's rollouts as JSON lines, or its policy as GGUF."""
     from tutelage.cli.console import counted
     from tutelage.errors import RunError
     from tutelage.runs.folder import find
@@ -48,6 +51,9 @@ def export(
     from tutelage.store import dump_json, export_rows
 
     folder, fmt, out = find(run), options.format, options.out
+    if fmt == "gguf":
+        _export_policy(folder, out)
+        return
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
             store,
@@ -69,6 +75,21 @@ def export(
         )
     if out is not None:
         typer.echo(f"{counted(count, 'row')} in {out}", err=True)
+
+
+def _export_policy(folder: RunFolder, out: Path | None) -> None:
+    """The final policy of a run as a GGUF file."""
+    from tutelage.errors import ConfigError
+    from tutelage.evaluate.targets import final_policy
+    from tutelage.policy.gguf_format import write_gguf
+    from tutelage.policy.model import load_policy
+
+    if out is None:
+        raise ConfigError(f"--format gguf needs a file: --out {folder.name}.gguf")
+    policy = load_policy(str(final_policy(folder)))
+    with _placed(out) as aside:
+        write_gguf(policy, aside, folder.name)
+    typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
 
 
 def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
@@ -103,21 +124,26 @@ def _write(lines: Iterator[str], out: Path | None) -> int:
 
 @contextlib.contextmanager
 def _stream(out: Path | None) -> Generator[Any]:
-    from tutelage import files
-    from tutelage.errors import RunError, TutelageError
-
     if out is None:
         yield sys.stdout.write
         return
+    with _placed(out) as aside, aside.open("w", encoding="utf-8") as file:
+        yield file.write
+
+
+@contextlib.contextmanager
+def _placed(out: Path) -> Generator[Path]:
+    """Where to write what is to be in `out`; it is put there at the end."""
+    from tutelage import files
+    from tutelage.errors import RunError, TutelageError
+
     # A device or a pipe cannot be replaced by a file, so it is written straight.
     aside = files.temporary_path(out) if out.is_file() or not out.exists() else out
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            yield file.write
-            file.flush()
-            if aside is not out:
-                os.fsync(file.fileno())
+        yield aside
         if aside is not out:
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
             files.check_new(out, aside, "--out")
             os.replace(aside, out)
     except BaseException as error:

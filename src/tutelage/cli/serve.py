@@ -89,7 +89,7 @@ def serve(
 
 def _client(target: str | None, options: _ServeOptions) -> ChatClient:
     """What answers. Raises `ConfigError` for options that contradict."""
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.errors import ConfigError
 
     upstream, scripted = options.upstream, options.scripted
@@ -106,6 +106,7 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
         return _remote(upstream, str(target))
+    fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
 

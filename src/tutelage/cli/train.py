@@ -137,13 +137,15 @@ def train(
 def _resolved(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
 ) -> Resolved:
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.weights.config import resolve
 
     with waiting("loading torch ..."):
         from tutelage.policy.machine import machine_facts
 
-    return resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
+    resolved = resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
+    fetch(resolved.config.model.path)
+    return resolved
 
 
 def _train(resolved: Resolved) -> None:
@@ -211,12 +213,13 @@ def _train_agent(
 ) -> None:
     """Train the agent in a file, or with `dry` show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
     agent, _ = load_agent(reference)
+    fetch(flags.get("model"))
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of
     keys = keys_of(overrides, flags, file)

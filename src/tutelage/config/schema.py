@@ -75,7 +75,7 @@ Control = Annotated[
     Field(json_schema_extra={"examples": ["none", "auto", "an estimator"]}),
     BeforeValidator(_on_or_off),
 ]
-Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2"]
+Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "smollm2", "llama-3.2"]
 
 
 class LoraConfig(Section):
@@ -94,7 +94,8 @@ class _ModelConfig(Section):
     """The policy's weights."""
 
     path: str | None = None
-    """Folder or hub name of a Hugging Face model; null builds the embedded policy."""
+    """Folder or hub name of a Hugging Face model, a GGUF file, or `smollm2`, which is downloaded on
+    first use; null builds the embedded policy."""
     size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
     layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"

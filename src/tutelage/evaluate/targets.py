@@ -30,10 +30,11 @@ from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
+from tutelage.policy.sources import is_source
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
-from tutelage.runs.folder import RunFolder, find
+from tutelage.runs.folder import RUNS, RunFolder, find, is_run
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
 from tutelage.runs.resume_hint import resume_command
@@ -62,6 +63,10 @@ def target_kind(target: str) -> TargetKind:
     if is_file_reference(target):
         return "agent"
     path = Path(target)
+    if is_source(target):
+        if is_run(RUNS / target):
+            raise ConfigError(f"{target!r} means a model, and a run: write {RUNS / target} for it")
+        return "model"
     if (path / "tokenizer_config.json").is_file() or (not path.exists() and target.count("/") == 1):
         return "model"
     return "run"
@@ -100,7 +105,7 @@ def check_agent_type(run: FoundRun | None, trust: bool) -> None:
         check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
 
 
-def _final(folder: RunFolder) -> Path:
+def final_policy(folder: RunFolder) -> Path:
     """The folder of a run's final policy."""
     if not folder.policy.is_dir():
         raise RunError(
@@ -140,7 +145,7 @@ def builtin_agent(
 ) -> EvaluatedAgent:
     """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
     if run is not None and server is None:
-        _final(run[0])
+        final_policy(run[0])
     chosen = resolve_tools(tools) if tools is not None else None
     if run is not None and chosen is None:
         check_trusted(run[0], run[1].agent.tools or (), trust=trust)
@@ -208,7 +213,7 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     named = server_of(None, asked)
     local = run[0].policy if run is not None and named is None else _folder(model, named)
     if run is not None and named is None:
-        _final(run[0])
+        final_policy(run[0])
     server = named if named or local else read_endpoints(environment()).get("task")
     resources = equipped(agent, resources, asked.sampled_at, model if server else None)
     servers, here = answered(resources, {}, server, model if server else None)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tutelage.policy.grammar import Grammar, GrammarMaker
 
 _CACHE_LIMIT = 20_000
-_MARK = "\u00a7"
+_MARK, _PROBE = "\u00a7", "zq_probe"
 _SAID = ("x", "<think>\nx\n</think>\n\nx")
 """Placeholders for what an assistant may have said, with and without a thought."""
 
@@ -58,10 +58,9 @@ class Codec:
                 "instruction-tuned checkpoint, or put a `chat_template.jinja` that knows tools "
                 "beside its tokenizer files"
             )
-        text = template if isinstance(template, str) else str(template)
+        text = str(template)
         if tokenizer.eos_token_id is None:
             raise ModelError(f"{source} has no end-of-turn token: set `eos_token` in its config")
-        self.knows_tools = "tools" in text
         self.call_format = "llama" if "ipython" in text and "<tool_call>" not in text else "hermes"
         vocabulary = tokenizer.get_vocab()
         ends = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>"} & vocabulary.keys()
@@ -75,6 +74,15 @@ class Codec:
         """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows a tool that it is given, which is tried."""
+        tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
+        try:
+            return _PROBE in self._templated(*_forms([Message("user", "?")], [tool]), True)
+        except ModelError:  # one that refuses this talk may show tools in another
+            return "tools" in str(self.tokenizer.chat_template)
 
     # ------------------------------------------------------------ rendering
 
@@ -115,6 +123,9 @@ class Codec:
         if breaker is not None:
             messages = [self._markers.message(m, breaker) for m in messages]
             tools = self._markers.broken(tools, breaker)
+        return self._templated(messages, tools, open_turn)
+
+    def _templated(self, messages: list[JSON], tools: list[JSON], open_turn: bool) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
                 messages,

@@ -4,7 +4,7 @@ A `Policy` owns the master weights in float32, knows the Hugging Face config the
 training rows and saves itself as a folder that `AutoModelForCausalLM.from_pretrained` and vLLM load
 as it is. Llama, Qwen2 and Qwen3 layouts run on the fused decoder (`decoder.py`); every other
 architecture runs on its own Hugging Face forward (`hf_model.py`). `build_policy` makes the embedded
-policy from scratch; `load_policy` takes a folder or hub name.
+policy from scratch; `load_policy` takes a folder, a hub name, or a name that `sources.py` knows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tutelage.policy.kernels import rounded
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, TokenScores
 from tutelage.policy.row import Row
+from tutelage.policy.sources import local_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
 
@@ -239,6 +240,7 @@ def load_codec(
     """
     from transformers import AutoConfig
 
+    path = local_folder(path)
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
     if not Path(path).exists() and path.count("/") != 1:
@@ -280,6 +282,7 @@ def load_policy(
     """
     from transformers import AutoModelForCausalLM
 
+    path = local_folder(path)
     config, codec = load_codec(path, template=template, tools=tools)
     try:
         with _quiet_transformers():

@@ -160,6 +160,11 @@ TEMPLATES = {
     # messages here hold no pictures.
     "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
     "qwen3": _filled(QWEN3),
+    # The form of calls is Qwen's, since the model's own template knows none; the words are its own.
+    "smollm2": _filled(QWEN25).replace(
+        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+        "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    ),
     "llama-3.2": LLAMA32,
 }
 """The templates by the names that `agent.template` takes."""
@@ -168,6 +173,7 @@ _MARKERS = {
     "qwen2.5": ("<|im_start|>", "<|im_end|>"),
     "qwen2.5-vl": ("<|im_start|>", "<|im_end|>"),
     "qwen3": ("<|im_start|>", "<|im_end|>"),
+    "smollm2": ("<|im_start|>", "<|im_end|>"),
     "llama-3.2": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 }
 

@@ -18,14 +18,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
+from tutelage import files
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.machine import bfloat16_pays, one_thread, threads_of, trim_memory
 from tutelage.policy.model import Policy, build_policy, load_policy
@@ -53,6 +54,7 @@ CONTEXT = 640
 
 KEPT = 3
 """Policies of the cache, the newest included; older ones are removed when another is built."""
+_WORK = "builds the embedded policy"
 RECORD = "built.json"
 """What is kept beside the weights: the recipe, and how long the build took."""
 
@@ -98,14 +100,14 @@ def built_policy(
     that is stopped leaves no policy behind. Raises `ConfigError` when the cache cannot be written.
     """
     recipe, progress = recipe or PolicyRecipe(), progress or Progress()
-    root = cache_folder() if cache is None else cache
+    root = files.cache_folder("prompt-policy") if cache is None else cache
     folder = root / fingerprint(recipe)
     built = _kept(folder, progress)
     if built is not None:
         return built
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _lock(root / f"{folder.name}.lock", progress) as alone:
+        with files.locked(root / f"{folder.name}.lock", progress.note, _WORK) as alone:
             built = _kept(folder, progress)  # another process may have built it meanwhile
             if built is None and alone:
                 for left in root.glob(f"{folder.name}.*/"):  # by a build that was killed
@@ -116,14 +118,6 @@ def built_policy(
             f"cannot keep the embedded policy in {str(root)!r}: {error}; make that folder "
             "writable, or set XDG_CACHE_HOME to one that is"
         ) from error
-
-
-def cache_folder() -> Path:
-    """Where built policies are kept: below `$XDG_CACHE_HOME`, or `~/.cache` without it."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return home / "tutelage" / "prompt-policy"
 
 
 def fingerprint(recipe: PolicyRecipe | None = None) -> str:
@@ -275,27 +269,3 @@ def _prune(newest: Path) -> None:
                 used.append(((folder / RECORD).stat().st_mtime, folder))
     for _, folder in sorted(used, reverse=True)[KEPT - 1 :]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _lock(path: Path, progress: Progress) -> Generator[bool]:
-    """Held by one process at a time, gone with it. Gives False where nothing can be locked.
-
-    Its empty file stays: were it removed, one process could wait for a file that others lock again.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield False
-        return
-    with path.open("w") as file:
-        alone = True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.note("another process builds the embedded policy; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            progress.note(f"{path.parent} cannot be locked; building without a lock")
-            alone = False
-        yield alone

@@ -39,8 +39,8 @@ def _check_model(key: str, path: str) -> None:
     named_on_hub = not place.is_absolute() and path.count("/") <= 1 and path[:1] not in "~."
     if not place.exists() and not named_on_hub:
         raise ConfigError(
-            f"{key}: there is no folder {path!r}; give the folder of a Hugging Face model, or the "
-            "name of one on the hub, such as OWNER/NAME"
+            f"{key}: there is no folder {path!r}; give the folder of a Hugging Face model, the "
+            "name of one on the hub, such as OWNER/NAME, a GGUF file, or smollm2"
         )
 
 

@@ -26,6 +26,7 @@ from tutelage.policy.model import Policy
 from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
+from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.scoring import by_token, logp_of
@@ -148,11 +149,12 @@ def _check_vocabulary(policy: Policy, path: str, key: str) -> None:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    place = local_folder(path)
     try:
-        if (Path(path) / "tokenizer.json").is_file():
-            other: Any = PreTrainedTokenizerFast(tokenizer_file=str(Path(path) / "tokenizer.json"))
+        if (Path(place) / "tokenizer.json").is_file():
+            other: Any = PreTrainedTokenizerFast(tokenizer_file=str(Path(place) / "tokenizer.json"))
         else:
-            other = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            other = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # a broken file comes out of transformers as almost anything
         raise ModelError(f"{key}={path!r}: its tokenizer cannot be read: {error}") from error
     if other.get_vocab() != policy.codec.tokenizer.get_vocab():

