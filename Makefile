@@ -54,11 +54,14 @@ train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
 	$(BIN)/tutelage train math $(ARGS)
 	@echo "  (before these: source $(BIN)/activate)"
 
+# Two layers of the real model, made from its wheel once; empty where that cannot be had.
+CUT = TUTELAGE_REAL_MODEL="$$($(BIN)/python -m tests.real_model)"
+
 test: venv ## all tests but the long ones, the quick ones first
-	$(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
+	$(CUT) $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 
 test-full: venv ## all tests, the long ones too, then more rounds of the property tests (ROUNDS=5)
-	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
+	$(CUT) TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 	for round in $$(seq $(ROUNDS)); do \
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
@@ -81,5 +84,5 @@ bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has th
 	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
 
 clean: ## remove .venv and all caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

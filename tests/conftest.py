@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from tests import real_model
 from tests.skips import pytest_sessionfinish  # noqa: F401  (a hook of pytest)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -40,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     examples are asked for. Tests and the programs that they start hear SIGHUP and SIGINT, also
     under nohup and in the background of a script: what is ignored is inherited, what has a handler
     is not."""
+    config.pluginmanager.register(real_model, "real-model")
     others = os.environ.get("TUTELAGE_TEST_FULL") or config.getoption("--hypothesis-seed", None)
     hypothesis.settings.register_profile(
         "repeatable",
@@ -122,6 +125,22 @@ def give_memory_back() -> Iterator[None]:
 
         gc.collect()
         trim_memory()
+
+
+@pytest.fixture(scope="session")
+def cut_or_random(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of two layers of the real model, and `cut`; or `random`, see `real_model.py`."""
+    cut = real_model.given_cut()
+    if cut is not None:
+        return cut, real_model.ON_CUT
+    return real_model.random_model(tmp_path_factory.mktemp("random") / "model"), "random"
+
+
+@pytest.fixture
+def small_real_model(request: pytest.FixtureRequest, cut_or_random: tuple[Path, str]) -> Path:
+    """The folder of the small real model; a test that takes it is counted."""
+    request.node.user_properties.append((real_model.PROPERTY, cut_or_random[1]))
+    return cut_or_random[0]
 
 
 @pytest.fixture(scope="session")

