@@ -258,6 +258,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
             "tensorboard",
             "refill",
             "Qwen",
+            "HuggingFaceTB",
             ".",
         )
         if name.split("/")[0] in known:
