@@ -54,6 +54,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate agents, servers, runs or models on tasks."""
+    from tutelage.cli.console import fetch
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.tracing.export import endpoint
 
@@ -66,6 +67,8 @@ def evaluate(
             PolicyEvaluation(_absolute(target), options.of_target(i), trust, otlp)
             for i, target in enumerate(targets)
         ]
+    for target in targets:
+        fetch(target)
     _prepare([one for one in asked if one.asked.output is None])
     named = zip(asked, _names(asked) if len(asked) == 2 else targets, strict=True)
     evaluations = [_evaluated(one, name, collector) for one, name in named]
@@ -121,12 +124,10 @@ def _absolute(target: str) -> str:
 def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
     """Load all evaluations of which nothing is kept, so that an error in the second is raised
     before the first one runs. Those in a folder are prepared as runs."""
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import waiting
     from tutelage.evaluate.preparation import prepare_evaluation
     from tutelage.tools.registry import close_tools
 
-    for one in asked:
-        fetch(one.target)
     with waiting("loading ..."), ExitStack() as failed:
         for one in asked:
             one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)

