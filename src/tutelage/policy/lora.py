@@ -28,6 +28,7 @@ from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 from tutelage.policy.network import Block, FusedNetwork
+from tutelage.policy.sources import local_folder
 from tutelage.policy.weights import PARTS, DecoderShape, DecoderWeights, Layer
 
 _FUSED = {
@@ -238,6 +239,7 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    base = local_folder(base)
     config = _peft_config(network.lora, base)
     if isinstance(network, _PeftNetwork):
         config = deepcopy(network.model.peft_config["default"])
