@@ -166,7 +166,8 @@ def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]
         text = json.dumps(arguments, separators=(",", ":"))
         messages.append(Message("assistant", tool_calls=(ToolCall(call_id, name, text),)))
         # Every problem ends in the call whose result is the answer; what precedes is a look-up.
-        result = str(PRICES[arguments["item"]]) if name == "lookup" else answer
+        known = str(PRICES.get(arguments["item"])) if name == "lookup" else answer
+        result = str(call.get("result", known))
         messages.append(Message("tool", result, tool_call_id=call_id, name=name))
     return [*messages, Message("assistant", answer)]
 

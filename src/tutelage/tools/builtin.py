@@ -1,4 +1,4 @@
-"""The tools that need nothing: those of the embedded job, and `answer`.
+"""The tools that need nothing: those of the embedded jobs, and `answer`.
 
 All are bounded in time whatever a model writes, so they run on the event loop without a thread. The
 calculator is `expression.py`; the prices come from the generator of the tasks,
@@ -8,10 +8,14 @@ corpus, a sandbox or a key are in `search.py` and `python.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tutelage.environments.protocol import Observation
 from tutelage.tasks.arithmetic import PRICES
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
 from tutelage.tools.loading import hint
 from tutelage.tools.tool import ToolError, tool
+from tutelage.types import Task
 
 _MAX_N = 10**18
 
@@ -48,10 +52,37 @@ def lookup(item: str) -> int:
     Args:
         item: The name of the item, in the singular.
     """
+    return _price(item, PRICES)
+
+
+class PriceList:
+    """An environment whose `lookup` reads the prices that a task brings in its field `prices`."""
+
+    def __init__(self, task: Task) -> None:
+        self._prices: Mapping[str, int] = task.fields.get("prices") or {}
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Show nothing: the prices are to be looked up."""
+        return Observation()
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    @tool(inline=True)
+    def lookup(self, item: str) -> int:
+        """Look up the price of one item.
+
+        Args:
+            item: The name of the item, in the singular.
+        """
+        return _price(item, self._prices)
+
+
+def _price(item: str, prices: Mapping[str, int]) -> int:
     name = " ".join(item[:100].lower().split())
-    if name not in PRICES:
-        raise ToolError(f"no item {name!r}{hint(name, PRICES)}")
-    return PRICES[name]
+    if name not in prices:
+        raise ToolError(f"no item {name!r}{hint(name, prices)}")
+    return prices[name]
 
 
 @tool(inline=True, terminal=True)

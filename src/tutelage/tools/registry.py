@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.tools.builtin import answer, calculator, lookup, sum_1_to_n
+from tutelage.tools.builtin import PriceList, answer, calculator, lookup, sum_1_to_n
 from tutelage.tools.environments import environment_tools
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
 from tutelage.tools.options import ToolOptions
@@ -25,7 +25,8 @@ CONFIGURED_TOOLS: Mapping[str, str] = {
     "google_search": "tutelage.tools.search:google_search_tool",
 }
 """Where the tools are made that need `ToolOptions`, by name."""
-
+ENVIRONMENTS: Mapping[str, type] = {"price_list": PriceList}
+"""The classes whose methods are tools, by name."""
 
 MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 """What tools of an MCP server begin with; see `mcp.py`."""
@@ -63,10 +64,12 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
         return _mcp(reference)
     if reference in BUILTIN_TOOLS:
         return [BUILTIN_TOOLS[reference]]
+    if reference in ENVIRONMENTS:
+        return environment_tools(ENVIRONMENTS[reference])
     if reference in CONFIGURED_TOOLS:
         return [import_attribute(CONFIGURED_TOOLS[reference])(options)]
     if not is_file_reference(reference):
-        known = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS]
+        known = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS, *ENVIRONMENTS]
         near = hint(reference, known, "did you mean {!r}? ")
         raise ConfigError(
             f"unknown tool {reference!r}; {near}built-in tools are "

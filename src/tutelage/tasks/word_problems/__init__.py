@@ -1,0 +1,160 @@
+"""Word problems in plain English with a calculator and a price list, and their gold calls.
+
+The tasks of `tutelage train word-problems`. A *problem* is of one of seven kinds and is what is
+asked (numbers, items); a template makes a question of it. Training and validation draw names,
+items and templates from `seen.json`. Test tasks have names and items of `unseen.json`, and every
+third one a template of that file too: its author had not read the others. Numbers are divided into
+train, val and test by a hash of the problem without its names and items. Prices stand in the task
+alone, so that they cannot be learned by heart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import Split, split_of
+from tutelage.types import Task
+
+UNSEEN_EVERY = 3
+"""Of the test tasks, every which one has an unseen template."""
+LISTED = 4
+"""Items on the price list of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What questions are made of: names, (singular, plural) of items, and templates by kind."""
+
+    names: list[str]
+    items: list[tuple[str, str]]
+    templates: dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The numbers by placeholder, the expression that gives the answer, and the price if any."""
+
+    numbers: Mapping[str, int]
+    expression: str
+    answer: int
+    price: int | None = None
+
+
+def _share(rng: random.Random) -> _Problem:
+    count, each = rng.randint(11, 40), rng.randint(11, 24)
+    total = count * each
+    return _Problem({"total": total, "count": count}, f"{total}/{count}", each)
+
+
+def _groups(rng: random.Random) -> _Problem:
+    count, each = rng.randint(11, 48), rng.randint(11, 98)
+    return _Problem({"count": count, "each": each}, f"{count}*{each}", count * each)
+
+
+def _exchange(rng: random.Random) -> _Problem:
+    start, gone, more = rng.randint(100, 899), rng.randint(11, 99), rng.randint(11, 99)
+    numbers = {"start": start, "gone": gone, "more": more}
+    return _Problem(numbers, f"{start}-{gone}+{more}", start - gone + more)
+
+
+def _shop(rng: random.Random) -> _Problem:
+    count, price = rng.randint(11, 40), rng.randint(11, 60)
+    return _Problem({"count": count}, f"{count}*{price}", count * price, price)
+
+
+def _bag(rng: random.Random) -> _Problem:
+    count, price, bag = rng.randint(11, 40), rng.randint(11, 60), rng.randint(11, 99)
+    numbers = {"count": count, "bag": bag}
+    return _Problem(numbers, f"{count}*{price}+{bag}", count * price + bag, price)
+
+
+def _pages(rng: random.Random) -> _Problem:
+    count, each, left = rng.randint(10, 18), rng.randint(11, 45), rng.randint(11, 180)
+    total = count * each + left
+    numbers = {"total": total, "each": each, "count": count}
+    return _Problem(numbers, f"{total}-{each}*{count}", left)
+
+
+def _change(rng: random.Random) -> _Problem:
+    count, price, left = rng.randint(10, 20), rng.randint(11, 40), rng.randint(11, 180)
+    paid = count * price + left
+    numbers = {"count": count, "paid": paid}
+    return _Problem(numbers, f"{paid}-{count}*{price}", left, price)
+
+
+_KINDS = {
+    "share": _share,
+    "groups": _groups,
+    "exchange": _exchange,
+    "shop": _shop,
+    "bag": _bag,
+    "pages": _pages,
+    "change": _change,
+}
+KINDS = tuple(_KINDS)
+"""What is asked: equal shares, equal groups, less and more, a price, a price and something more,
+what is left after equal parts, and change."""
+
+
+def make_word_problems(split: Split, n: int, seed: int) -> list[Task]:
+    """Draw `n` tasks of a split, the kinds in turn. The same arguments give the same list, and a
+    shorter list is the beginning of a longer one.
+
+    Fields: `question`, `answer` (a string), `family` (the kind), `template` (`seen` or `unseen`),
+    `calls` (the gold calls as `{"name", "arguments", "result"}`), and `prices` by item where the
+    kind needs them. Raises `ConfigError` for fewer than one task.
+    """
+    if n < 1:
+        raise ConfigError(f"cannot draw {n!r} tasks; ask for at least 1")
+    tree = SeedTree(seed).child("word problems", split)
+    # The kinds change with every task and the templates with every round of them, so that each
+    # kind has its share of unseen templates.
+    return [_task(split, index, tree.child(index).python()) for index in range(n)]
+
+
+def _task(split: Split, index: int, rng: random.Random) -> Task:
+    kind = KINDS[index % len(KINDS)]
+    unseen = split == "test" and index // len(KINDS) % UNSEEN_EVERY == 0
+    words = _words("unseen" if split == "test" else "seen")
+    templates = words.templates if unseen else _words("seen").templates
+    problem = _KINDS[kind](rng)
+    while split_of(f"{kind}:{problem.expression}") != split:
+        problem = _KINDS[kind](rng)
+    listed = rng.sample(words.items, LISTED)
+    item, plural = listed[0]
+    question = rng.choice(templates[kind]).format(
+        name=rng.choice(words.names), items=plural, **problem.numbers
+    )
+    calls = [_call("calculator", problem.answer, expression=problem.expression)]
+    fields: dict[str, Any] = {
+        "question": question,
+        "answer": str(problem.answer),
+        "family": kind,
+        "template": "unseen" if unseen else "seen",
+        "calls": calls,
+    }
+    if problem.price is not None:
+        calls.insert(0, _call("lookup", problem.price, item=item))
+        prices = [(name, rng.randint(11, 60)) for name, _ in listed[1:]]
+        fields["prices"] = dict(sorted([(item, problem.price), *prices]))
+    digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
+    return Task(f"{kind}-{index}-{digest}", fields)
+
+
+def _call(name: str, result: int, **arguments: str) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments, "result": str(result)}
+
+
+@cache
+def _words(which: str) -> _Words:
+    read = json.loads(files(__name__).joinpath(f"{which}.json").read_text(encoding="utf-8"))
+    return _Words(read["names"], [(one, many) for one, many in read["items"]], read["templates"])
