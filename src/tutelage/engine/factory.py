@@ -29,13 +29,15 @@ def make_engine(
     """An engine that samples from a policy; give one event loop all its requests.
 
     `max_length` is in tokens and at most the policy's own, `dtype` float32 unless it is given. With
-    `invariant` a sample does not depend on what else is sampled, see `native.py`.
+    `invariant` a sample does not depend on what else is sampled, see `native.py`; a large model is
+    sampled at its full speed instead, and its samples repeat where the same requests do.
     """
     import torch
 
     from tutelage.engine.backends import make_backend
     from tutelage.engine.driver import EngineDriver
     from tutelage.engine.native import NativeEngine
+    from tutelage.policy.machine import SMALL_MODEL
 
     positions, codec = policy.max_positions, policy.codec
     native = NativeEngine(
@@ -44,7 +46,7 @@ def make_engine(
         max_length=min(max_length or positions, positions),
         eos_ids=sorted(codec.eos_ids),
         decode=codec.decode,
-        invariant=invariant,
+        invariant=invariant and policy.count() < SMALL_MODEL,
         version=policy.version,
     )
     return EngineDriver(native, schedule)

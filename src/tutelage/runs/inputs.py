@@ -17,14 +17,18 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import hold_out
+from tutelage.tasks.word_problems import make_word_problems
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task
 
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
+WORD_PROBLEM_TOOLS = ("calculator", "price_list")
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
+DEMONSTRATIONS = 64
+"""Word problems whose gold calls are demonstrated before reinforcement begins."""
 _DRAWN_TASKS = 200
 """Validation tasks that are drawn or held out where nobody says how many."""
 
@@ -40,6 +44,8 @@ class Tasks:
     """Training tasks whose gold calls are demonstrated."""
     skill: Sequence[Task] = ()
     """Held-out tasks like those, by which the cold start measures the result."""
+    in_order: bool = False
+    """Whether each is shown in its turn, and not drawn from all of them."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Task]]:
@@ -56,7 +62,8 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     """The agent's tools; none where the agent is off."""
     if not config.agent.use_agent:
         return {}
-    own = AGENTS.find(config.agent.agent_type).own_tools or EMBEDDED_TOOLS
+    usual = WORD_PROBLEM_TOOLS if config.recipe == "word-problems" else EMBEDDED_TOOLS
+    own = AGENTS.find(config.agent.agent_type).own_tools or usual
     asked = config.agent.tools
     return resolve_tools(own if asked is None else asked, _options(config))
 
@@ -85,6 +92,8 @@ def load_tasks(config: RunConfig) -> Tasks:
     if not data.train_files:
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train: give the training tasks as well")
+        if config.recipe == "word-problems":
+            return _word_problems(config, limit, tested)
         level: Level = data.level
         return Tasks(
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
@@ -100,6 +109,18 @@ def load_tasks(config: RunConfig) -> Tasks:
         train, val = held_out(train, limit, "--val")
     test = _files(data.test_files) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
+
+
+def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
+    """Training and validation by the run's seed; demonstrations and test tasks are always the same
+    ones."""
+    return Tasks(
+        train=make_word_problems("train", config.data.train_tasks or TRAIN_TASKS, config.seed),
+        val=make_word_problems("val", val, config.seed),
+        test=make_word_problems("test", test or val, 0),
+        shown=make_word_problems("train", DEMONSTRATIONS, 0),
+        in_order=True,
+    )
 
 
 def held_out(
@@ -118,8 +139,7 @@ def training_tasks(config: RunConfig) -> Sequence[Task]:
     `DataError` for files that are gone."""
     data = config.data
     if not data.train_files:
-        count = data.train_tasks or TRAIN_TASKS
-        return make_tasks(data.level, "train", count, config.seed)
+        return load_tasks(config).train
     train = _files(data.train_files)[: data.train_tasks]
     return train if data.val_files else held_out(train, drawn_val_tasks(config), "--val")[0]
 

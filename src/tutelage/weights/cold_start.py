@@ -52,9 +52,8 @@ def run_cold_start(ctx: TrainingContext) -> None:
         step, skilled = state.phase_step, state.phase_data.get("skilled")
         clean_until = None if skilled is None else skilled + sft.cooldown_steps
         mixed = clean_until is not None and step >= clean_until
-        rows = demonstration_rows(
-            setting, setting.seeds.child(COLD, step), sft.guess_share if mixed else 0.0
-        )
+        seeds = setting.seeds.child(COLD, step)
+        rows = demonstration_rows(setting, seeds, sft.guess_share if mixed else 0.0, step)
         share = learning_rate(step, skilled, sft.cooldown_steps)
         values = supervised_step(
             setting.policy,
@@ -118,10 +117,15 @@ def _mixed_step_ended(ctx: TrainingContext, mixed: int, values: dict[str, float]
 # ---------------------------------------------------------------- one step
 
 
-def demonstration_rows(setting: TrainingInputs, seeds: SeedTree, guess_share: float) -> list[Row]:
-    """One batch of demonstrations, drawn from the training tasks."""
-    rng = seeds.python()
-    tasks = rng.sample(list(setting.tasks.shown), setting.config.sft.batch_size)
+def demonstration_rows(
+    setting: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
+) -> list[Row]:
+    """One batch of demonstrations: the next ones, or drawn from all that there are."""
+    rng, shown, size = seeds.python(), setting.tasks.shown, setting.config.sft.batch_size
+    if setting.tasks.in_order:
+        tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
+    else:
+        tasks = rng.sample(list(shown), size)
     return [_row(setting, task, rng, guess_share) for task in tasks]
 
 

@@ -316,7 +316,7 @@ def _rewarded(setting: TrainingInputs) -> list[Work]:
     config = setting.config
     out: list[Work] = []
     supervised = config.algorithm.name == "sft"
-    own = config.model.path is None or supervised
+    own = config.model.path is None or supervised or setting.tasks.in_order
     if own and bool(setting.tasks.shown) and config.sft.max_steps > 0:
         out.append((COLD, run_cold_start))
     if supervised:

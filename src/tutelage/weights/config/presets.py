@@ -45,6 +45,30 @@ EMBEDDED_ONLY = (
 """Keys whose preset fits the embedded policy alone. A user's model takes the schema's
 defaults: real chat templates are longer, a pretrained model needs a smaller rate, and a control
 doubles the time."""
+# Word problems in plain English, with a real model and a short cold start.
+WORD_PROBLEMS: dict[str, Any] = {
+    "model.path": "smollm2",
+    "model.dtype": "bfloat16",
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 8,
+    "agent.num_chains": 8,
+    "agent.max_tokens_per_turn": 48,
+    "actor.optim.lr": 4e-5,
+    "actor.use_kl_loss": False,
+    "actor.entropy_coeff": 0.0,
+    "actor.loss_agg_mode": "token-mean",
+    "rollout.correction": "token_tis",
+    "rollout.max_len": 384,
+    "sft.optimizer": "adamw",
+    "sft.lr": 2.5e-4,
+    "sft.batch_size": 8,
+    "sft.max_steps": 8,
+    "sft.cooldown_steps": 0,
+    "sft.mixed_steps": 0,
+    "trainer.total_training_steps": 32,
+    "trainer.save_freq": 16,
+    "trainer.test_freq": 0,
+}
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
     "hard": {"trainer.total_training_steps": 300, "trainer.test_freq": 20},
@@ -79,7 +103,7 @@ SFT: dict[str, Any] = {
 }
 SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
 
-RECIPES = ("math", "rl", "sft")
+RECIPES = ("math", "word-problems", "rl", "sft")
 
 METHODS: dict[str, dict[str, Any]] = {
     "ppo": {ESTIMATOR: "gae"},
@@ -121,6 +145,8 @@ def recipe_preset(
             values.pop("trainer.control", None)
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
+    if recipe == "word-problems":
+        return recipe, MappingProxyType(WORD_PROBLEMS)
     if algorithm != recipe:
         what = "rewards" if recipe == "rl" else "demonstrations"
         raise ConfigIssue(
