@@ -146,9 +146,7 @@ OWN_TASKS: UnusedRule = UnusedRule(
 )
 TAUGHT_ALREADY: UnusedRule = UnusedRule(
     "the cold start is for the embedded policy, and model.path names another",
-    lambda run: (
-        run.model.path is not None and run.algorithm.name == "rl" and run.recipe == "math"
-    ),
+    lambda run: run.model.path is not None and run.algorithm.name == "rl" and run.recipe == "math",
 )
 STEPS_WIN: UnusedRule = UnusedRule(
     "trainer.total_training_steps overrides it",

@@ -9,6 +9,7 @@ corpus, a sandbox or a key are in `search.py` and `python.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 from tutelage.environments.protocol import Observation
 from tutelage.tasks.arithmetic import PRICES
@@ -58,11 +59,13 @@ def lookup(item: str) -> int:
 class PriceList:
     """An environment whose `lookup` reads the prices that a task brings in its field `prices`."""
 
-    def __init__(self, task: Task) -> None:
-        self._prices: Mapping[str, int] = task.fields.get("prices") or {}
-
     async def reset(self, task: Task, seed: int) -> Observation:
         """Show nothing: the prices are to be looked up."""
+        prices = task.fields.get("prices", {})
+        if not isinstance(prices, Mapping):
+            raise ToolError(f"the task's field 'prices' is {prices!r}; write prices by item in it")
+        listed = cast("Mapping[Any, Any]", prices)
+        self._prices = {_name(str(item)): price for item, price in listed.items()}
         return Observation()
 
     async def close(self) -> None:
@@ -79,10 +82,15 @@ class PriceList:
 
 
 def _price(item: str, prices: Mapping[str, int]) -> int:
-    name = " ".join(item[:100].lower().split())
+    name = _name(item)
     if name not in prices:
-        raise ToolError(f"no item {name!r}{hint(name, prices)}")
+        near = hint(name, prices) if prices else "; there is no price list here"
+        raise ToolError(f"no item {name!r}{near}")
     return prices[name]
+
+
+def _name(item: str) -> str:
+    return " ".join(item[:100].lower().split())
 
 
 @tool(inline=True, terminal=True)
