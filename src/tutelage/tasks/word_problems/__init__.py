@@ -5,7 +5,7 @@ asked (numbers, items); a template makes a question of it. Training and validati
 items and templates from `seen.json`. Test tasks have names and items of `unseen.json`, and every
 third one a template of that file too: its author had not read the others. Numbers are divided into
 train, val and test by a hash of the problem without its names and items. Prices stand in the task
-alone, so that they cannot be learned by heart.
+alone, so that no price can be answered from memory.
 """
 
 from __future__ import annotations
