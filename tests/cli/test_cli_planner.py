@@ -208,6 +208,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.full
 def test_phase_2_that_was_killed_has_the_same_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

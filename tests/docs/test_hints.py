@@ -26,7 +26,8 @@ from tutelage.weights.config.presets import METHODS
 VALUE = "\0"
 """Stands where an f-string has a value."""
 OTHERS = {
-    "--no-index",  # pip's
+    *("--no-index", "--no-deps", "--only-binary", "--no-input", "--retries", "--dest"),  # pip's
+    "--progress-bar",
     "--upgrade",
     "--index-url",
     "--install",  # of wsl

@@ -313,6 +313,7 @@ def test_without_an_endpoint_it_says_both_ways_out(place: Path) -> None:
     assert named == {"sft", "rl"}  # what this command takes and needs no endpoint
 
 
+@pytest.mark.full
 def test_the_documents_command_finds_a_better_prompt(
     place: Path, simulator: SimpleNamespace
 ) -> None:

@@ -112,6 +112,7 @@ def test_the_code_is_as_short_as_the_documents_say() -> None:
     assert len(CODE.read_text().splitlines()) <= 30
 
 
+@pytest.mark.full
 def test_the_command_of_the_readme_trains_a_model_made_on_the_spot(tmp_path: Path) -> None:
     tiny_policy().save(tmp_path / "model")
     readme = (HERE / "README.md").read_text()

@@ -195,6 +195,7 @@ def test_without_a_price_a_budget_in_dollars_is_refused(env: dict[str, str]) -> 
         set_up(env, algorithm="apo", budget_usd=1.0)
 
 
+@pytest.mark.full
 def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
     with served(faults=(0.2, ("429", "500"))) as (env, _):
         told = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "run")

@@ -100,6 +100,7 @@ def test_a_folder_is_made_where_there_is_none(
     assert run(counting, folder)["status"] == "finished"
 
 
+@pytest.mark.full
 def test_its_file_is_a_program_that_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """No verb imports a file of the user's by itself."""
     words = [sys.executable, str(SOURCE), str(tmp_path / "one")]

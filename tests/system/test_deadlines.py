@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 from tutelage.runs.folder import RunFolder
 from tutelage.types import Mode
 
@@ -36,6 +38,7 @@ def calculator(expression: str) -> str:
 '''
 
 
+@pytest.mark.full
 def test_timeouts_are_replayed_after_a_kill(with_tools: Arguments, tutelage: Command) -> None:
     """No tool hangs after the resume, so a step played again would have no timeout."""
     failed = "tools/calculator/errors"

@@ -71,6 +71,7 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     assert status(tutelage) == ("finished", RolloutStatus.SUCCEEDED)
 
 
+@pytest.mark.full
 def test_the_installed_script_stops_too(
     references: dict[str, Reference], tutelage: Command
 ) -> None:

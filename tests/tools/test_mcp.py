@@ -189,6 +189,7 @@ def test_a_shared_server_serves_several_event_loops(shared: dict[str, Tool]) -> 
     assert first == second
 
 
+@pytest.mark.full
 def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
     tools = resolve_tools([f"mcp:{ODD}"])
     seen: set[str] = set()

@@ -278,6 +278,7 @@ def test_a_mark_that_names_no_agent_says_which_were_seen(tmp_path: Path, one_thr
         trainer(tmp_path, 1).fit(Misnamed())
 
 
+@pytest.mark.full
 def test_two_agents_with_two_policies_train_at_once_and_go_on_after_a_stop(
     tmp_path: Path, one_thread: None
 ) -> None:

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from tutelage import RL, Trainer, rollout
@@ -80,6 +81,7 @@ def worth_of(worth: float) -> float:
     return worth
 
 
+@pytest.mark.full
 def test_timeouts_are_named_where_the_rate_stands(tmp_path: Path) -> None:
     """They count as failures; neither the table nor the result named them."""
     rows = [{"worth": 1.0, "hangs": i < 2} for i in range(4)]

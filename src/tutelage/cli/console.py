@@ -87,9 +87,9 @@ def fetch(model: str | None) -> None:
     """Get a model that is downloaded or converted on first use, with a bar on a terminal."""
     from rich.progress import Progress, TaskID
 
-    from tutelage.policy.sources import is_source, local_folder
+    from tutelage.policy.sources import local_folder
 
-    if model is None or not is_source(model):
+    if model is None:
         return
     console, bars = messages(), dict[str, TaskID]()
     hidden = not console.is_terminal or console.is_dumb_terminal

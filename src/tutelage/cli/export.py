@@ -80,13 +80,12 @@ def export(
 def _export_policy(folder: RunFolder, out: Path | None) -> None:
     """The final policy of a run as a GGUF file."""
     from tutelage.errors import ConfigError
-    from tutelage.evaluate.targets import final_policy
     from tutelage.policy.gguf_format import write_gguf
     from tutelage.policy.model import load_policy
 
     if out is None:
         raise ConfigError(f"--format gguf needs a file: --out {folder.name}.gguf")
-    policy = load_policy(str(final_policy(folder)))
+    policy = load_policy(str(folder.final_policy()))
     with _placed(out) as aside:
         write_gguf(policy, aside, folder.name)
     typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)

@@ -30,14 +30,12 @@ def run_job(folder: RunFolder, job: Job) -> None:
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note on how to go on.
     """
-    from tutelage.cli.outcome import show_next, show_outcome
+    from tutelage.cli.outcome import show_outcome
 
     result = displayed(folder, job)
     console = output()
     say(console)
-    show_outcome(console, folder, result)
-    say(console)
-    show_next(console, folder, result)
+    show_outcome(console, folder, result, go_on=True)
 
 
 def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:

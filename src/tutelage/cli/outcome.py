@@ -113,8 +113,10 @@ def _change(before: float | None, after: float | None, what: Quantity) -> tuple[
     return words, "good" if gap > 0 else "bad" if gap < 0 else ""
 
 
-def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The tables with their footnotes, the totals, and where things lie."""
+def show_outcome(
+    console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
+) -> None:
+    """The tables with their footnotes, the totals, where things lie, and what can follow."""
     tables = before_after(result)
     for table in tables:
         console.print(drawn_table(table))
@@ -123,9 +125,12 @@ def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any])
             prose(console, line, "dim")
         say(console)
     facts(console, _totals(folder, result))
+    if go_on:
+        say(console)
+        _show_next(console, folder)
 
 
-def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
+def _show_next(console: Console, folder: RunFolder) -> None:
     """Commands that go on from this run; the question is one of its own tasks."""
     path = shown_path(folder.path)
     question = _question(folder)

@@ -114,7 +114,9 @@ class EvaluatedAgent:
         runner = Runner(
             self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
         )
-        return await runner.run(specs, lambda rollout: on_done(rollout, cost_of(rollout)))
+        return await runner.run(
+            specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
+        )
 
     async def _on_manager(
         self,
@@ -173,9 +175,16 @@ class EvaluatedAgent:
         server = self.servers[name]
         return price_of(self.prices, server.model, local=server.on_loopback)
 
+    @staticmethod
+    def recorded_cost(rollout: Rollout) -> Cost:
+        """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
+        calls = [call for attempt in rollout.attempts for call in attempt.calls]
+        prompt = sum(len(call.prompt_ids) for call in calls)
+        return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
+
     def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
         """The cost of a rollout's calls: as servers counted them, and by token ids here."""
-        counted, here = meter.counted, cost_of(rollout)
+        counted, here = meter.counted, self.recorded_cost(rollout)
         known = all(self._price(name) is not None for name in self.servers)
         if not self.policies:
             here = Cost()
@@ -186,13 +195,6 @@ class EvaluatedAgent:
             meter.dollars if known else None,
             counted.unknown,
         )
-
-
-def cost_of(rollout: Rollout) -> Cost:
-    """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
-    calls = [call for attempt in rollout.attempts for call in attempt.calls]
-    prompt = sum(len(call.prompt_ids) for call in calls)
-    return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
 
 
 def equipped(

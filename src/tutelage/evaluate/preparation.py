@@ -18,13 +18,12 @@ from tutelage.engine.prices import load_prices
 from tutelage.engine.usage import Cost
 from tutelage.errors import ConfigError, DataError, MissingExtraError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, cost_of
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent
 from tutelage.evaluate.targets import (
     UNKEPT,
     FoundRun,
     TargetKind,
     builtin_agent,
-    check_agent_type,
     own_agent,
     run_of,
     server_of,
@@ -118,7 +117,10 @@ class PreparedEvaluation:
                     "whether it was trained on these tasks is not known: its files are gone"
                 )
         repeated = len(self.tasks) - len(distinct(self.tasks, content))
-        spent = (self.costs.get(rollout.id) or cost_of(rollout) for rollout in played)
+        spent = (
+            self.costs.get(rollout.id) or EvaluatedAgent.recorded_cost(rollout)
+            for rollout in played
+        )
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(spent, Cost()))
 
 
@@ -144,7 +146,8 @@ def prepare_evaluation(
     _check_success(success)
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
-    check_agent_type(run, trust)
+    if run is not None:
+        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     if grader is not None:
         check(grader, tasks)
     if own is None:

@@ -30,14 +30,13 @@ from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
-from tutelage.policy.sources import is_source
+from tutelage.policy.sources import SMOLLM2
 from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.runs.folder import RUNS, RunFolder, find, is_run
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
-from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
@@ -63,7 +62,7 @@ def target_kind(target: str) -> TargetKind:
     if is_file_reference(target):
         return "agent"
     path = Path(target)
-    if is_source(target):
+    if target == SMOLLM2 or target.endswith(".gguf"):
         if is_run(RUNS / target):
             raise ConfigError(f"{target!r} means a model, and a run: write {RUNS / target} for it")
         return "model"
@@ -99,22 +98,6 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
     return folder, Resolved.from_json(folder.config.read_text()).config
 
 
-def check_agent_type(run: FoundRun | None, trust: bool) -> None:
-    """A user's agent type is code that playing runs."""
-    if run is not None:
-        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
-
-
-def final_policy(folder: RunFolder) -> Path:
-    """The folder of a run's final policy."""
-    if not folder.policy.is_dir():
-        raise RunError(
-            f"the run {folder.name!r} has no final policy yet; finish it first: "
-            f"{resume_command(folder.path)}"
-        )
-    return folder.policy
-
-
 # ---------------------------------------------------------------- who plays
 
 
@@ -145,7 +128,7 @@ def builtin_agent(
 ) -> EvaluatedAgent:
     """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
     if run is not None and server is None:
-        final_policy(run[0])
+        run[0].final_policy()
     chosen = resolve_tools(tools) if tools is not None else None
     if run is not None and chosen is None:
         check_trusted(run[0], run[1].agent.tools or (), trust=trust)
@@ -213,7 +196,7 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     named = server_of(None, asked)
     local = run[0].policy if run is not None and named is None else _folder(model, named)
     if run is not None and named is None:
-        final_policy(run[0])
+        run[0].final_policy()
     server = named if named or local else read_endpoints(environment()).get("task")
     resources = equipped(agent, resources, asked.sampled_at, model if server else None)
     servers, here = answered(resources, {}, server, model if server else None)
@@ -268,7 +251,8 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
         )
     if kind == "agent" and asked.tools is not None:
         raise ConfigError(f"--tools has no use for {target!r}, which has the tools of its file")
-    check_agent_type(run, trust)
+    if run is not None:
+        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     settings = EvaluationConfig(
         test=(UNKEPT,), endpoint=asked.endpoint, model=asked.model, temperature=asked.temperature
     )

@@ -18,7 +18,6 @@ import numpy as np
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.rewards import References, reward_parts
-from tutelage.orchestration.execution.pools.replay import replayed_answer
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, to_text
@@ -114,10 +113,8 @@ def _attempt(
         if worker >= query_table.workers:
             continue  # to accept or to stop asks nobody
         agent = f"{table.types[query]} #{outcome.node_D[d]}"
-        message, seconds = (
-            replayed_answer(table, query, worker),
-            float(table.seconds_QW[query, worker]),
-        )
+        message = table.replayed_answer(query, worker)
+        seconds = float(table.seconds_QW[query, worker])
         calls.append(_call(place, len(calls), agent, table.instructions[query], message, seconds))
     references = References(float(flows.cost_ref_B[b]), float(flows.latency_ref_B[b]))
     parts = reward_parts(

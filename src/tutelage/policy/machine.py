@@ -44,7 +44,7 @@ class ComputeSettings:
 def machine_facts() -> Machine:
     """What configuration is checked against."""
     there = this_platform().device == "cuda"
-    return Machine(cuda_devices=torch.cuda.device_count() if there else 0, cores=cores())
+    return Machine(cuda_devices=torch.cuda.device_count() if there else 0, cores=_cores())
 
 
 def this_platform() -> Support:
@@ -57,7 +57,7 @@ def this_platform() -> Support:
     return platform_support(platform.system(), seen)
 
 
-def cores() -> int:
+def _cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -71,7 +71,7 @@ def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
         return int(text), OMP
-    return cores(), "the cores here"
+    return _cores(), "the cores here"
 
 
 def bfloat16_pays() -> bool:
@@ -197,7 +197,7 @@ def describe() -> list[tuple[str, str, str | None]]:
     return [
         ("torch", torch.__version__, None),
         ("device", f"{device}; {support.remark}" if support.remark else device, None),
-        ("cores", str(cores()), None),
+        ("cores", str(_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
         ("matrix kernels", matmul_kernel(), None),
         ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),

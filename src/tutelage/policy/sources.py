@@ -57,11 +57,6 @@ Tell = Callable[[str, float | None], None]
 """Told what is done, in a sentence, and then which part of it is done, from 0 to 1."""
 
 
-def is_source(name: str) -> bool:
-    """Whether a name means a model for which `local_folder` makes a folder."""
-    return name in (SMOLLM2, HUB_ID) or name.endswith(".gguf")
-
-
 def local_folder(name: str, tell: Tell | None = None) -> str:
     """The Hugging Face folder of a model: that of `smollm2` or of a GGUF file, made on first use.
 

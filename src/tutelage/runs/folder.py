@@ -92,6 +92,15 @@ class RunFolder:
         """Where the tasks of `train`, `val` or `test` lie, in runs that were given them."""
         return self.path / "tasks" / f"{split}.jsonl"
 
+    def final_policy(self) -> Path:
+        """The folder of the final policy. Raises `RunError` before the run has one."""
+        if not self.policy.is_dir():
+            raise RunError(
+                f"the run {self.name!r} has no final policy yet; finish it first: "
+                f"{resume_command(self.path)}"
+            )
+        return self.policy
+
     def read_result(self) -> dict[str, Any] | None:
         """The outcome, None while the run has not ended."""
         if not self.result.is_file():

@@ -34,7 +34,7 @@ def _content_id(fields: Mapping[str, Any]) -> str:
     return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def make_task(row: RawRow, *, input_required: bool = True) -> Task:
+def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
     """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
@@ -76,7 +76,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         for i, row in enumerate(rows):
             place = f"{name} (index {i})"
             if not isinstance(row, Task):
-                row = make_task(RawRow(place, row), input_required=input_required)
+                row = _make_task(RawRow(place, row), input_required=input_required)
             elif input_required:
                 _check_input(place, row.fields)
             tasks.append((place, row))
@@ -88,14 +88,14 @@ class Dataset(Sequence[Task], Generic[RowT]):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read .json, .jsonl, .csv or .parquet. Raises `DataError` naming file, line and field."""
-        rows = [(row.place, make_task(row)) for row in read_rows(path)]
+        rows = [(row.place, _make_task(row)) for row in read_rows(path)]
         return cls._of(_unique(rows), str(path))
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
         """Read tasks that a run wrote down, which need no question: a custom agent needs
         none. Raises `DataError`."""
-        rows = [(row.place, make_task(row, input_required=False)) for row in read_rows(path)]
+        rows = [(row.place, _make_task(row, input_required=False)) for row in read_rows(path)]
         return cls._of(_unique(rows), str(path))
 
     @classmethod

@@ -56,7 +56,7 @@ def lookup(item: str) -> int:
     return _price(item, PRICES)
 
 
-class PriceList:
+class _PriceList:
     """An environment whose `lookup` reads the prices that a task brings in its field `prices`."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
@@ -79,6 +79,10 @@ class PriceList:
             item: The name of the item, in the singular.
         """
         return _price(item, self._prices)
+
+
+ENVIRONMENTS: Mapping[str, type] = {"price_list": _PriceList}
+"""The classes whose methods are tools, by name."""
 
 
 def _price(item: str, prices: Mapping[str, int]) -> int:

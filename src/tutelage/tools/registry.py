@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.tools.builtin import PriceList, answer, calculator, lookup, sum_1_to_n
+from tutelage.tools.builtin import ENVIRONMENTS, answer, calculator, lookup, sum_1_to_n
 from tutelage.tools.environments import environment_tools
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
 from tutelage.tools.options import ToolOptions
@@ -25,8 +25,6 @@ CONFIGURED_TOOLS: Mapping[str, str] = {
     "google_search": "tutelage.tools.search:google_search_tool",
 }
 """Where the tools are made that need `ToolOptions`, by name."""
-ENVIRONMENTS: Mapping[str, type] = {"price_list": PriceList}
-"""The classes whose methods are tools, by name."""
 
 MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 """What tools of an MCP server begin with; see `mcp.py`."""

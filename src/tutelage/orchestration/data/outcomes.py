@@ -76,6 +76,11 @@ class OutcomeTable:
         """Whether the answer is right; False where the worker was not asked."""
         return np.nan_to_num(self.scores_QW, nan=0.0) >= RIGHT
 
+    def replayed_answer(self, row: int, column: int) -> str:
+        """The stored form of an answer: the row, the worker, and whether it was right."""
+        message = "right" if self.right_QW[row, column] else "wrong"
+        return f"[replayed {self.ids[row]} by {self.workers[column].name}: {message}]"
+
     @property
     def known_QW(self) -> NDArray[np.bool_]:
         """Where the worker was asked."""

@@ -69,7 +69,7 @@ class ReplayPool:
         seconds = float(table.seconds_QW[place])
         await asyncio.sleep(seconds)
         return WorkerAnswer(
-            output=replayed_answer(table, row, column),
+            output=table.replayed_answer(row, column),
             cost=float(table.costs_QW[place]),
             seconds=seconds,
             tokens_in=round(float(table.tokens_in_Q[row])),
@@ -94,12 +94,6 @@ class ReplayPool:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-def replayed_answer(table: OutcomeTable, row: int, column: int) -> str:
-    """The stored form of an answer: the row, the worker, and whether it was right."""
-    message = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
-    return f"[replayed {table.ids[row]} by {table.workers[column].name}: {message}]"
 
 
 def _means(values_QW: np.ndarray, known_QW: np.ndarray) -> np.ndarray:
