@@ -19,7 +19,7 @@ through the run.
     ├── StoreError                the store cannot be opened, written or read
     ├── RunError                  a run folder that is missing, incomplete or taken
     │   └── RunBusyError          one that another process is working on
-    ├── MissingExtraError         an optional dependency that is not installed
+    ├── MissingExtraError         a package that is not installed or cannot be had  exit 69
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
     │   ├── RemoteError           a server answered a request with an error status
@@ -98,7 +98,10 @@ class RunBusyError(RunError):
 
 
 class MissingExtraError(TutelageError, ImportError):
-    """An optional dependency is not installed; the message names the extra."""
+    """A package is not installed, or its download failed; the message names the extra or the way to
+    get it. Its exit code is what `sysexits.h` has for that: `make train` goes on by it."""
+
+    exit_code = 69
 
 
 class EngineError(TutelageError, RuntimeError):

@@ -50,8 +50,10 @@ def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             play=play, add_up=add_up, evaluated_agent=SimpleNamespace(tools={}, model=str)
         )
 
-    def ask(target: str, question: str, asked: AskConfig, *, trust: bool) -> Rollout:
-        kept.update(target=target, question=question, asked=asked, trust=trust)
+    def ask(
+        target: str, question: str, asked: AskConfig, fields: dict[str, Any], *, trust: bool
+    ) -> Rollout:
+        kept.update(target=target, question=question, asked=asked, fields=fields, trust=trust)
         return played[2] if target == "broken" else played[0]
 
     importlib.import_module("tutelage.evaluate.kind")  # which keeps the real one
@@ -215,10 +217,41 @@ def test_ask_shows_the_turns(tutelage: Tutelage, seen: dict[str, Any]) -> None:
         "target": "runs/x",
         "question": "What is 17 * 23 + 5?",
         "asked": AskConfig(tools=(), temperature=0.0, seed=4),
+        "fields": {},
         "trust": False,
     }
     for part in ("calls calculator", "-> calculator gives 396", "answer  396"):
         assert part in result.stdout
+
+
+def test_a_question_brings_the_other_fields_of_its_task(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    given = ("prices.lamp=23", "prices.scarf=2.5", "level=hard")
+    assert tutelage("ask", "runs/x", "What do 12 lamps cost?", *given).exit_code == 0
+    assert seen["fields"] == {"prices": {"lamp": 23, "scarf": 2.5}, "level": "hard"}
+    tutelage("ask", "runs/x", "What do 12 clocks cost?", "prices={desk clock: 43}")
+    assert seen["fields"] == {"prices": {"desk clock": 43}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("lamp",), "has no '='. Write KEY=VALUE."),
+        (("question=What?",), "the field 'question' of the task cannot be set so"),
+        (("level=1", "level=2"), "the field 'level' of the task cannot be set so"),
+        (("prices=5", "prices.lamp=23"), "the field 'prices' of the task cannot be set so"),
+        (("prices.lamp=23", "prices=5"), "the field 'prices' of the task cannot be set so"),
+        (("~prices",), "give each field once, as KEY=VALUE, and the question before them"),
+    ],
+)
+def test_a_field_that_cannot_be_set_is_refused(
+    tutelage: Tutelage, seen: dict[str, Any], given: tuple[str, ...], said: str
+) -> None:
+    result = tutelage("ask", "runs/x", "What?", *given)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert seen == {}
 
 
 def test_an_answer_that_failed_has_an_exit_code(tutelage: Tutelage, seen: dict[str, Any]) -> None:

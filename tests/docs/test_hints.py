@@ -30,6 +30,7 @@ OTHERS = {
     "--progress-bar",
     "--upgrade",
     "--index-url",
+    *("--no-deps", "--only-binary", "--no-input", "--retries", "--dest", "--progress-bar"),
     "--install",  # of wsl
     "--lr",  # what people write who mean the key
 }  # fmt: skip

@@ -350,7 +350,8 @@ def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     on = ("--endpoint", url, "--model", "sure")
     (place / "open.py").write_text(AGENT[: AGENT.index("    return")])
     grading = command("ask", "agent.py", "3 + 1", *on, code=1)
-    assert "An agent that grades itself fails here" in grading
+    assert "An agent that grades itself needs the other fields of its task too" in grading
+    assert "Add the numbers. 3 + 1" in command("ask", "agent.py", "3 + 1", "answer=4", *on)
     shown = command("ask", "open.py", "3 + 1", *on)
     assert "Add the numbers. 3 + 1" in shown
     assert "turn 1  stop\n  4\n" in shown  # a server told no token ids

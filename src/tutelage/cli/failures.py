@@ -1,9 +1,9 @@
 """What the command line says when something fails, in one place: words, streams, exit codes.
 
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
-so. Exit codes: 2 for what the user can fix (`errors.py` may say otherwise), 130 for Ctrl-C, 143
-for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug. `app.py` wraps every verb
-in `reported`.
+so. Exit codes: 2 for what the user can fix, 69 where that is a missing package (see `errors.py`),
+130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug.
+`app.py` wraps every verb in `reported`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ is in `weights/`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +32,7 @@ from tutelage.errors import TutelageError
 from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.resume_hint import asked_again
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import (
     EVALUATIONS,
@@ -50,8 +50,8 @@ from tutelage.runs.stored_evaluation import (
 from tutelage.tasks.overlap import footnote, success_title
 from tutelage.types import Mode
 
-_LOOKED_AT, _SHORT = 20, 120
-"""Rollouts among which a question is looked for, and its characters at most."""
+_LOOKED_AT = 20
+"""Rollouts among which a question is looked for."""
 _COLUMNS = ("before", "after", "control")
 _WORDS = {SUCCESS: percent, REWARD: number}
 
@@ -144,13 +144,12 @@ def _show_next(console: Console, folder: RunFolder) -> None:
 
 
 def _question(folder: RunFolder) -> str:
-    """A short question that the run was tested on, or trained on, quoted for a shell."""
+    """A short question that the run was tested on, or trained on, as it is asked again."""
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_LOOKED_AT):
-                asked = rollout.task.input if rollout.task.has_input else None
-                if isinstance(asked, str) and asked.isprintable() and len(asked) <= _SHORT:
-                    return f'"{asked}"' if not set(asked) & set('"$`\\!') else shlex.quote(asked)
+                if (words := asked_again(rollout.task)) is not None:
+                    return words
     return "QUESTION"
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tutelage.weights.sft import SFTPreview
 
 CALLS: Mapping[str, str] = {
-    "train math": "Weights: the embedded job.",
+    "train word-problems": "Weights: a real language model, which is downloaded once.",
+    "train math": "Weights: the embedded job, without a download.",
     "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
     "train AGENT.py": "Weights: the model that your agent asks.",
     "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
@@ -90,7 +91,7 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="math, rl, sft, AGENT.py, prompt or planner.",
+            help="word-problems, math, rl, sft, AGENT.py, prompt or planner.",
         ),
     ],
     flags: Annotated[Section, TRAIN_FLAGS],

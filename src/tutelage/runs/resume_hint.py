@@ -1,4 +1,4 @@
-"""The command that resumes a run, in one place, so that it works where it is typed.
+"""The commands that resume a run and ask its questions, in one place, so that they work as typed.
 
 Every message that names it takes it from here: of an error, of a stop, of a page on the console.
 """
@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from tutelage.types import Task
 
 _NAME = "tutelage"
+_SHORT = 120
+"""The characters of a question at most."""
 
 
 def command_name() -> str:
@@ -49,6 +55,20 @@ def resume_hint(run: Path) -> str:
     if _fields(run / "config.json").get("python") or (agent and not agent.get("file")):
         return f"Continue by running its program again, with output_dir={str(run)!r}"
     return f"Continue with: {resume_command(run)}"
+
+
+def asked_again(task: Task) -> str | None:
+    """What follows the run in `tutelage ask`, quoted for a shell: the question, and the prices that
+    it is about. None for a question that does not fit a line."""
+    question = task.input if task.has_input else None
+    if not isinstance(question, str) or not question.isprintable() or len(question) > _SHORT:
+        return None
+    quoted = f'"{question}"' if not set(question) & set('"$`\\!') else shlex.quote(question)
+    listed = task.fields.get("prices")
+    prices = cast("Mapping[Any, Any]", listed) if isinstance(listed, Mapping) else {}
+    words = [f"prices.{item}={price}" for item, price in prices.items()]
+    fit = all(re.fullmatch(r"prices\.\w+=[\d.]+", word) for word in words)
+    return " ".join([quoted, *words]) if fit else None
 
 
 def _fields(file: Path) -> dict[str, Any]:

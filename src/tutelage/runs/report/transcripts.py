@@ -17,6 +17,7 @@ from typing import Any
 
 from tutelage.errors import RewardError
 from tutelage.runs.report.formatting import cut
+from tutelage.runs.resume_hint import asked_again
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
 
@@ -60,6 +61,8 @@ class Transcript:
     rollout_id: str
     task_id: str
     question: str
+    asked: str | None
+    """The question as `tutelage ask` takes it, where it is short."""
     expected: str
     family: str
     solved: bool | None
@@ -85,6 +88,7 @@ def read_transcript(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
         question=cut(_question(rollout), _TEXT_LIMIT),
+        asked=asked_again(rollout.task),
         expected=cut(str(fields["answer"]), _TEXT_LIMIT // 4) if "answer" in fields else "",
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=solved,

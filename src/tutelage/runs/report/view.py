@@ -230,12 +230,10 @@ def _commands(
 
 
 def _question(source: ReportSource) -> str | None:
-    """A short held-out question, quoted for a shell."""
-    for label in ("after/greedy", "after/sampled", "before/greedy"):
-        for episode in source.evaluations.get(label, ()):
-            if episode.question.isprintable() and len(episode.question) <= 120:
-                return shlex.quote(episode.question)
-    return None
+    """A short held-out question, as it is asked again."""
+    labels = ("after/greedy", "after/sampled", "before/greedy")
+    asked = (episode.asked for label in labels for episode in source.evaluations.get(label, ()))
+    return next(filter(None, asked), None)
 
 
 # ---------------------------------------------------------------- in sentences
