@@ -132,8 +132,18 @@ def test_derived_counts() -> None:
     assert config.response_tokens == 30
     assert config.needs_reference
     one_turn = RunConfig.model_validate({"agent": {"use_agent": False}})
-    assert one_turn.response_tokens == one_turn.agent.max_tokens_per_turn
+    assert one_turn.response_tokens == one_turn.turn_tokens == 512
+    assert config.turn_tokens == 10
     assert RunConfig().rollouts_per_update == RunConfig().rollouts_per_batch
+
+
+def test_a_turn_has_what_the_rollout_has_unless_it_is_limited() -> None:
+    """As the guide's commands are, which say how long a rollout is and nothing of its turns."""
+    rollout = {"response_length": 256}
+    given = RunConfig.model_validate({"rollout": rollout, "agent": {"max_turns": 3}})
+    assert (given.turn_tokens, given.response_tokens) == (256, 256)
+    both = RunConfig.model_validate({"rollout": rollout, "agent": {"max_tokens_per_turn": 100}})
+    assert (both.turn_tokens, both.response_tokens) == (100, 256)
 
 
 def test_package_loads_neither_torch_nor_hydra() -> None:

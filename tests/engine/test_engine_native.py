@@ -424,3 +424,24 @@ def test_cache_that_nothing_was_written_to_takes_no_memory(dtype: torch.dtype) -
         assert tensor.is_contiguous()
         assert tensor.data_ptr() % 64 == 0
         assert not tensor[rows // 2].any()
+
+
+def test_cache_grows_with_the_longest_sequence_and_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wide rows of short sequences take more memory, so a long context is not allocated at once."""
+    policy = tiny_policy(max_positions=4096)
+    short, long = prompt(1, 40), prompt(2, 1100)
+    asked = [
+        Request(ids, Sampling(max_tokens=40), seed, 0, name)
+        for seed, (ids, name) in enumerate([(short, "a"), (long, "b"), (short, "c")])
+    ]
+
+    def played(first: int) -> list[Sampled]:
+        monkeypatch.setattr("tutelage.engine.backends._FIRST_WIDTH", first)
+        engine = tiny_engine(policy, slots=3)
+        found = [one(engine, request) for request in asked]
+        more = short + found[0].token_ids + prompt(3, 8)
+        return [*found, one(engine, Request(more, Sampling(max_tokens=8), 9, 0, "a"))]
+
+    assert played(64) == played(4096)

@@ -40,7 +40,7 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
 ) -> None:
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
-    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 8)
     cases = [("3", 3, "OMP_NUM_THREADS"), ("5,2", 5, "OMP_NUM_THREADS")]
     cases += [(odd, 8, "the cores here") for odd in ("", "0", "many", "-1")]
     for said, count, by in cases:

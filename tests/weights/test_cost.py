@@ -40,6 +40,8 @@ def test_rollouts_and_tokens_are_told_before_a_training(
         r"plan +3 steps x 2 tasks x 3 = 18 rollouts twice, .* (\d+) to measure", done.output
     )
     assert told is not None, done.output
+    limits = "at most 10 a turn, 20 a rollout, context 256"
+    assert re.search(rf"tokens +{limits}\n", done.output), done.output
     played = json.loads((out / "result.json").read_text())["rollouts"]
     assert played == 36 + int(told[1])
     (line,) = [line for line in done.output.splitlines() if "Cost from here" in line]

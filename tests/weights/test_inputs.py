@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tutelage.config import Machine
 from tutelage.errors import ConfigError, RewardError
 from tutelage.runs.inputs import load_tasks, load_tools
 from tutelage.tasks.arithmetic import demonstrations
+from tutelage.testing import tiny_policy
 from tutelage.types import Task
 from tutelage.weights.cold_start import demonstration_rows
 from tutelage.weights.config import resolve
@@ -110,6 +112,30 @@ def test_the_reward_is_checked_on_every_part_before_a_model_loads(tmp_path: Path
     )
     with pytest.raises(RewardError, match="task 'odd'"):
         prepare_rl(settings)
+
+
+def test_the_context_is_the_models_own_as_far_as_memory_goes(
+    one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the memory holds keys and values of all rollouts at once; never below 1024."""
+    tiny_policy(max_positions=8192).save(tmp_path / "model")
+    tasks = write_rows(tmp_path / "tasks.jsonl", rows(0, 4))
+    keys = [f"model.path={tmp_path}/model", f"data.train_files={tasks}", "reward=math", "tools=[]"]
+
+    def context(memory: int, *more: str) -> int:
+        there = Machine(cuda_devices=0, cores=2, memory=memory)
+        monkeypatch.setattr("tutelage.policy.model.machine_facts", lambda: there)
+        return prepare_rl(resolve("rl", [*keys, *more], machine=LAPTOP).config).context
+
+    token = 2 * 2 * 2 * 8 * 4  # keys and values, blocks, heads, channels, bytes
+    assert context(1 << 40) == 8192
+    groups = "num_chains=8"
+    assert context(2 * 128 * token * 4100, groups) == 4096, "16 tasks x 8, a multiple of 64"
+    assert context(2 * 128 * token * 4100) == 8192, "64 sequences of a measurement"
+    assert context(1 << 20) == 1024
+    assert context(1 << 20, "rollout.max_len=3000") == 3000
+    with pytest.raises(ConfigError, match="response_length=2000: the context of the model is 1024"):
+        context(1 << 20, "data.max_response_length=2000")
 
 
 def test_an_agent_that_is_off_has_no_tools() -> None:

@@ -30,6 +30,8 @@ NAMES: Mapping[str, str] = {
     "agent.init_args.model_name_or_path": "model.path",
     "actor_rollout_ref.rollout.n": "agent.num_chains",
     "rollout.n": "agent.num_chains",
+    "data.max_response_length": "rollout.response_length",
+    "rollout.max_model_len": "rollout.max_len",
     "model.gradient_checkpointing": "model.enable_gradient_checkpointing",
     "model.lora_rank": "model.lora.rank",
     "model.lora_alpha": "model.lora.alpha",

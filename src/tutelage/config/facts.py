@@ -14,11 +14,12 @@ from tutelage.config.schema import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a run: GPUs it can see, CPU cores it may use."""
+    """The machine of a run: GPUs it can see, CPU cores it may use, bytes of its main memory."""
 
     cuda_devices: int
     cores: int
     nodes: int = 1
+    memory: int = 0
 
     def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
         """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""

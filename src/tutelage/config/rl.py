@@ -261,11 +261,13 @@ class RolloutConfig(Section):
     top_k: TopK = 0
     """Sampling from the k most probable tokens; 0 or -1 disables it."""
     response_length: Count | None = None
-    """Maximum sampled tokens per rollout; null is `max_turns` times `max_tokens_per_turn`."""
+    """Maximum sampled tokens per rollout; null is `max_turns` times `max_tokens_per_turn`, or 512
+    if that is null too."""
     slots: Annotated[Count, NOT_NATIVE] = 128
     """Maximum concurrent sequences of the native engine."""
-    max_len: Annotated[Count, NOT_NATIVE] = 1024
-    """Context length per rollout: prompt, responses and observations together."""
+    max_len: Annotated[Count | None, NOT_NATIVE] = None
+    """Context length per rollout: prompt, responses and observations together; null is the model's
+    own, bounded by the memory of the machine."""
     schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
     """`deterministic` is reproducible bit for bit; `free` appends tool results as they arrive."""
     correction: Annotated[Correction, BY_REWARDS] = "none"

@@ -78,6 +78,10 @@ Control = Annotated[
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "smollm2", "llama-3.2"]
 
 
+RESPONSE_TOKENS = 512
+"""Sampled tokens of a rollout where neither it nor its turns have a limit: verl's default."""
+
+
 class LoraConfig(Section):
     """Low-rank adapters, trained instead of the model's own weights."""
 
@@ -156,8 +160,8 @@ class AgentConfig(Section):
     """Maximum model calls per rollout."""
     num_chains: Annotated[Count, BY_REWARDS] = 8
     """Rollouts per task (group size); 1 for estimators without groups, unless it is set."""
-    max_tokens_per_turn: Annotated[Count, NOT_PLAYED] = 64
-    """Maximum sampled tokens per turn."""
+    max_tokens_per_turn: Annotated[Count | None, NOT_PLAYED] = None
+    """Maximum sampled tokens per turn; null is what `rollout.response_length` leaves."""
     timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_AGENT] = 60.0
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count. Built-in agents are limited by turns and tokens only."""
@@ -344,7 +348,13 @@ class RunConfig(RunSettings):
     def response_tokens(self) -> int:
         """Tokens that one rollout may sample over all its turns."""
         turns = self.agent.max_turns if self.agent.use_agent else 1
-        return self.rollout.response_length or turns * self.agent.max_tokens_per_turn
+        each = self.agent.max_tokens_per_turn
+        return self.rollout.response_length or (turns * each if each else RESPONSE_TOKENS)
+
+    @property
+    def turn_tokens(self) -> int:
+        """Tokens that one turn may sample."""
+        return self.agent.max_tokens_per_turn or self.response_tokens
 
     @property
     def needs_reference(self) -> bool:

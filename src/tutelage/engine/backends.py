@@ -18,6 +18,10 @@ from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.weights import DecoderWeights
 
+_FIRST_WIDTH = 1024
+"""Tokens of a row at first; the cache of longer sequences doubles when one comes, since wide rows
+of short sequences take more memory: each of their channels begins on another page."""
+
 
 class _FusedBackend:
     """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
@@ -32,18 +36,27 @@ class _FusedBackend:
         self._weights: DecoderWeights = (
             network.weights if self._shared else network.weights.to(self.device, dtype)
         )
+        self._width = width
+        self._held = torch.zeros(rows, dtype=torch.long, device=self.device)
+        """Columns that each row may have something in."""
         with torch.no_grad():
-            self._cache = decoder.Cache.allocate(self._weights, rows, width)
+            self._cache = decoder.Cache.allocate(self._weights, rows, min(width, _FIRST_WIDTH))
 
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
         """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
+        if reach > self._cache.width:
+            width = min(self._width, 2 * reach)
+            self._cache = self._cache.wider(self._weights, width, self._held.tolist())
+        at = slice(rows) if isinstance(rows, int) else rows
+        self._held[at] = self._held[at].clamp(min=reach)
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
         once: a row may be both."""
+        self._held[target] = self._held[target].clamp(min=length)
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:

@@ -28,7 +28,8 @@ def make_engine(
 ) -> EngineDriver:
     """An engine that samples from a policy; give one event loop all its requests.
 
-    `max_length` is in tokens and at most the policy's own, `dtype` float32 unless it is given. With
+    `max_length` is in tokens, at most the policy's own, and as memory allows (`Policy.context`)
+    unless it is given; `dtype` is float32 unless it is given. With
     `invariant` a sample does not depend on what else is sampled, see `native.py`; a large model is
     sampled at its full speed instead, and its samples repeat where the same requests do.
     """
@@ -39,11 +40,12 @@ def make_engine(
     from tutelage.engine.native import NativeEngine
     from tutelage.policy.machine import SMALL_MODEL
 
-    positions, codec = policy.max_positions, policy.codec
+    codec, number = policy.codec, dtype or torch.float32
+    length = min(max_length or policy.context(slots, number), policy.max_positions)
     native = NativeEngine(
-        lambda rows, width: make_backend(policy, rows, width, dtype or torch.float32),
+        lambda rows, width: make_backend(policy, rows, width, number),
         slots=slots,
-        max_length=min(max_length or positions, positions),
+        max_length=length,
         eos_ids=sorted(codec.eos_ids),
         decode=codec.decode,
         invariant=invariant and policy.count() < SMALL_MODEL,

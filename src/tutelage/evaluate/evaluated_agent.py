@@ -59,7 +59,7 @@ class EvaluatedAgent:
     isolation: str = "none"
     max_calls: int = 16
     """Calls to servers in one rollout, at most."""
-    max_length: int | None = 1024
+    max_length: int | None = None
     runners: int = 8
     limits: RunnerSettings = field(default_factory=lambda: RunnerSettings(""))
 

@@ -52,7 +52,6 @@ UNKEPT = "evaluation"
 """The run that rollouts name which no run folder keeps."""
 TargetKind = Literal["agent", "server", "run", "model"]
 FoundRun = tuple[RunFolder, RunConfig]
-_SERVED_LENGTH = 4096
 
 
 def target_kind(target: str) -> TargetKind:
@@ -164,7 +163,7 @@ def builtin_agent(
         servers={} if server is None else {POLICY: server},
         tools=given,
         max_calls=turns,
-        max_length=1024 if run is None else config.rollout.max_len,
+        max_length=None if run is None else config.rollout.max_len,
         limits=limits,
     )
 
@@ -177,7 +176,7 @@ def _limits(
     turns, tokens, temperature = 4, 256, asked.temperature or 0.0
     if run is not None:
         turns = config.agent.max_turns if config.agent.use_agent else 1
-        tokens = config.agent.max_tokens_per_turn
+        tokens = config.turn_tokens
     if isinstance(asked, EvaluationConfig):
         turns, tokens = asked.max_turns or turns, asked.max_tokens or tokens
         temperature = asked.sampled_at
@@ -288,7 +287,7 @@ def _ungraded(task: Task) -> float:
 def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
     """A run's or a model's policy as a chat client; use it on one event loop.
 
-    `max_length` is the context in tokens; without it a run's own, or at most 4096 of a model's.
+    `max_length` is the context in tokens; without it a run's, or the model's as far as memory goes.
     """
     from tutelage.gateway.serving import ServedPolicy
 
@@ -311,7 +310,7 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"--max-length {max_length} is more than the {policy.max_positions} positions of "
             f"{target!r}; give it at most those"
         )
-    wanted = max_length or (evaluated_agent.max_length if run else _SERVED_LENGTH)
+    wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
 

@@ -10,6 +10,7 @@ Suffixes: B rows, T new tokens, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,15 @@ class Cache:
             sin,
             width,
         )
+
+    def wider(self, w: DecoderWeights, width: int, lengths: Sequence[int]) -> Cache:
+        """A cache with more room, and in it the first `lengths[row]` tokens of each row."""
+        made = Cache.allocate(w, len(lengths), width)
+        for row, length in enumerate(lengths):
+            for i in range(len(w.layers) if length else 0):
+                made.keys[i][row, :, :, :length] = self.keys[i][row, :, :, :length]
+                made.values[i][row, :, :length] = self.values[i][row, :, :length]
+        return made
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` columns of rows `source` to rows `target`, as if at once."""

@@ -44,7 +44,12 @@ class ComputeSettings:
 def machine_facts() -> Machine:
     """What configuration is checked against."""
     there = this_platform().device == "cuda"
-    return Machine(cuda_devices=torch.cuda.device_count() if there else 0, cores=_cores())
+    memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
+        memory.append(int(text))
+    gpus = torch.cuda.device_count() if there else 0
+    return Machine(cuda_devices=gpus, cores=_cores(), memory=min(memory))
 
 
 def this_platform() -> Support:

@@ -26,6 +26,7 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
+from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, TokenScores
 from tutelage.policy.row import Row
@@ -42,6 +43,10 @@ test is for tests (see `tutelage.testing`) and learns nothing."""
 
 LAYOUTS = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
 """Those of embedded policies and of the fused decoder, with the configs of `transformers`."""
+
+
+_LEAST_CONTEXT, _CONTEXT_STEP = 1024, 64
+"""A context that memory bounds is a multiple of the step."""
 
 
 class Policy:
@@ -64,6 +69,20 @@ class Policy:
     def max_positions(self) -> int:
         """The longest sequence the model is made for."""
         return max_positions(self.config)
+
+    def context(self, sequences: int, dtype: torch.dtype) -> int:
+        """Tokens that each of some sequences at once may have: as many as the model is made for,
+        as far as their keys and values fit into half of the memory, but not below 1024."""
+        config: Any = self.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token = 2 * config.num_hidden_layers * heads * size * dtype.itemsize
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+        else:
+            memory = machine_facts().memory
+        fitting = memory // (2 * token * sequences) // _CONTEXT_STEP * _CONTEXT_STEP
+        return min(self.max_positions, max(_LEAST_CONTEXT, fitting))
 
     def to(self, device: torch.device) -> Policy:
         """This policy on another device; the one it was should not be used any more."""

@@ -106,14 +106,13 @@ def _from_hub(folder: Path) -> bool:
 
 def _check_memory() -> None:
     """Raise `ConfigError` where a training would be killed without a word."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
-        found.append(int(text))
-    if min(found) < _MEMORY:
+    from tutelage.policy.machine import machine_facts
+
+    found = machine_facts().memory
+    if found < _MEMORY:
         raise ConfigError(
             f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, and this machine has "
-            f"{min(found) / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
+            f"{found / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
             "train math"
         )
 

@@ -215,7 +215,7 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
     runner = given.manager.runner(
         setting.sources(sources, rollout.temperature),
         replace(setting.limits("dev"), group_deadline=None),
-        max_tokens=setting.config.agent.max_tokens_per_turn,
+        max_tokens=setting.config.turn_tokens,
         token_budget=rollout.response_length,
         reward=given.reward,
         on_spans=lambda rollout, spans: None,  # they name the agents that are marked

@@ -132,7 +132,8 @@ def demonstration_rows(
 def _row(setting: TrainingInputs, task: Task, rng: random.Random, guess_share: float) -> Row:
     guess = rng.random() < guess_share
     messages = [*task.messages(), *demonstrations(task, guess, rng)]
-    return Row(*setting.policy.codec.demonstration(messages, setting.specs()))
+    told = [tool.spec for tool in setting.tools.values()]
+    return Row(*setting.policy.codec.demonstration(messages, told))
 
 
 def learning_rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:

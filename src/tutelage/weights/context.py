@@ -41,14 +41,13 @@ from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.inputs import TrainingInputs
+from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
 
 logger = logging.getLogger(__name__)
 
-EVALUATION_SLOTS = 64
 FROZEN = "frozen "
 """Means the policy as it was before training, among the names of policies."""
 SAMPLE = 8
@@ -250,7 +249,7 @@ class TrainingContext:
         runner = manager.runner(
             setting.sources(sources, temperature),
             setting.limits(self.run.folder.name, specs[0].mode),
-            max_tokens=setting.config.agent.max_tokens_per_turn,
+            max_tokens=setting.config.turn_tokens,
             token_budget=setting.config.rollout.response_length,
             reward=given.reward if given.own_tasks else setting.reward,
             on_spans=keep,

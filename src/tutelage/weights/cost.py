@@ -21,22 +21,32 @@ BACKWARD = 3.0
 """How many forward passes a training pass takes as long as."""
 
 
-def planned(setting: TrainingInputs) -> str:
-    """How many rollouts a training by rewards will play, of how many tokens at most."""
+def planned(setting: TrainingInputs) -> dict[str, str]:
+    """How many rollouts a training by rewards will play, and how many tokens they may have."""
+    return {"plan": _rollouts(setting), "tokens": _tokens(setting)}
+
+
+def _rollouts(setting: TrainingInputs) -> str:
     config, limit = setting.config, step_limit(setting)
     size, chains = config.data.train_batch_size, config.agent.num_chains
-    most = f"at most {config.response_tokens:,} tokens each"
-    if setting.given is not None and config.rollout.response_length is None:
-        most = f"at most {config.agent.max_tokens_per_turn:,} tokens a call"
     if limit is None:
-        return f"{size * chains:,} rollouts a step, until the time is over; {most}"
+        return f"{size * chains:,} rollouts a step, until the time is over"
     training, measuring = _left(setting, limit)
     measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
     return (
         f"{limit:,} steps x {size:,} tasks x {chains:,} = {limit * size * chains:,} rollouts"
         f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
-        f"measure; {most}"
+        "measure"
     )
+
+
+def _tokens(setting: TrainingInputs) -> str:
+    config, own = setting.config, setting.policy.max_positions
+    most = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout"
+    if setting.given is not None and config.rollout.response_length is None:
+        most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
+    bound = "" if setting.context == own else f" (the model: {own:,})"
+    return f"{most}, context {setting.context:,}{bound}"
 
 
 def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]:

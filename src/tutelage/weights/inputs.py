@@ -11,7 +11,7 @@ does not fit the model is refused with its file and line before any weight is re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +53,8 @@ from tutelage.weights.paths import check_models_exist
 from tutelage.weights.trial import try_extensions
 
 EMBEDDED_LENGTH = 1024
-"""Positions of a policy that is made for demonstrations, unless `data.max_length` is more."""
+"""Positions of a policy that is made here, unless a key says otherwise."""
+EVALUATION_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,6 @@ class TrainingInputs:
         handed = self.given is not None and self.given.own_tasks
         return not handed and not self.config.data.train_files
 
-    def specs(self) -> list[ToolSpec]:
-        """What the model is told about the tools."""
-        return [t.spec for t in self.tools.values()]
-
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is given none and gets no results."""
         config = self.config
@@ -103,7 +100,7 @@ class TrainingInputs:
                 temperature=temperature,
                 top_p=config.rollout.top_p,
                 top_k=config.rollout.top_k,
-                max_tokens=config.agent.max_tokens_per_turn,
+                max_tokens=config.turn_tokens,
             ),
             max_turns=config.agent.max_turns if config.agent.use_agent else 1,
             token_budget=config.response_tokens,
@@ -141,6 +138,14 @@ class TrainingInputs:
         for name, other in self.others.items():
             other.save(folder / "policies" / name)
 
+    @property
+    def context(self) -> int:
+        """Tokens of one rollout, its prompt and observations among them."""
+        rollout = self.config.rollout
+        at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
+        known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
+        return min(known, self.policy.max_positions)
+
     def engine(
         self,
         *,
@@ -153,7 +158,7 @@ class TrainingInputs:
         return make_engine(
             policy or self.policy,
             slots=slots or self.config.rollout.slots,
-            max_length=self.config.rollout.max_len,
+            max_length=self.context,
             dtype=self.choice.numerics.dtype,
             invariant=invariant,
             schedule=schedule,
@@ -187,10 +192,20 @@ def prepare_rl(
         policy = _policy(config, tasks, tools, policy_folder, tool_specs)
     tools, policy, choice = _placed(config, tools, policy)
     others = {} if given is None else _others(given, policy, config)
-    overlap = _overlap(tasks, reward, tools, given)
-    return TrainingInputs(
+    # By input and what the reward reads; by all fields where an agent or an environment may read.
+    open_ended = given is not None or any(t.environment is not None for t in tools.values())
+    fields = None if open_ended else reward.fields_read
+    overlap = count_overlap(*tasks.splits.values(), key=lambda task: content(task, fields))
+    setting = TrainingInputs(
         config, seeds, tasks, tools, reward, policy, choice, given, others, None, overlap
     )
+    if (config.rollout.response_length or 0) >= setting.context:
+        raise ConfigError(
+            f"rollout.response_length={config.rollout.response_length}: the context of the model "
+            f"is {setting.context} tokens, and the prompt must fit too; give it less, such as "
+            f"{setting.context // 2}"
+        )
+    return setting
 
 
 def prepare_sft(
@@ -209,7 +224,8 @@ def prepare_sft(
     source = config.model.path if policy_folder is None else str(policy_folder)
     policy = _handed(given, policy_folder)
     if policy is None and source is None:
-        policy = _fresh(config, train, seeds)
+        positions = max(EMBEDDED_LENGTH, config.data.max_length or 0)
+        policy = _embedded(config, _texts(train[:2000]), positions)
     if policy is not None:
         sft_dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     else:
@@ -246,15 +262,6 @@ def _placed(
         policy.network.recompute()
     set_threads(config, policy.count())
     return tools, policy, choice
-
-
-def _overlap(
-    tasks: Tasks, reward: RewardFunction, tools: Mapping[str, Tool], given: JobInputs | None
-) -> Overlap:
-    """How the splits overlap: by input and reward fields, by all fields where more is read."""
-    open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    fields = None if open_ended else reward.fields_read
-    return count_overlap(tasks.train, tasks.val, tasks.test, key=lambda task: content(task, fields))
 
 
 def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
@@ -306,12 +313,18 @@ def _policy(
     if config.model.path is not None:
         known = load_policy(config.model.path, template=config.agent.template, tools=told)
         return _adapted(known, config)
+    corpus = _corpus(tasks.train, tools, SeedTree(config.seed))
+    return _embedded(config, corpus, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
+
+
+def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:
+    """The embedded policy, with a tokenizer of some texts."""
     return build_policy(
-        _corpus(tasks.train, tools, SeedTree(config.seed)),
+        corpus,
         size=config.model.size,
         layout=config.model.layout,
         seed=SeedTree(config.seed).child("weights").value(),
-        max_positions=max(512, config.rollout.max_len),
+        max_positions=positions,
     )
 
 
@@ -343,17 +356,6 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
 
 
 # ---------------------------------------------------------------- demonstrations
-
-
-def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -> Policy:
-    """The embedded policy, with a tokenizer of what the demonstrations say."""
-    return build_policy(
-        _texts(shown[:2000]),
-        size=config.model.size,
-        layout=config.model.layout,
-        seed=seeds.child("weights").value(),
-        max_positions=max(EMBEDDED_LENGTH, config.data.max_length or 0),
-    )
 
 
 def _sft_dataset(

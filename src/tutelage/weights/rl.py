@@ -101,9 +101,8 @@ def _tell_health(
     """Say at once what is wrong with the training, and keep it for the result."""
     config = ctx.setting.config
     limits = (
-        f"agent.max_tokens_per_turn={config.agent.max_tokens_per_turn}, "
-        f"rollout.response_length={config.response_tokens}, rollout.max_len="
-        f"{config.rollout.max_len}"
+        f"agent.max_tokens_per_turn={config.turn_tokens}, "
+        f"rollout.response_length={config.response_tokens}, rollout.max_len={ctx.setting.context}"
     )
     setup = health.Setup(
         groups=config.data.train_batch_size,

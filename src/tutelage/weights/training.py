@@ -284,7 +284,7 @@ def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     return {
         "device": setting.choice.reason,
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
-        **({"plan": planned(setting)} if setting.config.algorithm.name == "rl" else {}),
+        **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
     }

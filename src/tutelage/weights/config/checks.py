@@ -169,7 +169,8 @@ def _engine(config: RunConfig) -> Iterator[Finding]:
     refused = agent.refusal(config.agent.tools or ()) if agent and config.agent.use_agent else None
     if refused is not None:
         yield "agent.tools", *refused
-    if config.response_tokens >= config.rollout.max_len:
+    context = config.rollout.max_len
+    if context is not None and config.response_tokens >= context:
         yield (
             "rollout.max_len",
             f"a rollout may sample {config.response_tokens} tokens, and its prompt must fit too",

@@ -322,6 +322,10 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
         notes["trainer.n_gpus_per_node"] = f"one of the {machine.cuda_devices} here is used"
     if config.rollout.response_length is None:
         notes["rollout.response_length"] = f"{config.response_tokens} tokens"
+    if config.agent.max_tokens_per_turn is None:
+        notes["agent.max_tokens_per_turn"] = f"{config.turn_tokens} tokens, less with each turn"
+    if config.rollout.max_len is None:
+        notes["rollout.max_len"] = "the model's own, bounded by memory"
     if config.algorithm.name == "rl":
         notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
         updates = config.updates_per_batch
