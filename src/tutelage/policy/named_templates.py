@@ -147,6 +147,45 @@ LLAMA32 = """\
 """
 
 
+_SMOLLM2 = (
+    _CALLS
+    + """\
+{%- set first = messages[0] -%}
+{%- set given = first.content if first.role == 'system' else
+    'You are a helpful AI assistant named SmolLM, trained by Hugging Face' -%}
+{{- '<|im_start|>system\\n' + given -}}
+{%- if tools -%}
+{{- '\\n\\nTools:' -}}
+{%- for tool in tools -%}
+{%- set f = tool.function if tool.function is defined else tool -%}
+{%- set shape = f.parameters or {} -%}
+{{- '\\n' + f.name + '(' -}}
+{%- for name, is in (shape.properties or {}).items() -%}
+{{- ('' if loop.first else ', ') + name + ('' if name in (shape.required or []) else '?') -}}
+{{- ': ' + (is.type if is.keys() | reject('in', ['type', 'description', 'title']) | list == []
+            and is.type is string else (is | tojson)) -}}
+{%- endfor -%}
+{{- ')' + (': ' + f.description if f.description else '') -}}
+{%- for name, is in (shape.properties or {}).items() if is.description -%}
+{{- ' ' + name + ': ' + is.description -}}
+{%- endfor -%}
+{%- endfor -%}
+{{- '\\nCall a tool with <tool_call>\\n{"name": NAME, "arguments": {...}}\\n</tool_call>' -}}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- for m in messages -%}
+{%- if not (loop.first and m.role == 'system') -%}
+{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') -}}
+{{- calls(m, m.content) if m.role == 'assistant' else '' -}}
+{{- '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+)
+"""Calls as Qwen's; tools as signatures, which take a third of the tokens of their schemas."""
+
+
 def _filled(text: str) -> str:
     parts = {"TOOLS": _HERMES_TOOLS, "FORM": _HERMES_FORM, "RESULT": _RESULT}
     for name, part in parts.items():
@@ -160,11 +199,7 @@ TEMPLATES = {
     # messages here hold no pictures.
     "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
     "qwen3": _filled(QWEN3),
-    # The form of calls is Qwen's, since the model's own template knows none; the words are its own.
-    "smollm2": _filled(QWEN25).replace(
-        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-        "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-    ),
+    "smollm2": _SMOLLM2,
     "llama-3.2": LLAMA32,
 }
 """The templates by the names that `agent.template` takes."""

@@ -17,7 +17,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import hold_out
-from tutelage.tasks.word_problems import make_word_problems
+from tutelage.tasks.word_problems import DEMONSTRATED, make_word_problems
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -118,7 +118,7 @@ def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
         train=make_word_problems("train", config.data.train_tasks or TRAIN_TASKS, config.seed),
         val=make_word_problems("val", val, config.seed),
         test=make_word_problems("test", test or val, 0),
-        shown=make_word_problems("train", DEMONSTRATIONS, 0),
+        shown=make_word_problems("train", DEMONSTRATIONS, 0, DEMONSTRATED),
         in_order=True,
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -103,9 +103,12 @@ _KINDS = {
 KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
+_PRICED = ("shop", "bag", "change")
+DEMONSTRATED = (*_PRICED, "share", *_PRICED, "groups", *_PRICED, "exchange", *_PRICED, "pages")
+"""The kinds in the order that they are demonstrated in: a kind of two calls thrice as often."""
 
 
-def make_word_problems(split: Split, n: int, seed: int) -> list[Task]:
+def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Task]:
     """Draw `n` tasks of a split, the kinds in turn. The same arguments give the same list, and a
     shorter list is the beginning of a longer one.
 
@@ -115,14 +118,16 @@ def make_word_problems(split: Split, n: int, seed: int) -> list[Task]:
     """
     if n < 1:
         raise ConfigError(f"cannot draw {n!r} tasks; ask for at least 1")
-    tree = SeedTree(seed).child("word problems", split)
+    tree = SeedTree(seed).child("word problems", split, *(() if kinds == KINDS else kinds))
     # The kinds change with every task and the templates with every round of them, so that each
     # kind has its share of unseen templates.
-    return [_task(split, index, tree.child(index).python()) for index in range(n)]
+    return [
+        _task(split, index, kinds[index % len(kinds)], tree.child(index).python())
+        for index in range(n)
+    ]
 
 
-def _task(split: Split, index: int, rng: random.Random) -> Task:
-    kind = KINDS[index % len(KINDS)]
+def _task(split: Split, index: int, kind: str, rng: random.Random) -> Task:
     unseen = split == "test" and index // len(KINDS) % UNSEEN_EVERY == 0
     words = _words("unseen" if split == "test" else "seen")
     templates = words.templates if unseen else _words("seen").templates
