@@ -27,8 +27,8 @@ EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 WORD_PROBLEM_TOOLS = ("calculator", "price_list")
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
-DEMONSTRATIONS = 64
-"""Word problems whose gold calls are demonstrated before reinforcement begins."""
+DEMONSTRATIONS = 200
+"""Word problems that there are gold calls of; the cold start shows the first of them once."""
 _DRAWN_TASKS = 200
 """Validation tasks that are drawn or held out where nobody says how many."""
 

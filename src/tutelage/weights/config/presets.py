@@ -63,11 +63,17 @@ WORD_PROBLEMS: dict[str, Any] = {
     "sft.lr": 2e-4,
     "sft.batch_size": 4,
     "sft.max_steps": 16,
+    "sft.eval_every": 1000,
     "sft.cooldown_steps": 0,
     "sft.mixed_steps": 0,
     "trainer.total_training_steps": 32,
     "trainer.save_freq": 16,
     "trainer.test_freq": 0,
+}
+WORD_PROBLEMS_ALGORITHMS: dict[str, dict[str, Any]] = {
+    "rl": {},
+    # All demonstrations, as often as fit into the time that reinforcement takes.
+    "sft": {"sft.batch_size": 8, "sft.max_steps": 150},
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -146,7 +152,8 @@ def recipe_preset(
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
     if recipe == "word-problems":
-        return recipe, MappingProxyType(WORD_PROBLEMS)
+        name = recipe if algorithm == "rl" else f"{recipe}/{algorithm}"
+        return name, MappingProxyType(WORD_PROBLEMS | WORD_PROBLEMS_ALGORITHMS[algorithm])
     if algorithm != recipe:
         what = "rewards" if recipe == "rl" else "demonstrations"
         raise ConfigIssue(
