@@ -107,7 +107,7 @@ def test_it_is_downloaded_once_and_used_offline_from_then_on(
     question = [Message("user", "What is 12 + 34?")]
     shown = policy.codec.render_text(question, [calculator.spec])
     assert "named SmolLM" in shown
-    assert '"name": "calculator"' in shown
+    assert "calculator(expression: string)" in shown
     call = policy.codec.encode(
         '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1"}}\n</tool_call>'
     )
