@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml
 		|| { echo "Tutelage needs Python 3.11 or newer: make venv PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
 		|| { echo "this Python has no venv module; on Debian: apt install python3-venv"; exit 1; }
-	@echo "setting up $(VENV): some minutes, once, and about 1.5 GB of packages"
+	@echo "setting up $(VENV): some minutes, once, and about 2 GB of packages"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) '$(TORCH)'

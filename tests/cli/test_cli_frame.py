@@ -43,7 +43,7 @@ def test_a_frame_shows_what_matters() -> None:
         "greedy 91.0 %",
         "loss -0.0123",
         "max |Δlogp| 2.1e-06",
-        "tokens/s 12 346",
+        "tokens/s 12,346",
         "▁█ reward",
         "measuring rl/greedy: 3 of 9",
     ):

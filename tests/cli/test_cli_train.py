@@ -79,7 +79,7 @@ def test_the_end_of_a_training(tutelage: Tutelage, seen: dict[str, Any]) -> None
     assert ["greedy", "42.0", "%", "98.5", "%", "+56.5"] in table
     assert ["greedy,", "no", "tools", "2.0", "%"] in table
     assert "control" not in result.stdout, "what was not measured has no column"
-    for part in ("policy  out/policy", "report  out/report.html", "12 345 tokens", "4:44 wall"):
+    for part in ("policy  out/policy", "report  out/report.html", "12,345 tokens", "4:44 wall"):
         assert part in result.stdout
     for verb in ("ask out QUESTION", "show out", "eval out --test FILE.jsonl"):
         assert f"  tutelage {verb}" in lines

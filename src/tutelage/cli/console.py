@@ -209,13 +209,13 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A metric in at most about eight characters; thousands are set apart by a space."""
+    """A metric in at most about eight characters; thousands are set apart by a comma."""
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}".replace(",", " ")
+        return f"{int(value):,}"
     if abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
+        return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
