@@ -76,7 +76,7 @@ def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
     said = run(f"train math --algorithm apo --iterations 3 {SMALL} --output run")
     order = [
         "Plan",
-        "worst case",
+        "at most",
         "Iteration 1",
         'Prompt: "You are a helpful assistant',
         "Tasks: 5 training tasks",
@@ -170,7 +170,7 @@ def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here
 @pytest.mark.usefixtures("dotenv")
 def test_a_dry_run_shows_plan_and_task_and_writes_nothing(here: Path) -> None:
     said = run(f"train math --algorithm apo --iterations 3 {SMALL} --dry-run")
-    assert "worst case" in said
+    assert "at most" in said
     assert "one task was played" in said
     assert [p.name for p in here.iterdir()] == [".env"]
 
@@ -179,7 +179,7 @@ def test_a_dry_run_shows_plan_and_task_and_writes_nothing(here: Path) -> None:
 def test_auto_says_why() -> None:
     said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)
     assert "gepa with trials: the budget is small" in said
-    assert "smallest search  52 rollouts" in said
+    assert "smallest budget  52 rollouts" in said
 
 
 @pytest.mark.usefixtures("here")
@@ -192,7 +192,7 @@ def test_the_smallest_budget_is_told_where_one_is_too_small() -> None:
 
 def test_a_plan_says_what_the_smallest_search_is(here: Path) -> None:
     said = run(f"train prompt {own(here, '0.5', 25).replace('grips', 'screen')} --dry-run")
-    (told,) = re.findall(r"smallest search +(.*)", said)
+    (told,) = re.findall(r"smallest budget +(.*)", said)
     assert re.fullmatch(r"\d+ rollouts, which validate random subsets.* needs \d+.*", told)
 
 

@@ -220,9 +220,9 @@ def _show_plan(setup: SearchSetup) -> None:
         ("tasks", sizes),
         ("searched", searched),
         ("search", f"{_most(plan)}; it ends when {' or '.join(ends)}"),
-        ("smallest search", _least(plan)),
+        ("smallest budget", _least(plan)),
         ("held-out test", f"{tests}, seed and best: {played}"),
-        *[("worst case", _worst(plan))] * bool(plan.total.tokens),
+        *[("at most", _worst(plan))] * bool(plan.total.tokens),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
@@ -279,7 +279,7 @@ def _most(plan: SearchCost) -> str:
 
 
 def _least(plan: SearchCost) -> str:
-    """The fewest rollouts that this search can do with."""
+    """The fewest rollouts that a budget of this search may have; what is played can be less."""
     least, experiment = plan.least, plan.experiment
     if experiment is None or experiment <= least:
         return counted(least, "rollout")
