@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.builders import make_attempt, make_rollout
@@ -144,6 +145,19 @@ def test_families_are_of_the_kind_of_the_whole() -> None:
     found = summarise([rollout("a1", 1.0), rollout("a2", 0.0), rollout("b1", 0.5)])
     assert found.by_family["a"].success is None
     assert found.by_family["a"].mean_reward == 0.5
+
+
+def test_templates_that_training_has_seen_are_told_apart_after_the_families() -> None:
+    some = [rollout("b", 1.0), rollout("a", 0.0), rollout("c", 1.0), rollout("d", 1.0)]
+    templates = ("unseen", "seen", "unseen", "mine {x}")
+    told = [
+        replace(r, task=Task(r.task.id, {**r.task.fields, "template": template}))
+        for r, template in zip(some, templates, strict=True)
+    ]
+    found = summarise(told).by_family
+    assert list(found) == ["a", "b", "c", "d", "seen templates", "unseen templates"]
+    assert [found[f"{name} templates"].success for name in ("seen", "unseen")] == [0.0, 1.0]
+    assert found["unseen templates"].rollouts == 2
 
 
 @pytest.mark.parametrize("rule", ["", ">=", ">=much", "0.5", ">=nan"])

@@ -8,7 +8,7 @@ is in `weights/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,9 @@ from tutelage.runs.stored_evaluation import (
     REWARD,
     SUCCESS,
     Quantity,
+    StoredEvaluation,
     control_estimator,
+    evaluation_of_record,
     is_graded,
     judged_lines,
     quantities,
@@ -84,15 +86,12 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         told = {name: found[f"{name}_{kind}"] for name in _COLUMNS}
         if not any(map(what.has, told.values())):
             continue
-        cells = {name: what.cell(one, _WORDS[what]) for name, one in told.items()}
-        change, tone = _change(what.of(told["before"]), what.of(told["after"]), what)
-        tones = [tone if name == "change" else "" for name in shown]
-        cells["change"] = change
-        rows.append(TableRow((kind, *(cells[name] for name in shown)), ("", *tones)))
+        rows.append(_row(kind, told, shown, what))
         if what is REWARD and is_graded(result):
             ends = {name: what.ends(one, number) for name, one in told.items()}
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
             rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
+        rows += _family_rows(result, kind, shown, what)
     if without is not None:
         cell = what.cell(without, _WORDS[what])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
@@ -102,6 +101,29 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
     control = "control" if estimator is None else f"control: {estimator}"
     heads = [control if name == "control" else name for name in shown]
     return Table((head, *heads), rows, right=range(1, len(shown) + 1))
+
+
+def _row(
+    title: str, told: Mapping[str, StoredEvaluation | None], shown: Sequence[str], what: Quantity
+) -> TableRow:
+    """What was measured before and after and of the control, as a row of the columns shown."""
+    cells = {name: what.cell(one, _WORDS[what]) for name, one in told.items()}
+    cells["change"], tone = _change(what.of(told["before"]), what.of(told["after"]), what)
+    tones = [tone if name == "change" else "" for name in shown]
+    return TableRow((title, *(cells[name] for name in shown)), ("", *tones))
+
+
+def _family_rows(
+    result: Mapping[str, Any], kind: str, shown: Sequence[str], what: Quantity
+) -> Iterator[TableRow]:
+    """One row for each family, of tasks whose templates training has seen or not."""
+    told: dict[str, Mapping[str, Any]] = {
+        name: result.get(f"families_{name}_{kind}") or {} for name in _COLUMNS
+    }
+    for family in dict.fromkeys(family for some in told.values() for family in some):
+        found = {n: evaluation_of_record(some.get(family, {})) for n, some in told.items()}
+        if any(map(what.has, found.values())):
+            yield _row(f"  {visible(family)}", found, shown, what)
 
 
 def _change(before: float | None, after: float | None, what: Quantity) -> tuple[str, str]:

@@ -101,8 +101,9 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
     not measured. `kind` is the whole run's."""
     if record is None:
         return {f"success_{name}": None}
-    defined = kind.has_success
-    return {
+    defined, families = kind.has_success, record.get("by_family")
+    told = {f"families_{name}": families} if families else {}
+    return told | {
         f"success_{name}": record["success"] if defined else None,
         f"success_{name}_interval": record["interval"] if defined else None,
         f"reward_{name}": record["mean_reward"],

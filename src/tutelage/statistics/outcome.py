@@ -195,14 +195,19 @@ def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
 def summarise(
     rollouts: Sequence[Rollout], rule: Success | None = None, kind: RewardKind | None = None
 ) -> Evaluation:
-    """Add rollouts up. `kind` is the run's, where more than these decide it."""
+    """Add rollouts up: all, those of each family, and those of tasks whose templates training has
+    seen or not. `kind` is the run's, where more than these decide it."""
     kind = kind or RewardKind().after(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
+    templates: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
-        family = rollout.task.fields.get("family")
+        family, template = map(rollout.task.fields.get, ("family", "template"))
         if isinstance(family, str):
             families.setdefault(family, []).append(rollout)
-    by_family = {name: _add_up(some, rule, kind) for name, some in sorted(families.items())}
+        if template in ("seen", "unseen"):
+            templates.setdefault(f"{template} templates", []).append(rollout)
+    groups = [*sorted(families.items()), *sorted(templates.items())]
+    by_family = {name: _add_up(some, rule, kind) for name, some in groups}
     return _add_up(rollouts, rule, kind, by_family)
 
 

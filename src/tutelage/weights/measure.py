@@ -90,7 +90,9 @@ def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool =
             mode=Mode.TEST,
             with_tools=with_tools,
         )
-        ctx.state.results[label] = evaluation.record()
+        found = ctx.state.results[label] = evaluation.record()
+        if any(task.fields.get("template") == "unseen" for task in ctx.setting.tasks.test):
+            found["by_family"] = {n: some.record() for n, some in evaluation.by_family.items()}
         ctx.save()
         ctx.check_stop()
     tasks = ctx.setting.tasks

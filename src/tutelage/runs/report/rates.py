@@ -140,7 +140,7 @@ def _families(
 ) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
     """Family, its rollouts, and its rate or mean before and after."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
-    for name in sorted({*sides[0], *sides[1]}):
+    for name in dict.fromkeys([*sides[1], *sides[0]]):
         before, after = (side.get(name) for side in sides)
         known = after or before
         number = 0 if known is None else known.rollouts or 0
