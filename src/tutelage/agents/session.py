@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 from urllib.parse import quote
 
-from tutelage.agents.stopwatch import AgentStopwatch
+from tutelage.engine.stopwatch import AgentStopwatch
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
 from tutelage.types import ChatClient, Mode, Task, ToolResult

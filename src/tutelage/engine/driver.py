@@ -18,6 +18,7 @@ from typing import Literal
 from tutelage.engine.call_barrier import CallBarrier
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import OnToken, Request
+from tutelage.engine.stopwatch import ENGINE_CLOCK
 from tutelage.errors import EngineError
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled
@@ -107,7 +108,8 @@ class EngineDriver:
             self.barrier.blocked()
             return  # whoever is thinking wakes us when it samples or ends
         try:
-            ended = self._steps()
+            with ENGINE_CLOCK.standing_still():
+                ended = self._steps()
         except Exception as error:
             self._fail(error)
             return

@@ -16,9 +16,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tutelage.agents.stopwatch import AgentStopwatch
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.protocol import Engine, OnToken
+from tutelage.engine.stopwatch import ENGINE_CLOCK, AgentStopwatch
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, Roles
@@ -45,7 +45,7 @@ class _AttemptModels:
     engine is there."""
 
     def __init__(self) -> None:
-        self.own_time = AgentStopwatch()
+        self.own_time = AgentStopwatch(ENGINE_CLOCK.elapsed)
         """The attempt's clock, which stands still while a call of it waits or is sampled."""
 
     async def close(self) -> list[Call]:

@@ -6,7 +6,7 @@ raises, and why, stays with its attempt. An infrastructure failure is retried wi
 attempt; an agent's failure earns the failure reward. What comes back is always one `Rollout` for
 each `RolloutSpec`, in order. A built-in agent is awaited inside the engine's schedule
 (`engine/driver.py`) and no clock ends it, so a busy machine changes no result. A user's agent is a
-task of its own with a deadline in its own time (`agents/stopwatch.py`): one that hangs is
+task of its own with a deadline in its own time (`engine/stopwatch.py`): one that hangs is
 cancelled and, when it will not go, left behind with its models shut.
 """
 

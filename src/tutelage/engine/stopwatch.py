@@ -2,8 +2,10 @@
 
 A deadline is there for agents that hang. How long a model takes to answer, and how long a request
 waits for its turn, depends on the machine and on other requests, so it says nothing about the agent
-and is not counted: while any call of an attempt is running its clock stands still. Agents see it
-as `rollout.remaining`; `rollouts/models.py` stops the clock, `rollouts/runner.py` reads it.
+and is not counted: while any call of an attempt is running its clock stands still. So do all
+clocks while an engine of this process computes (`ENGINE_CLOCK`): it has its event loop, in which a
+request that has come meanwhile waits unread. Agents see their time as `rollout.remaining`;
+`rollouts/models.py` and `driver.py` stop the clocks, `rollouts/runner.py` reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,17 +24,18 @@ _LEAST_PAUSE = 0.02
 class AgentStopwatch:
     """A stopwatch that stands still during calls. Calls may overlap, and come from any thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is what it measures with, in seconds."""
+        self._lock, self._clock = threading.Lock(), clock
         self._calls = 0
-        self._before, self._since = 0.0, time.monotonic()
+        self._before, self._since = 0.0, clock()
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
         """Around a call."""
         with self._lock:
             if not self._calls:
-                self._before += time.monotonic() - self._since
+                self._before += self._clock() - self._since
             self._calls += 1
         try:
             yield
@@ -40,12 +43,12 @@ class AgentStopwatch:
             with self._lock:
                 self._calls -= 1
                 if not self._calls:
-                    self._since = time.monotonic()
+                    self._since = self._clock()
 
     def elapsed(self) -> float:
         """Seconds so far."""
         with self._lock:
-            running = 0.0 if self._calls else time.monotonic() - self._since
+            running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running
 
     async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
@@ -57,3 +60,7 @@ class AgentStopwatch:
             # The limit cannot be reached before `left` wall seconds from now.
             await asyncio.wait({task}, timeout=max(left, _LEAST_PAUSE))
         return True
+
+
+ENGINE_CLOCK = AgentStopwatch()
+"""Time in which no engine of this process computes."""
