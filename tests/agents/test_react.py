@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tutelage.agents.builtin import template_tools
 from tutelage.agents.react import ReactAgent
 from tutelage.agents.session import RolloutSession
+from tutelage.config import RunConfig
 from tutelage.engine.chat import ChatSession
 from tutelage.policy.codec import Codec
 from tutelage.rollouts.rows import build_rows
@@ -168,5 +169,6 @@ def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
 
 
 def test_its_tools_stand_in_the_prompt_and_the_chat_template_need_not_know_any() -> None:
-    assert template_tools("react", TOOLS) == []
-    assert template_tools("hf", TOOLS) == [each.spec for each in TOOLS.values()]
+    react = RunConfig.model_validate({"agent": {"agent_type": "react"}})
+    assert template_tools(react, TOOLS) == []
+    assert template_tools(RunConfig(), TOOLS) == [each.spec for each in TOOLS.values()]

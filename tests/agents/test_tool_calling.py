@@ -16,7 +16,7 @@ from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.tools import Tool, ToolError, tool
-from tutelage.types import Call, Sampling, Task
+from tutelage.types import Call, Constraint, Sampling, Task
 
 ran: list[Any] = []
 
@@ -225,3 +225,18 @@ async def test_a_task_may_bring_messages(codec: Codec) -> None:
     given = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
     _, calls, _ = await play(codec, ["x"], task=Task("t", {"messages": given}))
     assert [m.content for m in calls[0].messages] == ["S", "U"]
+
+
+# ---------------------------------------------------------------- tool_choice
+
+
+async def test_a_turn_that_calls_ends_the_constraint(codec: Codec) -> None:
+    session, calls, _ = await play(codec, [ADD, "It is 3."], tool_choice="required")
+    assert [c.constraint for c in calls] == [Constraint("required"), None]
+    assert session.answer == "It is 3."
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_other_choices_constrain_nothing(codec: Codec, choice: str) -> None:
+    _, calls, _ = await play(codec, [ADD, "It is 3."], tool_choice=choice)
+    assert [c.constraint for c in calls] == [None, None]

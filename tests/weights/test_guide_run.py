@@ -11,10 +11,11 @@ from benchmarks.guide.commands import COMMANDS, swapped
 from config.test_guide_commands import LAPTOP
 from system.outcome import stored
 
-from tutelage.config import Resolved
-from tutelage.runs.folder import RunFolder, create
+from tutelage.policy.model import load_codec
+from tutelage.runs.folder import create
 from tutelage.testing import tiny_policy
 from tutelage.tools import corpus
+from tutelage.types import Call
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -52,7 +53,7 @@ def model(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(name: str, model: Path, folder: Path) -> list[str]:
+def command(name: str, model: Path, folder: Path, *more: str) -> list[str]:
     """The guide's command with local paths and smaller numbers."""
     tasks = folder / "tasks.json"
     tasks.write_text(json.dumps(ROWS[name]))
@@ -62,40 +63,45 @@ def command(name: str, model: Path, folder: Path) -> list[str]:
         if key in SMALLER and (key, name) != ("agent.num_chains", "react"):
             value = str(SMALLER[key])
         out.append(f"{key}={value}")
-    return [*out, "trainer.device=cpu", "trainer.threads=1", "agent.max_tokens_per_turn=16"]
+    return [*out, "trainer.device=cpu", "trainer.threads=1", *more]
 
 
-def train(name: str, model: Path, folder: Path, notes: Notes) -> tuple[RunFolder, Resolved]:
-    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP)
-    made = create(folder / "run")
-    jobs.train(resolved, made, notes)
-    return made, resolved
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_it_trains_to_the_end(
-    model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a corpus that is searched, on a machine without a login to wandb."""
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     (tmp_path / "notes.txt").write_text("Book 1 was written by author 1.")
     corpus.build([tmp_path / "notes.txt"], tmp_path / "corpus.db")
     monkeypatch.setenv("TUTELAGE_SEARCH_INDEX", str(tmp_path / "corpus.db"))
+    return tmp_path
+
+
+def train(name: str, model: Path, folder: Path, *more: str) -> list[Call]:
+    """Train by a command, check what every run of it leaves, and return its calls."""
     notes = Notes()
-    folder, resolved = train(name, model, tmp_path, notes)
-    result = folder.read_result()
+    resolved = resolve("rl", command(name, model, folder, *more), machine=LAPTOP)
+    made = create(folder / "run")
+    jobs.train(resolved, made, notes)
+    result = made.read_result()
     assert result is not None
     assert result["status"] == "finished"
-    lines = [line for line in folder.read_metrics() if line["phase"] == "rl"]
+    lines = [line for line in made.read_metrics() if line["phase"] == "rl"]
     assert len(lines) == 2
     assert all({"loss/policy", "loss/kl", "loss/entropy", "kl/ref"} <= set(x) for x in lines)
     assert all("val/reward/mean" in x for x in lines), "trainer.test_freq"
     assert sum("vLLM is not used" in note for note in notes.notes) == 1
     assert sum(note.startswith("wandb: no login") for note in notes.notes) == 1
-    assert list(folder.path.glob("wandb/offline-run-*"))
-    assert (folder.policy / "model.safetensors").is_file()
-    calls = [c for r in stored(folder.path) for c in r.last.calls]
+    assert list(made.path.glob("wandb/offline-run-*"))
+    assert (made.policy / "model.safetensors").is_file()
+    assert resolved.unused["critic.model.path"]
+    return [c for r in stored(made.path) for c in r.last.calls]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_trains_to_the_end(model: Path, place: Path, name: str) -> None:
+    calls = train(name, model, place, "agent.max_tokens_per_turn=16")
     system = {c.messages[0].content for c in calls if c.messages[0].role == "system"}
     if name == "react":
         assert any("google_search" in (text or "") for text in system)
@@ -105,4 +111,18 @@ def test_it_trains_to_the_end(
         text = tiny_policy("qwen2", 2).codec.decode(calls[0].prompt_ids)
         assert "You are Qwen, created by Alibaba Cloud." in text, "agent.template"
         assert "calculator" in text
-    assert resolved.unused["critic.model.path"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_trains_the_real_model_as_the_guide_has_it(
+    one_thread: None, small_real_model: Path, place: Path, name: str
+) -> None:
+    """No limit of a turn is named, so that a turn may take all of the rollout's tokens."""
+    calls = train(name, small_real_model, place)
+    assert max(len(call.sampled.token_ids) for call in calls) == 24
+    assert all(call.sampling.max_tokens <= 24 for call in calls)
+    codec = load_codec(str(small_real_model))[1]
+    mark = {"math": "calculator", "react": "google_search", "code": "```python"}[name]
+    assert mark in codec.decode(calls[0].prompt_ids)

@@ -12,15 +12,27 @@ from collections.abc import Mapping
 from typing import cast
 
 from tutelage.agents.loop import LoopAgent
+from tutelage.config import RunConfig
 from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, ToolSpec
 
 
-def template_tools(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
-    """The tools that an agent of a type has the model's chat template tell of."""
-    return AGENTS.find(kind)(tools, Sampling()).tool_specs()
+def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpec]:
+    """The tools that a run's agent has the model's chat template tell of.
+
+    Raises `ConfigError` for calls that are required without any tool to call.
+    """
+    kind = config.agent.agent_type
+    told = AGENTS.find(kind)(tools, Sampling()).tool_specs()
+    if config.needs_calls and not told:
+        raise ConfigError(
+            f"agent.tool_choice='required': the agent {kind!r} has no tools in the chat template, "
+            "to whose calls it could be constrained; use agent.agent_type=hf with tools, or leave "
+            "it out"
+        )
+    return told
 
 
 def _as_agent(found: object) -> type[LoopAgent]:

@@ -23,6 +23,7 @@ from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
+    Constraint,
     Message,
     Sampling,
     StopReason,
@@ -71,6 +72,9 @@ class LoopAgent(Agent, ABC):
     """Sampled tokens of a whole episode, at most."""
     system_prompt: str | None = None
     """None takes the type's own."""
+    tool_choice: str = "auto"
+    """With `required`, turns are constrained to tool calls until the first one: what follows it may
+    be an answer."""
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
@@ -101,6 +105,7 @@ class LoopAgent(Agent, ABC):
         system = [Message("system", prompt)] if prompt else []
         stop = tuple(dict.fromkeys((*self.sampling.stop, *self.own_stops)))
         left, session.stop = self.token_budget, "max_turns"
+        constraint = Constraint("required") if self.tool_choice == "required" else None
         async with rollout_environments(task) as environments:
             tools = await environments.bind(self.tools)
             messages = [*system, *task.messages(), *environments.observed]
@@ -109,7 +114,10 @@ class LoopAgent(Agent, ABC):
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)
                 try:
                     call = await session.client.chat(
-                        messages, tools=self.tool_specs(), sampling=sampling
+                        messages,
+                        tools=self.tool_specs(),
+                        sampling=sampling,
+                        constraint=constraint,
                     )
                 except ContextOverflowError:
                     session.stop = "context"
@@ -123,6 +131,7 @@ class LoopAgent(Agent, ABC):
                 if turn.answer is not None:
                     session.answer, session.stop = turn.answer, "answer"
                     return
+                constraint = None if turn.calls else constraint
                 last = number == self.max_turns - 1 or left <= 0
                 # What no turn can observe is run only when it may be the answer.
                 if not last or _answers(turn, tools):

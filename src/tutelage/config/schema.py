@@ -149,6 +149,9 @@ class AgentConfig(Section):
     `FILE.py:Class` is a custom agent."""
     tools: Annotated[NamesOrNone, NOT_PLAYED, ONE_TURN] = None
     """Tools of the agent by name; null uses the recipe's own, `[]` is no tools."""
+    tool_choice: Annotated[Literal["auto", "required", "none"], NOT_PLAYED, ONE_TURN] = "auto"
+    """`auto` leaves tool calls to the model, `none` offers no tools, and `required` constrains each
+    turn to tool calls of the chat template until the first one, after which it is `auto`."""
     reward_name: Annotated[str | None, NOT_PLAYED] = None
     """Reward function by name; null uses the recipe's own."""
     template: Annotated[Template | None, OWN_TEMPLATE] = None
@@ -355,6 +358,11 @@ class RunConfig(RunSettings):
     def turn_tokens(self) -> int:
         """Tokens that one turn may sample."""
         return self.agent.max_tokens_per_turn or self.response_tokens
+
+    @property
+    def needs_calls(self) -> bool:
+        """Whether the first turns of a rollout are constrained to tool calls."""
+        return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
     def needs_reference(self) -> bool:

@@ -142,7 +142,7 @@ def builtin_agent(
         from tutelage.policy.model import load_policy
 
         named = chosen is not None or config.agent.tools
-        tool_specs = template_tools(kind, given) if named else []
+        tool_specs = template_tools(config, given) if named and given else []
         policy = load_policy(weights, tools=tool_specs)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
@@ -155,6 +155,7 @@ def builtin_agent(
             max_turns=turns,
             token_budget=1 << 20 if run is None else config.response_tokens,
             system_prompt=None if run is None else config.agent.system_prompt,
+            tool_choice=config.agent.tool_choice if given else "none",
         ),
         sampling=sampling,
         resources=NamedResources() if server is None else NamedResources({POLICY: main}),

@@ -59,8 +59,8 @@ def reward_of(config: RunConfig) -> RewardFunction:
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
-    """The agent's tools; none where the agent is off."""
-    if not config.agent.use_agent:
+    """The agent's tools; none where the agent is off, or may not choose one."""
+    if not config.agent.use_agent or config.agent.tool_choice == "none":
         return {}
     usual = WORD_PROBLEM_TOOLS if config.recipe == "word-problems" else EMBEDDED_TOOLS
     own = AGENTS.find(config.agent.agent_type).own_tools or usual
@@ -83,7 +83,7 @@ def offered_tools(
     """The agent's tools, without those that it has by default where the model's chat template
     would leave them out: nobody asked for them. Those that are named are refused there."""
     unasked = not config.agent.tools and not knows_tools
-    return {} if unasked and template_tools(config.agent.agent_type, tools) else tools
+    return {} if unasked and template_tools(config, tools) else tools
 
 
 def load_tasks(config: RunConfig) -> Tasks:

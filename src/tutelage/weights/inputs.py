@@ -47,7 +47,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Mode, Sampling, Task, ToolSpec
+from tutelage.types import Constraint, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.trial import try_extensions
@@ -105,6 +105,7 @@ class TrainingInputs:
             max_turns=config.agent.max_turns if config.agent.use_agent else 1,
             token_budget=config.response_tokens,
             system_prompt=config.agent.system_prompt,
+            tool_choice=config.agent.tool_choice if with_tools else "none",
         )
 
     def limits(self, run_id: str, mode: Mode = Mode.TRAIN) -> RunnerSettings:
@@ -124,8 +125,7 @@ class TrainingInputs:
     ) -> dict[str, PolicySource]:
         """What a Python agent's LLMs are sampled from, by resource: engines and their policies;
         no engine for what is sampled at its endpoint."""
-        rollout = self.config.rollout
-        sampling = Sampling(temperature, rollout.top_p, rollout.top_k)
+        sampling = Sampling(temperature, self.config.rollout.top_p, self.config.rollout.top_k)
         trained = {} if self.given is None else self.given.roles.policies
         return {
             name: PolicySource(engine, policy.codec, sampling, trained.get(name))
@@ -180,8 +180,8 @@ def prepare_rl(
     if given is None or given.reward is not None:
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
-    named = given is None and config.agent.tools
-    tool_specs = template_tools(config.agent.agent_type, tools) if named else []
+    named = given is None and (config.agent.tools or config.needs_calls)
+    tool_specs = template_tools(config, tools) if named else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora makes adapters for a model that the run loads, and this one was passed "
@@ -190,6 +190,8 @@ def prepare_rl(
     policy = _handed(given, policy_folder)
     if policy is None:
         policy = _policy(config, tasks, tools, policy_folder, tool_specs)
+    if config.needs_calls and given is None:
+        policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
     tools, policy, choice = _placed(config, tools, policy)
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
@@ -202,8 +204,7 @@ def prepare_rl(
     if (config.rollout.response_length or 0) >= setting.context:
         raise ConfigError(
             f"rollout.response_length={config.rollout.response_length}: the context of the model "
-            f"is {setting.context} tokens, and the prompt must fit too; give it less, such as "
-            f"{setting.context // 2}"
+            f"is {setting.context} tokens, and the prompt must fit too; give it less"
         )
     return setting
 
@@ -229,12 +230,11 @@ def prepare_sft(
     if policy is not None:
         sft_dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     else:
-        source = str(source)
         template = config.agent.template if policy_folder is None else None
-        tool_specs = template_tools(config.agent.agent_type, tools) if config.agent.tools else []
-        known, codec = load_codec(source, template=template, tools=tool_specs)
+        tool_specs = template_tools(config, tools) if config.agent.tools else []
+        known, codec = load_codec(str(source), template=template, tools=tool_specs)
         sft_dataset = _sft_dataset(config, codec, max_positions(known), train, val)
-        policy = _adapted(load_policy(source, template=template), config)
+        policy = _adapted(load_policy(str(source), template=template), config)
     tools, policy, choice = _placed(config, tools, policy)
     overlap = overlap_of(train, val, tasks.test)
     return TrainingInputs(
