@@ -114,3 +114,39 @@ def test_uniforms_survive_the_product_with_a_total_in_single_precision() -> None
     largest = max(float(np.float32(u)) for s in range(50) for u in uniforms(s, 1000))
     assert largest < 1
     assert uniforms(0, 4).astype(np.float32).astype(np.float64).tolist() == uniforms(0, 4).tolist()
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0, 0.7])
+@pytest.mark.parametrize("vocab", [8192, 8200])
+def test_a_large_vocabulary_is_drawn_from_as_a_small_one(
+    vocab: int, temperature: float | None
+) -> None:
+    """Lines of logits that several draws share, with tokens that a grammar rules out."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = 3 * torch.randn(5, vocab, generator=generator)
+    logits[3, 100:] = -torch.inf
+    logits[4, :-1] = -torch.inf
+    line = torch.arange(60) % 5
+    uniform = torch.rand(60, generator=generator)
+    uniform[-6:] = 1 - 2**-24
+    warm = None if temperature is None else torch.full((60,), temperature)
+    token, logp, raw = draw(logits, uniform, warm, line_B=line)
+    plain = logits.double().log_softmax(-1)[line]
+    wanted = (logits.double() / (temperature or 1)).log_softmax(-1)[line]
+    if temperature == 0:
+        assert token.tolist() == logits[line].argmax(-1).tolist()
+    else:
+        above = wanted.exp().cumsum(-1).gather(1, token[:, None]).squeeze(1)
+        chance = wanted.gather(1, token[:, None]).squeeze(1).exp()
+        assert bool((chance > 0).all())
+        assert bool((above > uniform - 1e-5).all())
+        assert bool((above - chance <= uniform + 1e-5).all())
+    for got, of in ((logp, wanted), (raw, plain)):
+        expected = of.gather(1, token[:, None]).squeeze(1).float()
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_halves_of_a_large_vocabulary_are_drawn_alike() -> None:
+    logits = torch.zeros(1, 16384, dtype=torch.bfloat16)
+    logits[:, 8192:] = 1.0
+    assert spread(logits)[8192:].sum() == pytest.approx(2.718282 / 3.718282, abs=1e-3)

@@ -15,12 +15,14 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.engine.factory import make_engine
+from tutelage.engine.protocol import Request
 from tutelage.policy.gguf_format import write_gguf
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 from tutelage.tools.builtin import calculator
-from tutelage.types import Message, ToolCall
+from tutelage.types import Message, Sampled, Sampling, ToolCall
 
 ROOT = Path(__file__).parents[2]
 IDS = {
@@ -83,6 +85,31 @@ def test_the_fused_decoder_computes_what_transformers_computes(
     ours = policy.network.score([row], 1.0, torch.float32, False).logp_K.detach()
     theirs = logp[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)
     assert float((ours - theirs).abs().max()) < 1e-4
+
+
+def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None:
+    """Tasks that share system prompt and tools, in float32 to rounding."""
+    engine, codec = make_engine(policy, slots=4, max_length=256).engine, policy.codec
+    wanted: list[Request] = []
+    for seed in range(4):
+        asked = [Message("user", f"What is {seed} + 34?")]
+        ids = codec.render(asked, [calculator.spec])
+        shared = codec.shared_length(asked, [calculator.spec], ids)
+        assert len(ids) - 20 < shared < len(ids)
+        wanted.append(Request(ids, Sampling(max_tokens=6), seed, seed, shared=shared))
+    handles = [engine.submit(request) for request in wanted]
+    found: dict[int, Sampled] = {}
+    while engine.busy:
+        found.update(engine.step())
+    got = [found[handle] for handle in handles]
+    rows = [
+        Row(r.prompt_ids + s.token_ids, (0,) * len(r.prompt_ids) + (1,) * len(s.token_ids))
+        for r, s in zip(wanted, got, strict=True)
+    ]
+    with torch.no_grad():
+        trained = policy.score(rows).logp_K
+    sampled = torch.tensor([x for s in got for x in s.logprobs])
+    assert float((trained - sampled).abs().max()) < 1e-4
 
 
 def test_it_is_exported_with_the_rounded_weights(policy: Policy, tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from tutelage.policy import decoder
 from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
+from tutelage.policy.packed_decoder import PackedDecoder
 from tutelage.policy.weights import DecoderWeights
 
 _FIRST_WIDTH = 1024
@@ -23,7 +25,18 @@ _FIRST_WIDTH = 1024
 of short sequences take more memory: each of their channels begins on another page."""
 
 
-class _FusedBackend:
+class _PaddedBackend:
+    """What small models and models of transformers have in common; see `PackedDecoder`."""
+
+    exact_shapes = False
+    prefill_tokens = 8192
+
+    def begin(self, row: int, ids: tuple[int, ...]) -> int:
+        """No prefix is kept."""
+        return 0
+
+
+class _FusedBackend(_PaddedBackend):
     """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
 
     chunk = 32
@@ -71,7 +84,7 @@ class _FusedBackend:
             self._weights.copy_(network.weights)
 
 
-class _HFBackend:
+class _HFBackend(_PaddedBackend):
     """Any transformers model: one cache object and one forward a row. Right, not fast."""
 
     chunk = 1
@@ -128,13 +141,14 @@ def _crop(cache: Any, length: int) -> None:
         cache.crop(-beyond)
 
 
-Backend = _FusedBackend | _HFBackend
+Backend = _FusedBackend | _HFBackend | PackedDecoder
 """Rows of cached sequences and the model that extends them."""
 
 
 def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> Backend:
     """The backend for a policy's network."""
     network = policy.network
-    if isinstance(network, FusedNetwork):
-        return _FusedBackend(network, rows, width, dtype)
-    return _HFBackend(network, rows)
+    if not isinstance(network, FusedNetwork):
+        return _HFBackend(network, rows)
+    large = policy.count() >= SMALL_MODEL and network.device.type == "cpu"
+    return (PackedDecoder if large else _FusedBackend)(network, rows, width, dtype)

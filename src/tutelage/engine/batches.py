@@ -11,33 +11,32 @@ from dataclasses import dataclass
 
 from tutelage.policy.kernels import rounded
 
-_PREFILL_TOKENS = 8192
-"""Padded tokens of one prefill batch, a bound on memory."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillJob:
-    """Prefill work: slots that have the same `cached` tokens in one row and get one prompt."""
+    """Prefill work: slots that have the same `cached` tokens in one row and get one prompt, whose
+    first `shared` tokens are others' too."""
 
     slots: list[int]
     cached: int
     prompt: tuple[int, ...]
+    shared: int
 
     @property
     def size(self) -> int:
         """New tokens."""
         return len(self.prompt) - self.cached
 
-
-def prefill_batches(jobs: Iterable[PrefillJob]) -> list[list[PrefillJob]]:
-    """Cut prefill work into batches of similar length."""
-    batches: list[list[PrefillJob]] = []
-    for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
-        width = rounded(job.size, 8)
-        fits = batches and (len(batches[-1]) + 1) * width <= _PREFILL_TOKENS
-        # Padding a short observation to a long prompt would waste more than a call costs.
-        if fits and width <= 2 * rounded(batches[-1][0].size, 8):
-            batches[-1].append(job)
-        else:
-            batches.append([job])
-    return batches
+    @staticmethod
+    def batches(jobs: Iterable[PrefillJob], limit: int) -> list[list[PrefillJob]]:
+        """Cut prefill work into batches of similar length, of at most `limit` padded tokens."""
+        batches: list[list[PrefillJob]] = []
+        for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
+            width = rounded(job.size, 8)
+            fits = batches and (len(batches[-1]) + 1) * width <= limit
+            # Padding a short observation to a long prompt would waste more than a call costs.
+            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
+                batches[-1].append(job)
+            else:
+                batches.append([job])
+        return batches

@@ -102,6 +102,7 @@ class ChatSession:
             lane.number,
             grammar,
             on_token,
+            history.shared,
         )
         try:
             with acting_for(self._rollout):
@@ -145,7 +146,9 @@ class ChatSession:
             if more is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + more, self._lane(said.lane)
-        return self._codec.render(given, tools), self._lane(None)
+        ids = self._codec.render(given, tools)
+        history.shared = self._codec.shared_length(given, tools, ids)
+        return ids, self._lane(None)
 
     def _lane(self, continued: int | None) -> _Lane:
         """The current task's lane, else that of the call which is continued, else one that nobody
@@ -201,6 +204,8 @@ class _History:
     """The finished calls of one agent."""
 
     def __init__(self) -> None:
+        self.shared = 0
+        """Leading tokens of the latest rendered prompt that other conversations share."""
         self._by_object: dict[int, _Said] = {}
         self._by_calls: dict[frozenset[str], _Said] = {}
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tutelage.engine.backends import Backend
-from tutelage.engine.batches import PrefillJob, prefill_batches
+from tutelage.engine.batches import PrefillJob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots
@@ -191,14 +191,17 @@ class NativeEngine:
         """Append the new prompt tokens of the admitted slots and draw their first token."""
         requests = [r for slot in admitted if (r := self._slots[slot].request) is not None]
         self._streams.begin(admitted, requests)
-        alike: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-        for slot in admitted:
-            key = (self._rows.of[slot], len(self._slots[slot].ids), self._slots[slot].prompt)
-            alike.setdefault(key, []).append(slot)
-        jobs = [PrefillJob(slots, cached, prompt) for (_, cached, prompt), slots in alike.items()]
+        alike: dict[tuple[int, int, tuple[int, ...]], PrefillJob] = {}
+        for slot, request in zip(admitted, requests, strict=True):
+            cached, prompt = len(self._slots[slot].ids), request.prompt_ids
+            new = PrefillJob([], cached, prompt, request.shared)
+            alike.setdefault((self._rows.of[slot], cached, prompt), new).slots.append(slot)
+        jobs = [*alike.values()]
         self._copy([pair for job in jobs if (pair := self._own(job)) is not None])
+        for job in (job for job in jobs if not job.cached):
+            job.cached = self._backend.begin(self._rows.of[job.slots[0]], job.prompt[: job.shared])
         # One by one in invariant mode: who else is prefilled must not matter.
-        batches = [[job] for job in jobs] if self.invariant else prefill_batches(jobs)
+        batches = PrefillJob.batches(jobs, 0 if self.invariant else self._backend.prefill_tokens)
         logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
         line_of: dict[int, int] = {}
         for line, job in enumerate(job for batch in batches for job in batch):
@@ -226,7 +229,8 @@ class NativeEngine:
         """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
         width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Batches are padded with the scratch row so that few kernel shapes occur.
-        extra = (1 if self.invariant else rounded(len(batch), 4)) - len(batch)
+        alone = self.invariant or self._backend.exact_shapes
+        extra = 0 if alone else rounded(len(batch), 4) - len(batch)
         new = [[*job.prompt[job.cached :], *[0] * (width - job.size)] for job in batch]
         rows = self._tensor([self._rows.of[job.slots[0]] for job in batch] + [self.slots] * extra)
         self._position[rows] = self._tensor([len(job.prompt) for job in batch] + [0] * extra)
@@ -252,7 +256,8 @@ class NativeEngine:
         else:
             # Rows in use are brought to the front, where reading them needs no gather. Others
             # among them are computed and ignored: their next column is not in use.
-            count = min(self.slots, rounded(len(used), 8))
+            exact = self._backend.exact_shapes
+            count = len(used) if exact else min(self.slots, rounded(len(used), 8))
             self._exchange(self._rows.gather(used, count))
             line = self._tensor([of[slot] for slot in running])
             logits = self._compute(count, int(self._position[line].max()) + 1)

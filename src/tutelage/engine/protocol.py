@@ -31,6 +31,9 @@ class Request:
     what is cached only pays for its new tokens. `lane` tells apart what one rollout asks at the
     same time; the conversations of lanes above 0 are the first to lose their cache.
 
+    The first `shared` tokens, less than all, are a system prompt and tools that other conversations
+    begin with too: an engine of a large model computes them once for all.
+
     With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, receives
     tokens as they are drawn; what it raises fails the request.
     """
@@ -43,6 +46,7 @@ class Request:
     lane: int = 0
     grammar: Grammar | None = field(default=None, compare=False)
     on_token: OnToken | None = field(default=None, compare=False)
+    shared: int = 0
 
 
 class Engine(Protocol):

@@ -2,14 +2,21 @@
 
 Pure functions of logits and uniforms. The log-probabilities returned belong to the full vocabulary
 at the row's temperature (what a trainer recomputes), whatever top-p or top-k then leave out of the
-draw. `native.py` calls this once a step.
+draw. `native.py` calls this once a step. A large vocabulary is summed by blocks, some rows at once:
+whole tables of numbers would cost more than the draw.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+_LARGE, _BLOCK, _AT_ONCE = 8192, 256, 8
+"""Tokens from which on a vocabulary is large, tokens of a block, and rows that are summed at
+once."""
+_BELOW_1 = 1 - 2.0**-23
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:
@@ -36,6 +43,9 @@ def draw(
     means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole. `line_B` says which
     line of the logits each row reads; without it there is one line a row.
     """
+    whole = top_p_B is None or top_k_B is None or bool(((top_p_B >= 1) & (top_k_B == 0)).all())
+    if whole and logits_LV.shape[1] >= _LARGE:
+        return _draw_by_blocks(logits_LV, uniform_B, temperature_B, line_B)
     if temperature_B is None and top_p_B is None and top_k_B is None:
         return _draw_plain(logits_LV.float(), uniform_B, line_B)
     logits_BV = (logits_LV if line_B is None else logits_LV.index_select(0, line_B)).float()
@@ -47,9 +57,8 @@ def draw(
         divisor = torch.where(greedy_B, 1.0, temperature_B)[:, None]
         warm_BV = torch.log_softmax(logits_BV / divisor, -1)
     support_BV = warm_BV
-    if top_p_B is not None and top_k_B is not None:
-        whole = bool(((top_p_B >= 1) & (top_k_B == 0)).all())
-        support_BV = warm_BV if whole else _truncate(warm_BV, top_p_B, top_k_B)
+    if top_p_B is not None and top_k_B is not None and not whole:
+        support_BV = _truncate(warm_BV, top_p_B, top_k_B)
     token_B = _invert(support_BV.exp().cumsum(-1), uniform_B)
     if greedy_B is not None:
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
@@ -67,6 +76,52 @@ def _draw_plain(
     token_B = _invert(cdf_LV.index_select(0, line_B), uniform_B)
     logp_B = logp_LV[line_B, token_B]
     return token_B, logp_B, logp_B
+
+
+def _draw_by_blocks(
+    logits_LV: Tensor, uniform_B: Tensor, temperature_B: Tensor | None, line_B: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`draw` from the whole of a large vocabulary: first a block, then a token of it."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
+    for at in range(0, len(uniform_B), step):
+        some = slice(at, at + step)
+        lines = logits_LV[some] if line_B is None else logits_LV.index_select(0, line_B[some])
+        raw_BV = lines.float()
+        raw_BV = F.pad(raw_BV, (0, -raw_BV.shape[1] % _BLOCK), value=-torch.inf)
+        raw_BV = raw_BV - raw_BV.amax(-1, keepdim=True)
+        if temperature_B is None:
+            token_B, logp_B, _ = _draw_blocks(raw_BV, uniform_B[some])
+            parts.append((token_B, logp_B, logp_B))
+            continue
+        greedy_B = temperature_B[some] == 0
+        warm_BV = raw_BV / torch.where(greedy_B, 1.0, temperature_B[some])[:, None]
+        token_B, logp_B, total_B1 = _draw_blocks(warm_BV, uniform_B[some])
+        token_B = torch.where(greedy_B, raw_BV.argmax(-1), token_B)
+        pick, normal = token_B[:, None], raw_BV.exp().sum(-1, keepdim=True).log()
+        logp = warm_BV.gather(1, pick) - total_B1.log()
+        parts.append((token_B, logp.squeeze(1), (raw_BV.gather(1, pick) - normal).squeeze(1)))
+    token_B, logp_B, raw_B = (torch.cat(part) for part in zip(*parts, strict=True))
+    return token_B, logp_B, raw_B
+
+
+def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A token a row, its log-probability, and the sum [B, 1] of the scores' exponentials.
+
+    Points lie below the sums that they are sought in, so what is found has some probability.
+    """
+    mass_BKJ = scores_BV.exp().unflatten(1, (-1, _BLOCK))
+    cdf_BK = mass_BKJ.sum(-1).cumsum(-1)
+    total_B1 = cdf_BK[:, -1:]
+    point_B1 = uniform_B[:, None].to(cdf_BK.dtype).clamp(max=_BELOW_1) * total_B1
+    block_B1 = torch.searchsorted(cdf_BK, point_B1, right=True).clamp_(max=cdf_BK.shape[1] - 1)
+    before_B1 = torch.where(block_B1 > 0, cdf_BK.gather(1, (block_B1 - 1).clamp(min=0)), 0.0)
+    inner_BJ = mass_BKJ[torch.arange(len(mass_BKJ), device=block_B1.device), block_B1[:, 0]]
+    inner_BJ = inner_BJ.cumsum(-1)
+    rest_B1 = torch.minimum(point_B1 - before_B1, inner_BJ[:, -1:] * _BELOW_1)
+    token_B1 = block_B1 * _BLOCK + torch.searchsorted(inner_BJ, rest_B1, right=True)
+    logp_B1 = scores_BV.gather(1, token_B1) - total_B1.log()
+    return token_B1.squeeze(1), logp_B1.squeeze(1), total_B1
 
 
 def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import parse_json
@@ -33,6 +34,8 @@ _CACHE_LIMIT = 20_000
 _MARK, _PROBE = "\u00a7", "zq_probe"
 _SAID = ("x", "<think>\nx\n</think>\n\nx")
 """Placeholders for what an assistant may have said, with and without a thought."""
+_ASKED = ("x", "?")
+"""Questions that begin with different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,15 @@ class Codec:
             self._prompts[key] = numbers
         return numbers
 
+    def shared_length(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], ids: Sequence[int]
+    ) -> int:
+        """How many leading tokens any conversation with this system prompt and these tools has."""
+        system = [*takewhile(lambda m: m.role == "system", messages)]
+        first, second = (self.render([*system, Message("user", x)], tools) for x in _ASKED)
+        columns = enumerate(zip(first, second, ids, strict=False))
+        return next((i for i, column in columns if len({*column}) > 1), 0)
+
     def observation(self, reply: Message, results: Sequence[Message]) -> tuple[int, ...] | None:
         """Ids to append after a sampled turn that ended with its end-of-turn token.
 
@@ -203,7 +215,8 @@ class Codec:
         """The texts around the contents of results; None when the template changes contents."""
         marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
         text = self._delta(reply, marks, None)
-        frame = None if text is None else _split_at_marks(text, len(results))
+        parts = [] if text is None else re.split(f"{_MARK}\\d+{_MARK}", text)
+        frame = tuple(parts) if len(parts) == len(results) + 1 else None
         # What templates are known to do to contents: trim, quote as JSON, escape as HTML.
         probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
         probed = [r.content or "" for r in probe]
@@ -270,9 +283,7 @@ class Codec:
 
         Raises `ConstraintError` when the constraint cannot be enforced.
         """
-        if constraint is None:
-            return None
-        return self._grammars.make(tools, constraint)
+        return None if constraint is None else self._grammars.make(tools, constraint)
 
     @cached_property
     def _grammars(self) -> GrammarMaker:
@@ -287,11 +298,9 @@ class Codec:
         whatever it looks like."""
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
-        if not calls:
-            return ParsedTurn(Message("assistant", text.strip() or None), ())
-        if self.call_format == "llama":
-            return _parse_llama(text, new_id)
-        return _parse_hermes(text, new_id)
+        read = _parse_llama if self.call_format == "llama" else _parse_hermes
+        said = Message("assistant", text.strip() or None)
+        return read(text, new_id) if calls else ParsedTurn(said, ())
 
 
 def _forms(
@@ -304,8 +313,7 @@ def _forms(
 def _template_form(message: Message) -> JSON:
     """The OpenAI form, but with arguments as an object where they are one: templates differ."""
     out = message.to_dict()
-    if out["content"] is None:
-        out["content"] = ""
+    out["content"] = out["content"] or ""
     for call in out.get("tool_calls", ()):
         try:
             arguments = parse_json(call["function"]["arguments"])
@@ -318,11 +326,6 @@ def _template_form(message: Message) -> JSON:
 
 def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
     return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
-
-
-def _split_at_marks(text: str, count: int) -> tuple[str, ...] | None:
-    parts = re.split(f"{_MARK}\\d+{_MARK}", text)
-    return tuple(parts) if len(parts) == count + 1 else None
 
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)

@@ -41,7 +41,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, swapped, sin)
 
 
-def _zeros(like: Tensor, *shape: int) -> Tensor:
+def lazy_zeros(like: Tensor, *shape: int) -> Tensor:
     """Zeros of the format and device of `like`. On a CPU what is never written to takes no memory:
     torch writes its zeros, NumPy asks the system for pages that are zero."""
     if like.device.type != "cpu":
@@ -74,8 +74,8 @@ class Cache:
         positions = torch.arange(width + 1, device=like.device)
         cos, sin = rope(w.inv_freq, w.rope_scale, positions, like.dtype)
         return Cache(
-            [_zeros(like, rows, s.kv_heads, s.head_dim, width + 1) for _ in w.layers],
-            [_zeros(like, rows, s.kv_heads, width + 1, s.head_dim) for _ in w.layers],
+            [lazy_zeros(like, rows, s.kv_heads, s.head_dim, width + 1) for _ in w.layers],
+            [lazy_zeros(like, rows, s.kv_heads, width + 1, s.head_dim) for _ in w.layers],
             cos,
             sin,
             width,

@@ -1,0 +1,365 @@
+"""The sampling forward of large models on a CPU: packed weights, and prefixes computed once.
+
+`decoder.py` computes the same function for small models, whose bits stay as they are, and on GPUs.
+What differs pays where weights and cached keys outweigh everything else. In bfloat16 the weights
+are kept in oneDNN's own layout, and activations and residuals join its products. A prefix, the
+tokens of system prompt and tools, is computed once, kept, and read by all rows that begin with it;
+a row holds what follows. Rows lie as dense as the longest one allows, so that products read them in
+place. Prompts are computed without padding.
+
+A prefix is computed by itself, not with the rows that ask for it first, and a call reads as many
+columns as its longest row needs: what was kept before changes no bit of a result.
+
+Suffixes: B rows, T new tokens, N real ones of B * T, L columns read, P tokens of prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tutelage.policy.decoder import lazy_zeros, rope, rotate
+from tutelage.policy.kernels import linear, rounded
+from tutelage.policy.network import FusedNetwork
+from tutelage.policy.weights import DecoderShape, Layer
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+_COLUMNS = 32
+"""Rows are read up to a multiple of this."""
+_SHORTEST = 32
+"""Tokens of the shortest prefix that is worth keeping."""
+_PREFIXES = 8
+"""Prefixes that are kept: those used last."""
+_ROWS = 64
+"""The number of rows that packed weights are laid out for."""
+_FEW = 16
+"""Queries of a product below which its keys come first: as the first factor they are read as they
+lie."""
+
+_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""A block's attention: its number, queries, keys and values [N, heads, D] to [N, heads * D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Keys and values [kv, P, D] of every block."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block's tensors as they are multiplied with."""
+
+    norm1: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    head_norms: Tensor | None
+    out: Tensor
+    norm2: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _CallTables:
+    """What the blocks share in one `extend` of [B, T] tokens: which of them are real (None: all),
+    where the cache keeps theirs, its rows, what is hidden, and which rows read which prefix."""
+
+    size: tuple[int, int]
+    real_N: Tensor | None
+    places: Tensor
+    rows: Tensor | int
+    mask_B11TL: Tensor
+    prefixes: list[tuple[_Prefix, Tensor | slice]]
+
+
+class PackedDecoder:
+    """A large policy and numbered rows of its cached keys and values; see the module's docstring.
+
+    In float32 it computes with the policy's own tensors, else with copies.
+    """
+
+    exact_shapes = True
+    prefill_tokens = 1024
+    chunk = 1
+
+    def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
+        self.device, self._dtype = network.device, dtype
+        packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
+        self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self._take(network)
+        w = self._weights
+        self._cos, self._sin = rope(w.inv_freq, w.rope_scale, torch.arange(width + 1), dtype)
+        self._width = _COLUMNS
+        room = rows * w.shape.kv_heads * rounded(width, _COLUMNS) * w.shape.head_dim
+        self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
+        self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
+        self._of: list[_Prefix | None] = [None] * rows
+        # By row, the tokens of its prefix, and how many after them have been computed.
+        self._base, self._filled = torch.zeros(2, rows, dtype=torch.long)
+        self._kept: dict[tuple[int, ...], _Prefix] = {}
+
+    # ------------------------------------------------------------ weights
+
+    def load(self, source: Policy) -> None:
+        """Compute with the policy's weights as they are now; prefixes are computed again."""
+        if not isinstance(source.network, FusedNetwork):
+            raise TypeError(f"a fused engine has no use for a {type(source.network).__name__}")
+        self._take(source.network)
+        self._kept.clear()
+
+    @torch.no_grad()
+    def _take(self, network: FusedNetwork) -> None:
+        network.merge()
+        w = network.weights
+        if self._dtype != torch.float32:
+            w = w.to(self.device, self._dtype)
+        self._weights, self._head = w, self._packed(w.head)
+        self._blocks = [self._block(layer, w.shape) for layer in w.layers]
+        if self._pack:
+            w.layers.clear()  # those of the copy
+
+    def _block(self, layer: Layer, s: DecoderShape) -> _Block:
+        gate, up = (self._packed(t) for t in layer.gate_up.split(s.ffn))
+        qkv, out, down = (self._packed(t) for t in (layer.qkv, layer.out, layer.down))
+        norms = layer.head_norms(s)
+        return _Block(layer.norm1, qkv, layer.qkv_bias, norms, out, layer.norm2, gate, up, down)
+
+    def _packed(self, weight: Tensor) -> Tensor:
+        if not self._pack:
+            return weight
+        packed: Any = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+        return packed
+
+    # ------------------------------------------------------------ rows
+
+    @torch.inference_mode()
+    def begin(self, row: int, ids: tuple[int, ...]) -> int:
+        """Begin a row with the tokens of a prefix that others share; returns how many of them
+        it holds now, all or none."""
+        prefix = self._prefix(ids) if len(ids) >= _SHORTEST else None
+        size = 0 if prefix is None else prefix.size
+        self._of[row], self._base[row], self._filled[row] = prefix, size, 0
+        return size
+
+    @torch.inference_mode()
+    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
+        once: a row may be both."""
+        columns = min(length, int(self._filled[source].max()))
+        for flat in (*self._keys, *self._values):
+            view = self._view(flat)[:, :, :columns]
+            view.index_copy_(0, target, view.index_select(0, source))
+        for of_row in (self._base, self._filled):
+            of_row[target] = of_row[source]
+        prefixes = [self._of[row] for row in source.tolist()]
+        for row, prefix in zip(target.tolist(), prefixes, strict=True):
+            self._of[row] = prefix
+
+    def _view(self, flat: Tensor) -> Tensor:
+        """A block's keys or values as [rows, kv, width, D]."""
+        shape = (len(self._of), self._weights.shape.kv_heads, self._width, -1)
+        size = shape[0] * shape[1] * shape[2] * self._weights.shape.head_dim
+        return flat[:size].view(shape)
+
+    def _fit(self) -> None:
+        """Lay rows out as wide as what they hold needs, and not much wider."""
+        before, width = self._width, rounded(int(self._filled.max()), _COLUMNS)
+        if before - 2 * _COLUMNS < width <= before:
+            return
+        rows, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
+        for flat in (*self._keys, *self._values):
+            self._width = before
+            held = self._view(flat)[:rows, :, :columns].clone()
+            self._width = width
+            self._view(flat)[:rows, :, :columns] = held
+
+    # ------------------------------------------------------------ forward
+
+    @torch.inference_mode()
+    def extend(
+        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
+    ) -> Tensor:
+        """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
+        batch, count = ids_BT.shape
+        at = slice(rows) if isinstance(rows, int) else rows
+        self._filled[at] = starts_B + lengths_B - self._base[at]
+        self._fit()
+        steps = torch.arange(count)
+        real_N = None
+        last: Tensor | slice = slice(None)
+        ids_N, positions_N = ids_BT.flatten(), (starts_B[:, None] + steps).flatten()
+        if count > 1:
+            real_N = (steps < lengths_B[:, None]).flatten().nonzero().squeeze(1)
+            ids_N, positions_N = ids_N[real_N], positions_N[real_N]
+            last = lengths_B.cumsum(0) - 1
+        call = self._call(batch, count, real_N, starts_B, rows)
+        return self._forward(
+            ids_N, positions_N, lambda i, q, k, v: self._attend(i, q, k, v, call), last
+        )
+
+    def _call(
+        self, batch: int, count: int, real_N: Tensor | None, starts_B: Tensor, rows: Tensor | int
+    ) -> _CallTables:
+        """The tables of a call."""
+        numbers = torch.arange(rows) if isinstance(rows, int) else rows
+        columns_BT = (starts_B - self._base[numbers])[:, None] + torch.arange(count)
+        length = rounded(int(self._filled[numbers].max()), _COLUMNS)
+        hide = torch.arange(length) > columns_BT[:, None, None, :, None]
+        mask = torch.zeros(hide.shape, dtype=self._dtype).masked_fill_(hide, -torch.inf)
+        heads = torch.arange(self._weights.shape.kv_heads)
+        first = (numbers[:, None] * len(heads) + heads) * self._width
+        places = (first[:, None] + columns_BT[..., None]).flatten(0, 1)
+        readers: dict[int, list[int]] = {}
+        prefix_of = [self._of[row] for row in numbers.tolist()]
+        for b, prefix in enumerate(prefix_of):
+            if prefix is not None:
+                readers.setdefault(id(prefix), []).append(b)
+        prefixes: list[tuple[_Prefix, Tensor | slice]] = []
+        for some in readers.values():
+            prefix = prefix_of[some[0]]
+            assert prefix is not None
+            everyone = len(some) == batch
+            prefixes.append((prefix, slice(None) if everyone else torch.tensor(some)))
+        real = slice(None) if real_N is None else real_N
+        return _CallTables((batch, count), real_N, places[real].flatten(), rows, mask, prefixes)
+
+    def _prefix(self, ids: tuple[int, ...]) -> _Prefix:
+        """The prefix of these tokens, computed unless it is kept."""
+        prefix = self._kept.pop(ids, None)
+        if prefix is None:
+            prefix = _Prefix([], [], len(ids))
+            positions = torch.arange(len(ids))
+
+            def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                prefix.keys.append(k.transpose(0, 1).contiguous())
+                prefix.values.append(v.transpose(0, 1).contiguous())
+                queries = q.transpose(0, 1)[None]
+                out = F.scaled_dot_product_attention(
+                    queries, prefix.keys[-1][None], prefix.values[-1][None],
+                    is_causal=True, enable_gqa=True,
+                )  # fmt: skip
+                return out[0].transpose(0, 1).flatten(1)
+
+            self._forward(torch.tensor(ids), positions, attend, None)
+        self._kept[ids] = prefix
+        if len(self._kept) > _PREFIXES:
+            del self._kept[next(iter(self._kept))]
+        return prefix
+
+    def _forward(
+        self, ids_N: Tensor, positions_N: Tensor, attend: _Attend, last: Tensor | slice | None
+    ) -> Tensor:
+        """Logits after the tokens `last`; without them only what `attend` keeps is computed."""
+        w = self._weights
+        s, turn = w.shape, w.shape.heads + w.shape.kv_heads
+        cos, sin = self._cos[positions_N], self._sin[positions_N]
+        x = F.embedding(ids_N, w.embed)
+        for i, b in enumerate(self._blocks):
+            qkv = _linear(_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
+            qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
+            qk = qkv[:, :turn]
+            if b.head_norms is not None:
+                qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * b.head_norms
+            qk = rotate(qk, cos, sin)
+            attended = attend(i, qk[:, : s.heads], qk[:, s.heads :], qkv[:, turn:])
+            if i == len(self._blocks) - 1:
+                if last is None:
+                    return x
+                x, attended = x[last], attended[last]
+            x = _linear(attended, b.out, joined=x, how="add")
+            normed = _norm(x, b.norm2, s.eps)
+            gate = _linear(normed, b.gate, how="swish")
+            x = _linear(_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add")
+        return _linear(_norm(x, w.norm, s.eps), self._head)
+
+    def _attend(self, i: int, q: Tensor, k: Tensor, v: Tensor, call: _CallTables) -> Tensor:
+        """Attention of block i over the rows of `call` and their prefixes."""
+        s, (batch, count) = self._weights.shape, call.size
+        group, scale = s.heads // s.kv_heads, s.head_dim**-0.5
+        keys, values = (
+            self._append(flat[i], new, call) for flat, new in ((self._keys, k), (self._values, v))
+        )
+        if call.real_N is not None:
+            q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, call.real_N, q)
+        q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
+        q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
+        length = call.mask_B11TL.shape[-1]
+        beyond = max((prefix.size for prefix, _ in call.prefixes), default=0)
+        scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
+        scores[..., :beyond] = -torch.inf
+        for prefix, some in call.prefixes:
+            of_kv = q[some].transpose(0, 1).flatten(1, 2)
+            found = torch.bmm(of_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
+            scores[some, ..., : prefix.size] = found.unflatten(1, (-1, q.shape[2])).transpose(0, 1)
+        own = _product(q.flatten(0, 1), keys).unflatten(0, (batch, s.kv_heads))
+        torch.add(
+            call.mask_B11TL,
+            own.unflatten(2, (group, count)),
+            alpha=scale,
+            out=scores.unflatten(2, (group, count))[..., beyond:],
+        )
+        probs = scores.softmax(-1)
+        out = torch.bmm(probs[..., beyond:].flatten(0, 1), values)
+        out = out.view(batch, s.kv_heads, group * count, s.head_dim)
+        for prefix, some in call.prefixes:
+            of_kv = probs[some, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
+            found = torch.bmm(of_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
+            out[some] += found.transpose(0, 1)
+        out = out.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
+        out = out.reshape(batch * count, s.heads * s.head_dim)
+        return out if call.real_N is None else out[call.real_N]
+
+    def _append(self, flat: Tensor, new: Tensor, call: _CallTables) -> Tensor:
+        """Keep new keys or values, and return those that the call reads [B * kv, L, D]."""
+        view, length = self._view(flat), call.mask_B11TL.shape[-1]
+        view.view(-1, view.shape[-1]).index_copy_(0, call.places, new.flatten(0, 1))
+        view = view[:, :, :length]
+        if isinstance(call.rows, int):
+            return view[: call.rows].flatten(0, 1)
+        return view.index_select(0, call.rows).flatten(0, 1)
+
+
+def _product(q: Tensor, keys: Tensor) -> Tensor:
+    """Scores [rows, queries, keys]."""
+    if q.shape[1] < _FEW:
+        return torch.bmm(keys, q.transpose(1, 2)).transpose(1, 2)
+    return torch.bmm(q, keys.transpose(1, 2))
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)
+
+
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    joined: Tensor | None = None,
+    how: str = "none",
+) -> Tensor:
+    """`F.linear`, and then `swish`, or `mul` or `add` with what is joined."""
+    if weight.is_mkldnn:
+        kernel: Any = torch.ops.mkldnn._linear_pointwise
+        if joined is None:
+            return kernel(x, weight, bias, how, [], "")
+        return kernel.binary(x, joined, weight, bias, how)
+    y = linear(x, weight, bias)
+    if joined is None:
+        return F.silu(y, inplace=True) if how == "swish" else y
+    return y.mul_(joined) if how == "mul" else y.add_(joined)

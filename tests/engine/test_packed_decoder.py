@@ -1,0 +1,163 @@
+"""The forward of large models, on tiny ones: what is sampled, and what is computed for it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from playback import finish, one, prompt, request, slowly
+
+from tutelage.engine.factory import make_engine
+from tutelage.engine.native import NativeEngine
+from tutelage.engine.protocol import Request
+from tutelage.policy.model import Policy
+from tutelage.policy.row import Row
+from tutelage.testing import tiny_policy
+from tutelage.types import Sampled, Sampling
+
+SYSTEM = prompt(99, 40)
+kinds = pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+types = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@pytest.fixture(autouse=True)
+def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tutelage.engine.backends.SMALL_MODEL", 0)
+
+
+def engine_of(policy: Policy, dtype: torch.dtype = torch.float32, slots: int = 5) -> NativeEngine:
+    return make_engine(policy, slots=slots, dtype=dtype).engine
+
+
+def asked(seed: int, *, session: str | None = None, tokens: int = 9) -> Request:
+    """Half of them begin with the system prompt, with tails of all lengths."""
+    tail = prompt(seed, 1 + 7 * seed % 45)
+    shared = len(SYSTEM) if seed % 2 else 0
+    ids = SYSTEM[:shared] + tail
+    sampling = Sampling((1.0, 0.7, 0.0)[seed % 3], max_tokens=tokens + seed % 5)
+    return Request(ids, sampling, 50 + seed, seed, session, shared=shared)
+
+
+@kinds
+def test_each_request_gets_what_a_plain_forward_would_sample(kind: str, tiny: Any) -> None:
+    policy: Policy = tiny(kind)
+    requests = [asked(seed) for seed in range(14)]
+    random.Random(0).shuffle(requests)
+    got = finish(engine_of(policy), requests)
+    for found, wanted in zip(got, (slowly(policy, r) for r in requests), strict=True):
+        assert found.token_ids == wanted.token_ids
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
+        assert found.raw_logprobs == pytest.approx(wanted.raw_logprobs, abs=1e-4)
+
+
+def talks(engine: NativeEngine, seeds: range) -> list[tuple[Row, list[Sampled]]]:
+    """Conversations of three turns at once, in pairs that begin alike, of different lengths."""
+    said: dict[int, list[Sampled]] = {seed: [] for seed in seeds}
+    ids = {seed: asked(seed // 2).prompt_ids for seed in seeds}
+    mask = {seed: [0] * len(ids[seed]) for seed in seeds}
+    for turn in range(3):
+        requests = [
+            Request(
+                ids[s], Sampling(max_tokens=3 + 5 * (s % 4)), 10 * (s // 2) + s % 2, s, f"talk{s}",
+                shared=len(SYSTEM) if s // 2 % 2 else 0,
+            )
+            for s in seeds
+        ]  # fmt: skip
+        for seed, found in zip(seeds, finish(engine, requests), strict=True):
+            said[seed].append(found)
+            seen = prompt(1000 + 10 * seed + turn, 3 + 4 * seed % 15)
+            ids[seed] = ids[seed] + found.token_ids + seen
+            mask[seed] += [1] * len(found.token_ids) + [0] * len(seen)
+    for seed in seeds:
+        engine.release(f"talk{seed}")
+    return [(Row(ids[s], tuple(mask[s])), said[s]) for s in seeds]
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)], ids=["fp32", "bf16"]
+)
+@pytest.mark.parametrize("slots", [3, 12], ids=["few slots", "a slot each"])
+def test_log_probabilities_are_the_trainers(
+    kind: str, dtype: torch.dtype, most: float, slots: int, tiny: Any
+) -> None:
+    policy: Policy = tiny(kind)
+    found = talks(engine_of(policy, dtype, slots), range(8))
+    with torch.no_grad():
+        trained = policy.score([row for row, _ in found]).logp_K
+    sampled = torch.tensor([x for _, said in found for one in said for x in one.logprobs])
+    assert float((trained - sampled).abs().max()) < most
+
+
+@types
+def test_what_was_kept_before_changes_no_bit(dtype: torch.dtype, tiny: Any) -> None:
+    policy: Policy = tiny("qwen3")
+    fresh, used = (engine_of(policy, dtype, slots=8) for _ in range(2))
+    talks(used, range(8))
+    one(used, Request(prompt(7, 180), Sampling(max_tokens=30), 1))
+    assert talks(used, range(20, 27)) == talks(fresh, range(20, 27))
+
+
+def test_a_shared_prefix_is_computed_once_until_the_weights_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, changed = tiny_policy("llama"), tiny_policy("llama", seed=5)
+    engine = engine_of(policy)
+    computed: list[int] = []
+    embedding = F.embedding
+
+    def counted(ids: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
+        computed.append(ids.numel())
+        return embedding(ids, weight, *others)
+
+    monkeypatch.setattr(F, "embedding", counted)
+
+    def cost(request: Request) -> tuple[int, Sampled]:
+        computed.clear()
+        found = one(engine, request)
+        return sum(computed) - len(found.token_ids) + 1, found
+
+    first, second = asked(3), asked(5)
+    assert cost(first)[0] == len(first.prompt_ids)
+    assert cost(second)[0] == len(second.prompt_ids) - len(SYSTEM)
+    several = [asked(seed) for seed in (7, 9, 11)]
+    before = engine.prefilled_tokens
+    finish(engine, several)
+    assert engine.prefilled_tokens - before == sum(len(r.prompt_ids) - 40 for r in several)
+    engine.update_weights(changed, 1)
+    tokens, found = cost(second)
+    assert tokens == len(second.prompt_ids)
+    assert found.token_ids == slowly(changed, second).token_ids
+
+
+def test_many_prefixes_are_kept_and_a_short_one_is_not_worth_it(tiny: Any) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = engine_of(policy, slots=4)
+    heads = [prompt(200 + i, 30 + i) for i in range(12)]
+    requests = [
+        Request(head + prompt(i, 6), Sampling(max_tokens=4), i, i, shared=len(head))
+        for i, head in enumerate(heads * 2)
+    ]
+    for found, wanted in zip(finish(engine, requests), requests, strict=True):
+        assert found.token_ids == slowly(policy, wanted).token_ids
+
+
+def test_rows_grow_and_shrink_and_keep_what_they_hold(tiny: Any) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = engine_of(policy, slots=3)
+    kept = request(1, session="kept", max_tokens=5)
+    long = request(2, ids=prompt(3, 190), session="long", max_tokens=20)
+    said = one(engine, kept)
+    one(engine, long)
+    engine.release("long")
+    for seed in range(3, 6):  # the row that was long begins again
+        wanted = request(seed)
+        assert one(engine, wanted).token_ids == slowly(policy, wanted).token_ids
+    more = kept.prompt_ids + said.token_ids + prompt(9, 4)
+    again = Request(more, Sampling(max_tokens=9), 4, 0, "kept")
+    before = engine.prefilled_tokens
+    assert one(engine, again).token_ids == slowly(policy, again).token_ids
+    assert engine.prefilled_tokens - before == 5  # the last token drawn, and four that followed
