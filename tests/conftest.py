@@ -155,8 +155,8 @@ def one_thread() -> None:
 def tiny(one_thread: None) -> Callable[[str], Any]:
     """`tiny("qwen2")`, a cached policy: tests must not change it (see `fresh` for one they may).
 
-    Beside the layouts of the fused decoder there are `gpt2` and `sliding`, which run on the
-    fallback.
+    Beside the layouts of the fused decoder there are `gpt2`, `gemma` (Gemma 3: windows in some of
+    its layers), `phi` and `sliding`, which run on the fallback.
     """
     return functools.cache(_policy)
 
@@ -186,12 +186,19 @@ def _policy(name: str = "qwen2", seed: int = 0) -> Any:
             vocab_size=320, n_positions=256, n_embd=32, n_layer=2, n_head=4
         )
     else:
-        config = transformers.Qwen2Config(
-            vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, intermediate_size=64, max_position_embeddings=256,
-            use_sliding_window=True, sliding_window=16, max_window_layers=1,
-            tie_word_embeddings=True,
-        )  # fmt: skip
+        kind, options = {
+            "gemma": ("Gemma3TextConfig", {"head_dim": 8, "sliding_window": 16,
+                      "layer_types": ["sliding_attention", "full_attention"]}),
+            "phi": ("PhiConfig", {}),
+            "sliding": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 16,
+                        "max_window_layers": 1}),
+        }[name]  # fmt: skip
+        shape: dict[str, Any] = {
+            "vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 256,
+            "tie_word_embeddings": True,
+        }  # fmt: skip
+        config = getattr(transformers, kind)(**shape, **options)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():

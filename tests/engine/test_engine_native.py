@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from playback import finish, one, prompt, request, slowly
+from playback import finish, one, prompt, request, slowly, transformers_model
 
 from tutelage.engine.protocol import Request
 from tutelage.errors import ContextOverflowError
@@ -22,6 +23,7 @@ from tutelage.testing import tiny_engine, tiny_policy
 from tutelage.types import Sampled, Sampling, StopReason
 
 KINDS = ["qwen2", "qwen3", "llama", "gpt2", "sliding"]
+FALLBACK = ["gpt2", "gemma", "phi", "sliding"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -127,7 +129,7 @@ def test_top_k_and_top_p_draw_from_their_support_only(top_k: int, top_p: float, 
             break
 
 
-@kinds
+@pytest.mark.parametrize("kind", sorted({*KINDS, *FALLBACK}))
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
 def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny: Any) -> None:
     """Several conversations of several turns at once; the trainer sees each as one row."""
@@ -157,6 +159,33 @@ def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny:
             trained = policy.score(rows, temperature=at).logp_K
         flat = torch.tensor([x for row in wanted for x in row])
         assert float((trained - flat).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("kind", FALLBACK)
+def test_a_layout_of_transformers_is_sampled_in_batches(
+    kind: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 requests of all lengths cost one forward a step, and each draws what it draws alone."""
+    policy: Policy = tiny(kind)
+    requests = [request(s, max_tokens=12) for s in range(16)]
+    wanted = [slowly(policy, r) for r in requests[:3]]
+    heights: list[tuple[int, ...]] = []
+    model = transformers_model(policy)
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def counted(**arguments: Any) -> Any:
+        heights.append(tuple(arguments["input_ids"].shape))
+        return forward(**arguments)
+
+    monkeypatch.setattr(model, "forward", counted)
+    got = finish(tiny_engine(policy, slots=16), requests)
+    for mine, slow in zip(got, wanted, strict=False):
+        same(mine, slow)
+    steps = [height for height, width in heights if width == 1]
+    assert len(steps) == max(len(g.token_ids) for g in got) - 1
+    assert steps[0] == 16
+    assert len(heights) - len(steps) <= 3
 
 
 # ---------------------------------------------------------------- where it ends

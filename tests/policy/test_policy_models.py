@@ -300,6 +300,41 @@ def test_a_template_that_leaves_tools_out_is_refused_where_there_are_some(
     assert "calculator" in named.render_text(ask, tools)
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("MixtralConfig", "'mixtral'.*mixture of experts.*\"num_local_experts\": 8"),
+        ("Qwen2MoeConfig", "'qwen2_moe'.*mixture of experts.*\"num_experts\": 60"),
+        ("Qwen3MoeConfig", "'qwen3_moe'.*mixture of experts"),
+        ("DbrxConfig", "'dbrx'.*mixture of experts.*\"moe_num_experts\": 4"),
+        ("DeepseekV3Config", "'deepseek_v3'.*mixture of experts.*\"n_routed_experts\": 256"),
+        ("Llama4TextConfig", "'llama4_text'.*mixture of experts"),
+        ("MambaConfig", r"'mamba'.*has layers \(linear_attention\) that keep no keys and values"),
+        ("RwkvConfig", "'rwkv'.*has layers that keep no keys and values"),
+        ("T5Config", "'t5'.*has an encoder"),
+    ],
+)
+def test_a_layout_that_is_not_supported_is_refused_by_name_with_those_that_are(
+    kind: str, why: str, tmp_path: Path, tiny: Any
+) -> None:
+    """A folder with a config and no weights: none is asked for."""
+    getattr(transformers, kind)().save_pretrained(tmp_path)
+    tiny("qwen2").codec.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=why + ".*Llama, Qwen2 and Qwen3.*GPT-2, Gemma") as refusal:
+        load_policy(str(tmp_path))
+    assert str(tmp_path) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["GPT2Config", "Gemma2Config", "Gemma3TextConfig", "PhiConfig", "Phi3Config",
+             "MistralConfig", "GPTNeoXConfig", "BloomConfig", "FalconConfig", "OPTConfig"]
+)  # fmt: skip
+def test_dense_layouts_are_not_refused(kind: str, tmp_path: Path, tiny: Any) -> None:
+    getattr(transformers, kind)().save_pretrained(tmp_path)
+    tiny("qwen2").codec.tokenizer.save_pretrained(tmp_path)
+    assert load_codec(str(tmp_path))[0].model_type == getattr(transformers, kind).model_type
+
+
 def test_a_model_with_a_missing_tensor_is_refused(tmp_path: Path, tiny: Any) -> None:
     tiny("qwen2").save(tmp_path / "part")
     state = tiny("qwen2").network.state()

@@ -6,14 +6,18 @@ a row's beginning. `native.py` decides what goes where.
 
 from __future__ import annotations
 
-import copy
+import inspect
+import re
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
 
 from tutelage.policy import decoder
 from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
@@ -84,47 +88,105 @@ class _FusedBackend(_PaddedBackend):
             self._weights.copy_(network.weights)
 
 
+_WINDOWS = re.compile(r'"\w*(?:window|chunk)\w*": [\[1-9]')
+"""What configs of layouts say in which tokens attend to some of those before them."""
+
+
+class _Layer(DynamicLayer):
+    """One layer's keys and values [rows, columns, heads, D], as a model of transformers asks for
+    them: a column before the first token of its row holds anything, and its mask hides it."""
+
+    def __init__(self, rows: _HFBackend) -> None:
+        super().__init__()
+        self.rows, self.held = rows, list[Tensor]()
+
+    def get_seq_length(self) -> int:
+        """Columns before the new tokens."""
+        return self.rows.past
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store the new tokens of a call; return what it reads, they included."""
+        call = self.rows
+        new = key_states.transpose(1, 2), value_states.transpose(1, 2)
+        self.held = self.held or [t.new_zeros(call.count, 0, *t.shape[2:]) for t in new]
+        if (more := call.columns - self.held[0].shape[1]) > 0:
+            self.held = [F.pad(t, (0, 0, 0, 0, 0, more)) for t in self.held]
+        flat = [held.flatten(0, 1) for held in self.held]
+        for held, states in zip(flat, new, strict=True):
+            held.index_copy_(0, call.new_BT.flatten(), states.flatten(0, 1))
+        if call.at_BW is None:
+            keys, values = (t[: len(call.new_BT), : call.past + 1] for t in self.held)
+        else:
+            at, shape = call.at_BW.view(-1), call.at_BW.shape
+            keys, values = (t.index_select(0, at).view(*shape, *t.shape[1:]) for t in flat)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+
 class _HFBackend(_PaddedBackend):
-    """Any transformers model: one cache object and one forward a row. Right, not fast."""
+    """Any transformers model that has a cache of keys and values, in padded batches.
 
-    chunk = 1
+    Columns of a call are padded on the left up to the new tokens, which all rows begin in the same
+    column, and on the right after them. So distances in a row are those of its tokens, and masks,
+    attention windows included, are the model's own. Where there are no windows, one new token a row
+    is computed in place: row b of the call is row b of the cache, and nothing is gathered.
+    """
 
-    def __init__(self, network: HFNetwork, rows: int) -> None:
-        self.device = network.device
+    chunk = 16
+
+    def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
+        self.device, self.count, self.past, self.columns = network.device, rows, 0, 0
+        self.new_BT = torch.zeros(0, 0, dtype=torch.long)
+        """Where the running call writes its tokens, as row * columns + column."""
+        self.at_BW: Tensor | None = None
+        """What each column of the call reads, likewise; None where it reads in place."""
         self._model: Any = network.model
-        self._caches: list[Any] = [None] * rows
+        self._width = width
+        config = self._model.config.get_text_config(decoder=True)
+        self._windows = re.search(_WINDOWS, config.to_json_string(use_diff=False)) is not None
+        self._layers = [_Layer(self) for _ in range(config.num_hidden_layers)]
+        base = getattr(self._model, "get_base_model", lambda: self._model)()
+        self._takes = inspect.signature(base.forward).parameters
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to cached rows, one by one."""
-        from transformers import DynamicCache
+        """Append tokens to cached rows and return logits [B, V]; see `policy.decoder.extend`."""
+        batch, count = ids_BT.shape
+        every = torch.arange(max(batch, reach + count), device=self.device)
+        first_B1 = starts_B[:, None]
+        self.columns = max(self.columns, rounded(int(starts_B.max()) + count, 128))
+        offset_B1 = self.columns * (every[:rows] if isinstance(rows, int) else rows)[:, None]
+        self.new_BT = offset_B1 + first_B1 + every[:count]
+        self.past = reach - 1 if count == 1 else int(starts_B.max())
+        columns = every[: self.past + count]
+        if count == 1 and isinstance(rows, int) and not self._windows:
+            self.at_BW, seen_BW = None, columns <= first_B1
+        else:
+            positions_BW = first_B1 - self.past + columns
+            self.at_BW, seen_BW = offset_B1 + positions_BW.clamp(min=0), positions_BW >= 0
+        last_N, line_B = (lengths_B - 1).unique(return_inverse=True)
+        options = {
+            "position_ids": (first_B1 + every[:count]).clamp(max=self._width - 1),
+            "logits_to_keep": last_N,
+        }
+        logits = self._model(
+            input_ids=ids_BT,
+            attention_mask=seen_BW.long(),
+            past_key_values=Cache(layers=list(self._layers)),
+            use_cache=True,
+            **{name: value for name, value in options.items() if name in self._takes},
+        ).logits
+        kept = logits if "logits_to_keep" in self._takes else logits[:, last_N]
+        return kept[every[:batch], line_B].float()
 
-        numbers = list(range(rows)) if isinstance(rows, int) else rows.tolist()
-        out: list[Tensor] = []
-        for b, row in enumerate(numbers):
-            start, length = int(starts_B[b]), int(lengths_B[b])
-            cache = self._caches[row]
-            if cache is None or start == 0:
-                # Without the config every layer keeps all keys, windowed ones too (their masks
-                # still apply), so that any cache can be cut back.
-                cache = DynamicCache()
-            _crop(cache, start)
-            result = self._model(
-                input_ids=ids_BT[b : b + 1, :length], past_key_values=cache, use_cache=True
-            )
-            self._caches[row] = result.past_key_values
-            out.append(result.logits[0, -1].float())
-        return torch.stack(out)
-
+    @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy whole caches and cut them to `length`."""
-        copies = [copy.deepcopy(self._caches[s]) for s in source.tolist()]
-        for t, cache in zip(target.tolist(), copies, strict=True):
-            self._caches[t] = cache
-            if cache is not None:
-                _crop(cache, length)
+        """Copy the first `length` cached tokens of rows `source` to rows `target`."""
+        for held in (held for layer in self._layers for held in layer.held):
+            held[target, :length] = held[source, :length]
 
     def load(self, source: Policy) -> None:
         """Share the model itself."""
@@ -132,13 +194,6 @@ class _HFBackend(_PaddedBackend):
         if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine has no use for a {type(network).__name__}")
         self._model = network.model
-
-
-def _crop(cache: Any, length: int) -> None:
-    """Cut a cache back to its first `length` tokens; a shorter one stays as it is."""
-    beyond = int(cache.get_seq_length()) - length
-    if beyond > 0:
-        cache.crop(-beyond)
 
 
 Backend = _FusedBackend | _HFBackend | PackedDecoder
@@ -149,6 +204,6 @@ def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> B
     """The backend for a policy's network."""
     network = policy.network
     if not isinstance(network, FusedNetwork):
-        return _HFBackend(network, rows)
+        return _HFBackend(network, rows, width)
     large = policy.count() >= SMALL_MODEL and network.device.type == "cpu"
     return (PackedDecoder if large else _FusedBackend)(network, rows, width, dtype)

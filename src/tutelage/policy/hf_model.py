@@ -1,21 +1,28 @@
 """The fallback for architectures that the fused decoder does not know: their own forward.
 
-Slower, but any causal language model that transformers can run trains and samples through it. Same
-methods as the fused network in `network.py`; the engine's side is in `engine/backends.py`.
+Slower, but any dense causal language model that transformers can run trains and samples through it.
+Same methods as the fused network in `network.py`; the engine's side is in `engine/backends.py`.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from tutelage.errors import ModelError
 from tutelage.policy.constrained import AllowedTokens
 from tutelage.policy.network import FusedNetwork, TokenScores, TokenTensors, exact_kl, pick
 from tutelage.policy.row import Row
+
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers that keep keys and values."""
+_EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9]\d*|1\d+)')
+"""A config's number of experts, above 1."""
 
 
 class HFNetwork:
@@ -25,6 +32,25 @@ class HFNetwork:
         self.model: Any = model.to(device=device, dtype=torch.float32)
         self.model.eval()
         self.device = device
+
+    @staticmethod
+    def check_layout(path: str, config: Any) -> None:
+        """Raise `ModelError` for a layout that is neither trained nor sampled here."""
+        decoder = config.get_text_config(decoder=True)
+        others = ", ".join(sorted({*(getattr(decoder, "layer_types", None) or ())} - _ATTENTION))
+        if experts := re.search(_EXPERTS, config.to_json_string(use_diff=False)):
+            why = f"is a mixture of experts (its config has {experts[0]})"
+        elif config.is_encoder_decoder:
+            why = "has an encoder"
+        elif others or not hasattr(decoder, "num_attention_heads"):
+            why = f"has layers{others and f' ({others})'} that keep no keys and values"
+        else:
+            return
+        raise ModelError(
+            f"{path!r} has the layout {config.model_type!r}, which {why}; take a dense decoder "
+            "with attention in every layer: Llama, Qwen2 and Qwen3 layouts are the fastest, and "
+            "others, such as GPT-2, Gemma, Mistral and Phi, work too"
+        )
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in the model's own order."""

@@ -254,8 +254,8 @@ def load_codec(
 ) -> tuple[PretrainedConfig, Codec]:
     """The config and the codec of a Hugging Face model; no weight is read.
 
-    Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
-    leaves out `tools`.
+    Raises `ModelError` when the folder is missing or broken, its layout is not supported, or it has
+    no chat template, or one that leaves out `tools`.
     """
     from transformers import AutoConfig
 
@@ -270,6 +270,7 @@ def load_codec(
     except Exception as error:  # a broken file comes out of transformers as almost anything
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
+    HFNetwork.check_layout(path, config)
     if template is not None:
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
