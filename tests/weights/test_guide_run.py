@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +69,16 @@ def command(name: str, model: Path, folder: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a corpus that is searched, on a machine without a login to wandb."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a corpus that is searched, on a machine without a login to wandb. It is gone
+    after the test: checkpoints of the real model's vocabulary are large."""
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     (tmp_path / "notes.txt").write_text("Book 1 was written by author 1.")
     corpus.build([tmp_path / "notes.txt"], tmp_path / "corpus.db")
     monkeypatch.setenv("TUTELAGE_SEARCH_INDEX", str(tmp_path / "corpus.db"))
-    return tmp_path
+    yield tmp_path
+    shutil.rmtree(tmp_path)
 
 
 def train(name: str, model: Path, folder: Path, *more: str) -> list[Call]:
@@ -120,7 +124,7 @@ def test_it_trains_the_real_model_as_the_guide_has_it(
     one_thread: None, small_real_model: Path, place: Path, name: str
 ) -> None:
     """No limit of a turn is named, so that a turn may take all of the rollout's tokens."""
-    calls = train(name, small_real_model, place)
+    calls = train(name, small_real_model, place, "trainer.max_actor_ckpt_to_keep=1")
     assert max(len(call.sampled.token_ids) for call in calls) == 24
     assert all(call.sampling.max_tokens <= 24 for call in calls)
     codec = load_codec(str(small_real_model))[1]
