@@ -1,15 +1,15 @@
 """Sampling from a model of real size: decode beside Hugging Face `generate`, and shared prompts.
 
-    python -m benchmarks.real_model.sampling      # prints tables; see --compile and --before
+    python -m benchmarks.real_model.sampling      # prints tables; see --only and --before
 
 *Decode*: 64 rows in bfloat16 whose context grows from 224 to 288 tokens, once with prompts that
 have nothing in common, once in groups of 8 that share their prompt and begin with a system prompt
 of 184 tokens, as training samples them.
-`generate` samples the same rows, at temperature 1 from the whole vocabulary, with both attentions,
-and with a static cache; `--compile` compiles the model around that. A step of `generate` is timed
-between its stopping criteria. The roofline is one step's products at the best rate measured for 64
-rows, and one read of all weights and cached keys and values at the best rate of reading memory,
-without overlap.
+`generate` samples the same rows, at temperature 1 from the whole vocabulary, with both attentions
+and with a static cache; `--only compiled` compiles the model around that. A step of `generate` is
+timed between its stopping criteria. The roofline is one step's products at the best rate measured
+for 64 rows, and one read of all weights and cached keys and values at the best rate of reading
+memory, without overlap.
 
 *Prefill*: prompts of word problems, which share their system prompt and tools, until each has its
 first token; then others, with the shared part kept. `--before SRC` runs that on the sources of
@@ -130,6 +130,21 @@ def generate(attention: str, new: int, **settings: Any) -> float:
     return ROWS / statistics.median(steps)
 
 
+def compiled() -> dict[str, Any]:
+    """What makes `generate` compile the model on a CPU too."""
+    from transformers import CompileConfig
+
+    config: Any = CompileConfig(fullgraph=False, mode="default")
+    config._compile_all_devices = True
+    return {"compile_config": config}
+
+
+SETTINGS: dict[str, Callable[[], dict[str, Any]]] = {
+    "generate": lambda: {"disable_compile": True},
+    "compiled": compiled,
+}
+
+
 def prefill(policy: Policy) -> list[tuple[str, int, float]]:
     """(what, prompt tokens, tokens a second) of two batches of tasks."""
     from tutelage.tasks.word_problems import make_word_problems
@@ -158,9 +173,9 @@ def prefill(policy: Policy) -> list[tuple[str, int, float]]:
 def main() -> None:
     """Measure what is asked for and print it."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--compile", action="store_true", help="compile around the static cache")
     p.add_argument("--before", help="sources of another checkout, for its prefill")
-    p.add_argument("--only", nargs="+", default=["decode", "generate", "prefill"])
+    parts = ["decode", "generate", "compiled", "prefill"]
+    p.add_argument("--only", nargs="+", choices=parts, default=[*parts[:2], parts[3]])
     args = p.parse_args()
     print(f"{machine()}, {torch.get_num_threads()} threads")
     policy = load_policy("smollm2")
@@ -176,10 +191,10 @@ def main() -> None:
         for attention in ("eager", "sdpa"):
             found = generate(attention, NEW // 2)
             rows.append([f"generate, {attention}, dynamic cache", f"{found:,.0f}", ""])
-        static = {"cache_implementation": "static", "disable_compile": not args.compile}
-        what = "compiled" if args.compile else "not compiled"
-        found = generate("sdpa", NEW // 2, **static)
-        rows.append([f"generate, sdpa, static cache, {what}", f"{found:,.0f}", ""])
+    for part, what in (("generate", "not compiled"), ("compiled", "compiled")):
+        if part in args.only:
+            found = generate("sdpa", NEW // 2, cache_implementation="static", **SETTINGS[part]())
+            rows.append([f"generate, sdpa, static cache, {what}", f"{found:,.0f}", ""])
     if rows:
         print(table(["decode, 64 rows, bf16", "tokens/s", ""], rows))
     if "prefill" in args.only:
