@@ -60,6 +60,10 @@ TRAIN = ("train", "agent.py", "--model", "model", "--train", "a.jsonl", "--train
 def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     said = command(*TRAIN, "--val", "c.jsonl", "--steps", "2", *KEYS, "--output", "runs/a")
     assert "step 2/2" in said or "2 steps" in said
+    assert "tutelage ask agent.py --model runs/a/policy " in said
+    assert "Your own: tutelage ask agent.py --model runs/a/policy QUESTION" in " ".join(
+        command("ask", "a", "5").split()
+    )
     folder = RunFolder(place / "runs" / "a")
     result = folder.read_result()
     assert result is not None

@@ -34,7 +34,7 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose, waiting
+    from tutelage.cli.console import fetch, output, prose, shown_path, waiting
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError
     from tutelage.tools.loading import is_file_reference
@@ -45,9 +45,15 @@ def ask(
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import ask as play
+        from tutelage.evaluate.targets import target_kind
+        from tutelage.runs.folder import find
 
         rollout = play(target, question, options, further, trust=trust)
     show_rollout(output(), rollout, graded=False)
+    if target_kind(target) == "run" and (own := find(target).own_agent()[0]) is not None:
+        said = "The built-in agent answered, with the policy of this run. Your own: tutelage ask "
+        model = shown_path(find(target).policy)
+        prose(output(), f"{said}{shown_path(own)} --model {model} QUESTION", "dim")
     if rollout.last.failure is not None:
         if rollout.last.calls and is_file_reference(target):
             said = (

@@ -154,13 +154,14 @@ def show_outcome(
 
 def _show_next(console: Console, folder: RunFolder) -> None:
     """Commands that go on from this run; the question is one of its own tasks."""
-    path = shown_path(folder.path)
-    question = _question(folder)
+    path, (own, reward) = shown_path(folder.path), folder.own_agent()
+    target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
+    graded = f" --reward {reward}" if own and reward else ""
     next_steps(
         console,
-        f"tutelage ask {path} {question}",
+        f"tutelage ask {target} {_question(folder)}",
         f"tutelage show {path}",
-        f"tutelage eval {path} --test FILE.jsonl",
+        f"tutelage eval {target} --test FILE.jsonl{graded}",
         "tutelage runs",
     )
 

@@ -101,6 +101,14 @@ class RunFolder:
             )
         return self.policy
 
+    def own_agent(self) -> tuple[Path | None, str | None]:
+        """The file of the agent that the run trains, and its reward, where these were given."""
+        if not self.agent.is_file():
+            return None, None
+        found = _object(self.agent, self.agent.read_bytes(), "restore it")
+        file, reward = found.get("file"), found.get("reward")
+        return Path(file) if isinstance(file, str) else None, reward
+
     def read_result(self) -> dict[str, Any] | None:
         """The outcome, None while the run has not ended."""
         if not self.result.is_file():
