@@ -53,11 +53,10 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 train: venv ## train a real language model (10 minutes); further words in ARGS="--seed 1"
-	@echo "tutelage train word-problems $(ARGS)"
+	$(info tutelage train word-problems $(ARGS))
 	@$(BIN)/tutelage train word-problems $(ARGS) || { status=$$?; \
 		[ $$status -eq $(MISSING) ] || exit $$status; \
-		echo "The model of this job cannot be had here, as said above, so the embedded job runs:"; \
-		echo "tutelage train math $(ARGS)"; \
+		echo "The model cannot be had here, as said above, so the embedded job runs: tutelage train math"; \
 		$(BIN)/tutelage train math $(ARGS); }
 	@echo "  (before these: source $(BIN)/activate)"
 

@@ -112,6 +112,7 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
     assert float((trained - sampled).abs().max()) < 1e-4
 
 
+@pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model
 def test_it_is_exported_with_the_rounded_weights(policy: Policy, tmp_path: Path) -> None:
     write_gguf(policy, tmp_path / "cut.gguf", "cut")
     state = policy.network.state()
