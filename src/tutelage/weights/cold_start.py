@@ -83,7 +83,8 @@ def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
     state, sft = ctx.state, ctx.setting.config.sft
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
-    if last or ("skilled" not in data and done % sft.eval_every == 0):
+    due = last or ("skilled" not in data and done % sft.eval_every == 0)
+    if due and ctx.setting.tasks.skill:
         evaluation = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
         if evaluation.solved >= sft.skill_target:
             data.setdefault("skilled", done)

@@ -104,8 +104,8 @@ KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
 _PRICED = ("shop", "bag", "change")
-DEMONSTRATED = (*_PRICED, "share", *_PRICED, "groups", *_PRICED, "exchange", *_PRICED, "pages")
-"""The kinds in the order that they are demonstrated in: a kind of two calls thrice as often."""
+DEMONSTRATED = (*_PRICED, "share", "groups", *_PRICED, "exchange", "share", "pages")
+"""The kinds in the order they are demonstrated: what takes a price or a division oftener."""
 
 
 def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Task]:

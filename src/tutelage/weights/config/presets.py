@@ -60,11 +60,10 @@ WORD_PROBLEMS: dict[str, Any] = {
     "rollout.correction": "token_tis",
     "rollout.max_len": 384,
     "sft.optimizer": "adamw",
-    "sft.lr": 2e-4,
+    "sft.lr": 3e-4,
     "sft.batch_size": 4,
-    "sft.max_steps": 16,
-    "sft.eval_every": 1000,
-    "sft.cooldown_steps": 0,
+    "sft.max_steps": 8,
+    "sft.cooldown_steps": 8,
     "sft.mixed_steps": 0,
     "trainer.total_training_steps": 32,
     "trainer.save_freq": 16,
@@ -73,7 +72,7 @@ WORD_PROBLEMS: dict[str, Any] = {
 WORD_PROBLEMS_ALGORITHMS: dict[str, dict[str, Any]] = {
     "rl": {},
     # All demonstrations, as often as fit into the time that reinforcement takes.
-    "sft": {"sft.batch_size": 8, "sft.max_steps": 150},
+    "sft": {"sft.batch_size": 8, "sft.max_steps": 100, "sft.cooldown_steps": 50},
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
