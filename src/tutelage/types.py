@@ -191,7 +191,8 @@ class Sampled:
     temperature 1. Both are natural logarithms, computed from the logits the token was drawn from.
     Where a grammar constrained the request, `allowed[i]` says how many tokens it allowed for
     `token_ids[i]`, and both log-probabilities are those among the allowed ones (0 where only one
-    was); without a grammar `allowed` is empty.
+    was). The tokens that close a thought at its limit have 1 as well, and what nothing narrowed in
+    such a reply has 0; where nothing was constrained or forced, `allowed` is empty.
     """
 
     token_ids: tuple[int, ...]

@@ -108,6 +108,8 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
             rates[0] += f", reward {number(mean)}"
         words += rates
     words += _failure_words(values)
+    if (rows := values.get("rollout/rows", 1.0)) > 1:
+        words.append(f"{number(rows)} rows a rollout")
     words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
     return words if utf8 else [word.replace("Δ", "d") for word in words]
 

@@ -60,6 +60,7 @@ from tutelage.config.unused import (
     OWN_TEMPLATE,
     STEPS_WIN,
     TAUGHT_ALREADY,
+    THOUGHT_IS_SHORTER,
     off,
 )
 
@@ -156,6 +157,12 @@ class AgentConfig(Section):
     """Reward function by name; null uses the recipe's own."""
     template: Annotated[Template | None, OWN_TEMPLATE] = None
     """Chat template by name; null uses the tokenizer's own."""
+    thinking: Annotated[Literal["keep", "drop"] | None, NOT_PLAYED] = None
+    """Reasoning of earlier turns in the history: `keep` keeps it even if the template drops it, so
+    that turns merge into one training row; `drop` drops it; null does what the template does."""
+    max_thinking_tokens: Annotated[Count | None, NOT_PLAYED, THOUGHT_IS_SHORTER] = None
+    """Maximum sampled tokens of a turn before the end of its reasoning, which is then closed by the
+    template's own marker (not trained); null sets no limit."""
     backend: Annotated[EngineName, NOT_PLAYED] = "native"
     """Inference engine, the same as `rollout.name`; async_verl and async_vllm are aliases of
     vllm."""

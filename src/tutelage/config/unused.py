@@ -98,6 +98,11 @@ ROWS_ARE_COUNTED: UnusedRule = UnusedRule(
     "ppo_micro_batch_size_per_gpu counts rows instead",
     lambda run: run.actor.ppo_micro_batch_size_per_gpu is not None,
 )
+THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
+    "a turn ends before (agent.max_tokens_per_turn, rollout.response_length)",
+    lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
+    built_in=True,
+)
 NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
 FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")

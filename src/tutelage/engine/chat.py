@@ -11,7 +11,8 @@ text. Agents of this process hand back the very `Message` that they were given. 
 own rendering of it: frameworks dump arguments again and rewrite texts, but they keep the ids of
 tool calls. So an assistant turn is a recorded one when it is the same object or names the same
 calls; every other message must be equal, or the recorded tokens are not those of this history. One
-call may be continued any number of times.
+call may be continued any number of times. Where a run keeps thoughts that the template would drop
+(`agent.thinking`), a history of equal messages is the recorded one too.
 
 Calls may run at the same time, in lanes, so that the samples repeat. Calls that follow each other
 are numbered in one lane. A call that begins while another runs gets a lane of its own, and later
@@ -24,13 +25,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.call_barrier import acting_for, current_branches
 from tutelage.engine.protocol import Engine, OnToken, Request
-from tutelage.policy.codec import Codec, ParsedTurn
+from tutelage.policy.codec import Codec
+from tutelage.policy.grammar import Grammar
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -106,10 +108,14 @@ class ChatSession:
         )
         try:
             with acting_for(self._rollout):
-                sampled = await self._engine.sample(request)
+                sampled = await self._sampled(request)
         finally:
             lane.busy = False
-        parsed = self._parsed(sampled, seeds, _may_call(told, constraint))
+        parsed = self._codec.parse(
+            sampled.token_ids,
+            lambda i: seeds.child("tool", i).id("call")[:21],
+            calls=_may_call(told, constraint),
+        )
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
@@ -126,6 +132,63 @@ class ChatSession:
         history.add(_Said(call, self._ended(sampled), lane.number))
         return call
 
+    async def _sampled(self, request: Request) -> Sampled:
+        """What the engine samples. A thought that reaches its limit is closed by the template's own
+        marker, whose tokens were not sampled and say so, and the turn continues with its answer."""
+        codec, sampling, prompt = self._codec, request.sampling, request.prompt_ids
+        limit = codec.thoughts.max_tokens
+        room = min(sampling.max_tokens, self._engine.max_length - len(prompt))
+        if limit is None or limit >= room:
+            return await self._engine.sample(request)
+        first = await self._engine.sample(
+            replace(request, sampling=replace(sampling, max_tokens=limit))
+        )
+        if first.stop_reason is not StopReason.LENGTH:
+            return first
+        first, forced, grammar = self._closed(request, first)
+        known = first.token_ids + forced
+        if len(known) >= room:
+            return first
+        if forced and request.on_token is not None:
+            request.on_token(forced)
+        rest = await self._engine.sample(
+            replace(
+                request,
+                prompt_ids=prompt + known,
+                sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
+                seed=SeedTree(request.seed).child("answer").value(_SEED_BITS),
+                grammar=grammar,
+            )
+        )
+        return _joined(first, forced, self._until(sampling.stop, known, rest))
+
+    def _closed(
+        self, request: Request, first: Sampled
+    ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
+        """What to keep of a reply at its limit, what closes its thought, and the grammar of the
+        rest. A last character of which only some bytes were sampled is not kept. A grammar without
+        thoughts is followed, whatever the prompt opens."""
+        codec, ids, whole = self._codec, first.token_ids, request.grammar
+        if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
+            closing = tuple(codec.encode(codec.thoughts.close))
+            for n in range(len(ids), max(0, len(ids) - 4), -1):
+                rest = None if whole is None else whole.after(ids[:n] + closing)
+                if whole is None and codec.decode(ids[:n]).endswith("\ufffd"):
+                    continue
+                if whole is None or rest is not None:
+                    return _cut(first, n), closing, rest
+            if whole is None:
+                return first, closing, None
+        return first, (), None if whole is None else whole.after(ids)
+
+    def _until(self, stops: Sequence[str], known: tuple[int, ...], rest: Sampled) -> Sampled:
+        """The second part of a reply, up to a stop string that began in the first."""
+        for n in range(len(rest.token_ids) if stops else 0):
+            text = self._codec.decode(known + rest.token_ids[:n])
+            if any(stop in text for stop in stops):
+                return replace(_cut(rest, n), stop_reason=StopReason.STOP)
+        return rest
+
     def close(self) -> None:
         """Give the engine's slots back."""
         for session in self._sessions:
@@ -138,11 +201,15 @@ class ChatSession:
 
         They are recorded ids plus those of new observations, when `given` continues a call.
         """
-        values = history.find(given, tools)
+        values = history.find(given, tools, equal=self._codec.thoughts.keeps)
         if values is not None:
             said, known = values
-            call = said.call
-            more = self._codec.observation(call.reply, given[known:])
+            call, closing = said.call, self._codec.thoughts.closing
+            # What the template does with a thought, it does with any of those in this history.
+            thoughts = [m for m in given[:known] if m.role == "assistant" and m.content]
+            content = next((m.content for m in thoughts if closing in str(m.content)), None)
+            reply = replace(call.reply, content=content or call.reply.content)
+            more = self._codec.observation(reply, given[known:])
             if more is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + more, self._lane(said.lane)
@@ -163,11 +230,6 @@ class ChatSession:
         self._lanes.append(_Lane(len(self._lanes)))
         return self._lanes[-1]
 
-    def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> ParsedTurn:
-        return self._codec.parse(
-            sampled.token_ids, lambda i: seeds.child("tool", i).id("call")[:21], calls=calls
-        )
-
     def _session(self, agent: str, lane: _Lane) -> str:
         """The conversation whose cache the engine keeps: an agent's own, or one beside it."""
         home = self._homes.setdefault(agent, lane.number)
@@ -178,6 +240,33 @@ class ChatSession:
     def _ended(self, sampled: Sampled) -> bool:
         ids = sampled.token_ids
         return sampled.stop_reason is StopReason.STOP and ids[-1] in self._codec.eos_ids
+
+
+def _cut(reply: Sampled, n: int) -> Sampled:
+    """The first tokens of a reply."""
+    return replace(
+        reply,
+        token_ids=reply.token_ids[:n],
+        logprobs=reply.logprobs[:n],
+        raw_logprobs=reply.raw_logprobs[:n],
+        allowed=reply.allowed[:n],
+    )
+
+
+def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
+    """One reply of two parts, with forced tokens between them."""
+    zeros, allowed = (0.0,) * len(forced), ()
+    if forced or first.allowed:
+        known, more = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
+        allowed = (*known, *(1,) * len(forced), *more)
+    return Sampled(
+        first.token_ids + forced + rest.token_ids,
+        first.logprobs + zeros + rest.logprobs,
+        first.raw_logprobs + zeros + rest.raw_logprobs,
+        rest.stop_reason,
+        min(first.policy_version, rest.policy_version),
+        allowed,
+    )
 
 
 def _may_call(tools: Sequence[ToolSpec], constraint: Constraint | None) -> bool:
@@ -208,22 +297,29 @@ class _History:
         """Leading tokens of the latest rendered prompt that other conversations share."""
         self._by_object: dict[int, _Said] = {}
         self._by_calls: dict[frozenset[str], _Said] = {}
+        self._by_messages: dict[tuple[Message, ...], _Said] = {}
 
     def add(self, said: _Said) -> None:
         """Record a call. Its reply is kept, so that no other object can take its place."""
         reply = said.call.reply
         self._by_object[id(reply)] = said
+        self._by_messages[*said.call.messages, reply] = said
         if reply.tool_calls:
             self._by_calls[_ids(reply)] = said
 
-    def find(self, given: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[_Said, int] | None:
-        """The latest recorded call that `given` continues, and how many messages it accounts for.
+    def find(
+        self, given: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
+    ) -> tuple[_Said, int] | None:
+        """The latest recorded call that `given` continues, and how many messages it accounts for;
+        with `equal` also one whose messages and reply are only equal to these.
 
         None when there is none, when what comes before its reply is not what was recorded, and when
         nothing can follow the reply.
         """
         for at in range(len(given) - 2, -1, -1):
             said = self._said(given[at]) if given[at].role == "assistant" else None
+            if said is None and equal:
+                said = self._by_messages.get(tuple(given[: at + 1]))
             if said is None:
                 continue
             same = (

@@ -144,6 +144,7 @@ def builtin_agent(
         named = chosen is not None or config.agent.tools
         tool_specs = template_tools(config, given) if named and given else []
         policy = load_policy(weights, tools=tool_specs)
+        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
     sampling, turns, limits = _limits(run, asked)
@@ -206,11 +207,13 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
         if place.base_url != (named.base_url if named else None):
             served_models(place)
     policies: dict[str, Policy] = {}
+    config = RunConfig() if run is None else run[1]
     if here and local is not None:
         from tutelage.policy.model import load_policy
 
-        policies = dict.fromkeys(here, load_policy(str(local)))
-    config = RunConfig() if run is None else run[1]
+        policy = load_policy(str(local))
+        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
+        policies = dict.fromkeys(here, policy)
     return EvaluatedAgent(
         agent=agent,
         sampling=Sampling(temperature=asked.sampled_at, max_tokens=asked.max_tokens or 2000),

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import SpecialTokens
 from tutelage.policy.named_templates import fitting
+from tutelage.policy.thoughts import Thoughts
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -32,14 +33,12 @@ if TYPE_CHECKING:
 
 _CACHE_LIMIT = 20_000
 _MARK, _PROBE = "\u00a7", "zq_probe"
-_SAID = ("x", "<think>\nx\n</think>\n\nx")
-"""Placeholders for what an assistant may have said, with and without a thought."""
 _ASKED = ("x", "?")
 """Questions that begin with different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedTurn:
+class _ParsedTurn:
     """What a sampled turn says: the message, and what looked like a tool call but was none."""
 
     message: Message
@@ -70,13 +69,15 @@ class Codec:
         own = int(cast("int", tokenizer.eos_token_id))
         self.eos_ids = frozenset({own, *(vocabulary[token] for token in ends)})
         pad = tokenizer.pad_token_id
-        self.pad_id = int(cast("int", tokenizer.eos_token_id if pad is None else pad))
+        self.pad_id = own if pad is None else int(cast("int", pad))
         self._ids_in_template = "tool_call_id" in text
         self._markers = SpecialTokens(tokenizer)
         self._joins = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
         """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
+        names = [str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
+        self.thoughts = Thoughts(text, self._templated, names)
 
     @cached_property
     def knows_tools(self) -> bool:
@@ -128,13 +129,16 @@ class Codec:
             tools = self._markers.broken(tools, breaker)
         return self._templated(messages, tools, open_turn)
 
-    def _templated(self, messages: list[JSON], tools: list[JSON], open_turn: bool) -> str:
+    def _templated(
+        self, messages: list[JSON], tools: list[JSON], open_turn: bool, options: JSON | None = None
+    ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
                 messages,
                 tools=cast("Any", tools or None),
                 add_generation_prompt=open_turn,
                 tokenize=False,
+                **(self.thoughts.options if options is None else options),
             )
         except Exception as error:
             raise ModelError(
@@ -203,7 +207,8 @@ class Codec:
         return [form["content"] for form in forms]
 
     def _cached_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        key = (len(reply.tool_calls), tuple((r.role, r.name) for r in results))
+        thinks = self.thoughts.closing in (reply.content or "")
+        key = (len(reply.tool_calls), thinks, tuple((r.role, r.name) for r in results))
         if self._ids_in_template:
             ids = (*(c.id for c in reply.tool_calls), *(r.tool_call_id for r in results))
             key = (key, ids)
@@ -225,25 +230,18 @@ class Codec:
         return frame
 
     def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
-        """What the template adds after the end-of-turn token of an assistant turn.
+        """What the template adds after the end-of-turn token of an assistant turn."""
+        turn, *more = _forms([reply, *results])[0]
+        if breaker is not None:
+            turn, *more = (self._markers.message(form, breaker) for form in (turn, *more))
+        return self.thoughts.follows(turn, more)
 
-        That turn's own content is not tried: a template of the Qwen3 kind shows an empty thought in
-        the last turn only, and would append after some turns but not after others like them.
-        """
-        more = _forms(results)[0]
-        for text in _SAID:
-            start = _forms([Message("user", "x"), Message("assistant", text, reply.tool_calls)])[0]
-            before = self._apply(start, [], breaker, open_turn=False)
-            after = self._apply([*start, *more], [], breaker, open_turn=True)
-            at = self._end_of_turn(before)
-            if at >= 0 and after[:at] == before[:at]:
-                return after[at:]
-        return None
-
-    def _end_of_turn(self, text: str) -> int:
-        """Where the last turn's end lies in a template's text, -1 if nowhere."""
-        ends = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
-        return max((text.rfind(e) + len(e) for e in ends if e in text), default=-1)
+    def choose_thinking(
+        self, history: Literal["keep", "drop"] | None, max_tokens: int | None
+    ) -> None:
+        """See `Thoughts.choose`."""
+        self._prompts, self._frames = {}, {}
+        self.thoughts.choose(history, max_tokens)
 
     def demonstration(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
@@ -263,7 +261,7 @@ class Codec:
                 continue
             before = self._apply(given[:i], records, breaker, open_turn=True)
             after = self._apply(given[: i + 1], records, breaker, open_turn=False)
-            at = self._end_of_turn(after)
+            at = self.thoughts.end_of_turn(after)
             if not before.startswith(known) or not after.startswith(before) or at < len(before):
                 raise ModelError(
                     "the chat template rewrites earlier turns, so a demonstration of several "
@@ -293,14 +291,14 @@ class Codec:
 
     def parse(
         self, ids: Sequence[int], new_id: Callable[[int], str], *, calls: bool = True
-    ) -> ParsedTurn:
+    ) -> _ParsedTurn:
         """Read a sampled turn. `new_id(i)` names its i-th tool call; without `calls` all is text,
         whatever it looks like."""
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
         read = _parse_llama if self.call_format == "llama" else _parse_hermes
         said = Message("assistant", text.strip() or None)
-        return read(text, new_id) if calls else ParsedTurn(said, ())
+        return read(text, new_id) if calls else _ParsedTurn(said, ())
 
 
 def _forms(
@@ -331,7 +329,7 @@ def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
-def _parse_hermes(text: str, new_id: Callable[[int], str]) -> ParsedTurn:
+def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     calls: list[ToolCall] = []
     errors: list[str] = []
     kept: list[str] = []
@@ -350,17 +348,17 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> ParsedTurn:
     if "</tool_call>" in "".join(kept) and not errors:
         errors.append("</tool_call> without <tool_call>")
     content = "".join(kept).strip()
-    return ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
+    return _ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
 
 
-def _parse_llama(text: str, new_id: Callable[[int], str]) -> ParsedTurn:
+def _parse_llama(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     body = text.removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
-        return ParsedTurn(Message("assistant", text.strip() or None), ())
+        return _ParsedTurn(Message("assistant", text.strip() or None), ())
     call = _read_call(body, "parameters", new_id(0))
     if isinstance(call, ToolCall):
-        return ParsedTurn(Message("assistant", None, (call,)), ())
-    return ParsedTurn(Message("assistant", text.strip() or None), (f"{call} in {body!r}",))
+        return _ParsedTurn(Message("assistant", None, (call,)), ())
+    return _ParsedTurn(Message("assistant", text.strip() or None), (f"{call} in {body!r}",))
 
 
 def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:

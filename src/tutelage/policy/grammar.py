@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -107,6 +108,12 @@ class Grammar:
             raise ConstraintError(
                 f"`{field}` cannot be enforced: {_short(reason)}; change the schema", field
             )
+
+    def after(self, ids: Sequence[int]) -> Grammar | None:
+        """What it allows after the first tokens of a reply; None where it does not allow those."""
+        rest = copy(self)
+        rest._first = self._first.deep_copy()
+        return rest if rest._first.consume_tokens(list(ids)) else None
 
     def start(self) -> Matcher:
         """A matcher at the beginning of a reply."""

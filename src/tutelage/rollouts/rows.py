@@ -2,9 +2,9 @@
 
 A call continues a row when its prompt begins with that row's ids, token for token; then the new
 prompt tokens join with mask 0 and the sampled ones with mask 1. Otherwise a new row starts. Nothing
-is decoded and encoded again. A token that a grammar forced has mask 0; where it only narrowed the
-choice, the row says what the trainer needs to narrow it too. `weights/batch.py` turns rows into a
-batch.
+is decoded and encoded again. A token that was forced, by a grammar or as the end of a thought, has
+mask 0; where a grammar only narrowed the choice, the row says what the trainer needs to narrow it
+too. `weights/batch.py` turns rows into a batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _join(row: Row | None, call: Call) -> Row:
     row = row or Row((), (), policy_version=sampled.policy_version)
     narrowed = row.narrowed
     trained = tuple(int(count != 1) for count in sampled.allowed) or (1,) * len(sampled.token_ids)
-    if sampled.allowed and call.constraint is not None:
+    if max(sampled.allowed, default=0) > 1 and call.constraint is not None:
         start = len(call.prompt_ids)
         narrowed += (ConstrainedSpan(start, sampled.allowed, call.tools, call.constraint),)
     observed = len(call.prompt_ids) - len(row.ids)

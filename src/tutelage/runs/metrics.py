@@ -38,10 +38,10 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _free_logprobs(sampled: Sampled) -> Sequence[float]:
-    """The log-probabilities of the tokens that a grammar left more than one choice for."""
+    """The log-probabilities of the tokens that were not forced."""
     if not sampled.allowed:
         return sampled.logprobs
-    return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n > 1]
+    return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n != 1]
 
 
 def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

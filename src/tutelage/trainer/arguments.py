@@ -25,11 +25,10 @@ from tutelage.tools.loading import hint
 from tutelage.types import Mode, Rollout, Task
 
 if TYPE_CHECKING:
+    from tutelage.config import RunConfig
+    from tutelage.engine.remote import RemoteServers
     from tutelage.policy.model import Policy
     from tutelage.weights.inputs import TrainingInputs
-
-if TYPE_CHECKING:
-    from tutelage.engine.remote import RemoteServers
 
 
 Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task | str | Path] | str | Path
@@ -223,9 +222,8 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
     return given.manager.play(runner, specs)
 
 
-def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None if there are none. `warm` is the
-    temperature of the run.
+def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
+    """Clients of the LLMs that other servers serve; None if there are none.
 
     Raises `ConfigError` where one is trained of whose samples nobody would know the probability.
     """
@@ -235,6 +233,7 @@ def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteSe
     from tutelage.engine.remote import RemoteServers
 
     servers: dict[str, Endpoint] = {}
+    agent, warm = config.agent, config.rollout.temperature
     for name, url in roles.remote.items():
         llm: LLM = resources[name]
         trained = name in roles.policies
@@ -242,6 +241,11 @@ def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteSe
             raise ConfigError(
                 f"LLM {name!r} is trained on what {url!r} samples, and servers tell "
                 f"log-probabilities at temperature 1: set rollout.temperature=1, not {warm:g}"
+            )
+        if trained and (agent.thinking or agent.max_thinking_tokens):
+            raise ConfigError(
+                f"LLM {name!r} is trained on what {url!r} samples, and that server renders the "
+                "history: leave out agent.thinking and agent.max_thinking_tokens"
             )
         servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)

@@ -331,7 +331,7 @@ class Trainer:
             roles,
             n_runners=self.n_runners,
             isolation=self.isolation,
-            remote=remotes_of(resources, roles, resolved.config.rollout.temperature),
+            remote=remotes_of(resources, roles, resolved.config),
         )
         told = on_rollout(self.callbacks)
         files = {

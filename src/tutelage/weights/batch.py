@@ -105,8 +105,10 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Shares of the zero-variance groups, and what length cost a rollout on average."""
+        """Rows of a rollout that has any, shares of the zero-variance groups, and what length cost
+        a rollout on average."""
         out = {
+            "rollout/rows": len(self.rows) / len(set(self.rollouts_B)),
             "group/zero_variance": self.zero_variance / max(1, self.groups),
             "group/single": self.single_member / max(1, self.groups),
         }

@@ -1,11 +1,10 @@
 """Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
 
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
-refused before any model loads. The phases run on a `TrainingInputs`.
-
-The user's demonstrations become token rows. Each turn is encoded as it would have been
-sampled and observed, and only what the assistant wrote is trained (`Codec.demonstration`); what
-does not fit the model is refused with its file and line before any weight is read.
+refused before any model loads. The phases run on a `TrainingInputs`. The user's demonstrations
+become token rows. Each turn is encoded as it would have been sampled and observed, and only what
+the assistant wrote is trained (`Codec.demonstration`); what does not fit the model is refused with
+its file and line before any weight is read.
 """
 
 from __future__ import annotations
@@ -255,9 +254,9 @@ def _placed(
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
     """The tools that the policy is given, and the policy where it is trained."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
+    policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     choice = choose_compute(config, policy.count())
-    if choice.device != policy.device:
-        policy = policy.to(choice.device)
+    policy = policy if choice.device == policy.device else policy.to(choice.device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()
     set_threads(config, policy.count())
@@ -275,6 +274,7 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
             _adapted(load_policy(folder), config) if folder is not None else main.copy()
         )
         out[name] = policy if policy.device == main.device else policy.to(main.device)
+        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
         if config.model.enable_gradient_checkpointing:
             out[name].network.recompute()
     return out

@@ -85,6 +85,7 @@ def _run_steps(
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
+        _tell_rows(ctx, values.get("rollout/rows", 1.0))
         _validate(ctx, phase, values)
         if phase == RL:
             steps.append(values)
@@ -114,6 +115,22 @@ def _tell_health(
     kept = ctx.state.results.setdefault("health", [])
     for finding in findings.keep(kept, steps, setup, number=ctx.state.phase_step):
         ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
+
+
+def _tell_rows(ctx: TrainingContext, rows: float) -> None:
+    """Say once, and keep, which part of the chat template splits rollouts into rows."""
+    thoughts = ctx.setting.policy.codec.thoughts
+    warnings: list[str] = ctx.state.results.setdefault("warnings", [])
+    told = any("training rows" in warning for warning in warnings)
+    if rows <= 1 or told or thoughts.rewriting is None:
+        return
+    warnings.append(
+        f"a rollout became {rows:.3g} training rows on average: the chat template "
+        f"{thoughts.rewriting}, so the next prompt does not begin with what was sampled. The rows "
+        "count as one rollout, and each is computed by itself, which takes longer"
+        + ("; agent.thinking=keep keeps the reasoning, and one row" if thoughts.optional else "")
+    )
+    ctx.warn(warnings[-1])
 
 
 def _learners(ctx: TrainingContext, config: RunConfig) -> MultiPolicyLearner:
