@@ -109,9 +109,14 @@ class Thoughts:
             before = self._render([_ASK, said], False, self.options)
             after = self._render([_ASK, said, *more], True, self.options)
             at = self.end_of_turn(before)
-            if at >= 0 and after[:at] == before[:at] and (_THOUGHT in after or not thinks):
+            kept = not thinks or _THOUGHT in after or self._shows_no_content(turn)
+            if at >= 0 and after[:at] == before[:at] and kept:
                 return after[at:]
         return self._after_dropped(turn, more) if self.keeps else None
+
+    def _shows_no_content(self, turn: JSON) -> bool:
+        """Whether the template leaves out all content of such a turn, as Llama's beside a call."""
+        return _SAID not in self._render([_ASK, {**turn, "content": _SAID}], False, self.options)
 
     def _after_dropped(self, turn: JSON, more: Sequence[JSON]) -> str | None:
         """What follows a turn whose thought the template dropped; None where no end is shown."""
