@@ -15,15 +15,19 @@ from datetime import date
 from pathlib import Path
 
 
-def alternate(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each variant in each round, after one round to warm up."""
+def alternate(
+    variants: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, list[float]]:
+    """Seconds of each variant in each round, CPU seconds by default, after one to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(rounds + 1):
         for name, work in variants.items():
-            start = time.process_time()
+            start = clock()
             work()
             if round_:
-                seconds[name].append(time.process_time() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

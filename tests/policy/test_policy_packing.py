@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.policy import network
-from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.packing import MicroBatch, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
@@ -164,13 +164,51 @@ def test_entropy_has_a_gradient_only_when_asked_for(kind: str, tiny: Any) -> Non
     assert max(float(g.abs().max()) for g in grads) > 0
 
 
+@pytest.mark.parametrize("entropy", [False, True])
 def test_vocabulary_scores_in_chunks_give_the_same_gradient(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, entropy: bool
 ) -> None:
     policy, rows = tiny("qwen3"), fixed_rows()
-    whole = scored(policy, rows, [range(len(rows))], temperature=1.5)
+
+    def found() -> tuple[list[torch.Tensor], torch.Tensor]:
+        scores = policy.score(rows, temperature=1.5, entropy_gradient=entropy)
+        assert scores.entropy_K.requires_grad == entropy
+        weight_K = torch.arange(float(len(scores.logp_K))) % 5 - 2
+        value = (weight_K * (scores.logp_K + 0.3 * scores.entropy_K)).sum()
+        return list(torch.autograd.grad(value, policy.parameters())), scores.entropy_K.detach()
+
+    whole, entropy_K = found()
     monkeypatch.setattr(network, "_LOGITS_LIMIT", 320 * 7)
-    assert_same(whole, scored(policy, rows, [range(len(rows))], temperature=1.5))
+    chunked, again_K = found()
+    torch.testing.assert_close(again_K, entropy_K)
+    size = max(float(g.norm()) for g in whole)
+    for a, b in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 * size, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_a_large_model_keeps_less_for_its_backward_pass_and_has_the_same_gradient(
+    kind: str, dtype: torch.dtype, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny(kind)
+
+    def found() -> tuple[list[torch.Tensor], int]:
+        kept = dict[int, int]()
+
+        def pack(t: torch.Tensor) -> torch.Tensor:
+            kept[t.data_ptr()] = t.numel()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            value = policy.score(fixed_rows(), dtype=dtype).logp_K.sum()
+        return list(torch.autograd.grad(value, policy.parameters())), sum(kept.values())
+
+    plain, most = found()
+    monkeypatch.setattr(policy.network, "large", True)
+    lean, least = found()
+    assert all(torch.equal(a, b) for a, b in zip(plain, lean, strict=True))
+    assert least < 0.75 * most
 
 
 def test_bfloat16_activations_stay_close_and_gradients_arrive_in_float32(tiny: Any) -> None:
@@ -195,6 +233,21 @@ def test_micro_batches_hold_every_row_once_and_stay_within_the_limit(
     for batch in batches:
         assert len(batch) == 1 or sum(len(rows[i].ids) for i in batch) <= limit
     assert batches == plan_micro_batches(rows, limit)
+
+
+@given(rows=groups(), limit=st.integers(1, 80))
+@settings(max_examples=50, deadline=None)
+def test_where_prefixes_are_shared_a_limit_holds_for_the_tokens_that_are_computed(
+    rows: list[Row], limit: int
+) -> None:
+    batches = plan_micro_batches(rows, limit, shared=True)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
+    assert len(batches) <= len(plan_micro_batches(rows, limit))
+    for batch in batches:
+        laid = MicroBatch.of([rows[i] for i in batch], torch.device("cpu"), torch.float32)
+        queries = torch.cat([s.queries_RT.flatten() for s in laid.segments]).unique()
+        computed = int((queries < len(laid.ids_N) - 1).sum())
+        assert len(batch) == 1 or computed <= limit
 
 
 def test_rows_of_one_prompt_lie_together_where_they_fit() -> None:

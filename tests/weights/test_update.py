@@ -113,7 +113,9 @@ def test_it_is_the_formulas_gradient(fresh: Fresh, mode: str, seed: int) -> None
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_micro_batches_do_not_change_it(fresh: Fresh, layout: str, mode: str) -> None:
+def test_micro_batches_do_not_change_it(
+    fresh: Fresh, layout: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = fresh(layout, 3)
     whole = config(f"actor.loss_agg_mode={mode}", "rollout.response_length=24")
     batch = make_batch(step_of_rollouts(policy, 3), whole)
@@ -122,6 +124,11 @@ def test_micro_batches_do_not_change_it(fresh: Fresh, layout: str, mode: str) ->
     cuts += [f"actor.ppo_micro_batch_size_per_gpu={n}" for n in (1, 3)]
     for cut in cuts:
         settings = config(f"actor.loss_agg_mode={mode}", "rollout.response_length=24", cut)
+        found, _ = gradient(policy, batch, settings)
+        assert_same(found, wanted)
+    if mode == "token-mean":
+        monkeypatch.setattr(policy.network, "large", True)
+        settings = config("rollout.response_length=24", "actor.max_tokens_per_micro_batch=40")
         found, _ = gradient(policy, batch, settings)
         assert_same(found, wanted)
 

@@ -186,7 +186,8 @@ class ActorConfig(Section):
     ppo_micro_batch_size_per_gpu: Annotated[Count | None, BY_REWARDS] = None
     """Rows per forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
     max_tokens_per_micro_batch: Annotated[Count, ROWS_ARE_COUNTED] = 2048
-    """Tokens per forward pass, padding included, if no number of rows is set."""
+    """Tokens per forward pass, if no number of rows is set. With 20 million parameters or more what
+    rows begin with alike is counted once."""
     use_kl_loss: Annotated[bool, BY_REWARDS] = True
     """Add the KL to the reference policy to the loss."""
     kl_loss_coef: Annotated[NonNegative, BY_REWARDS, NO_KL_LOSS] = 0.001

@@ -28,6 +28,9 @@ _EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9
 class HFNetwork:
     """A `transformers` causal language model as a network."""
 
+    large = False
+    """Rows are padded and share nothing, whatever its size."""
+
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model: Any = model.to(device=device, dtype=torch.float32)
         self.model.eval()

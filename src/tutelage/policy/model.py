@@ -29,6 +29,7 @@ from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, TokenScores
+from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
@@ -86,8 +87,7 @@ class Policy:
 
     def to(self, device: torch.device) -> Policy:
         """This policy on another device; the one it was should not be used any more."""
-        moved = self.network.to(device)
-        return Policy(moved, self.config, self.codec, version=self.version)
+        return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
         """The same policy with tensors of its own, or with other weights where they are given."""
@@ -130,6 +130,10 @@ class Policy:
         narrowed = any(r.narrowed for r in rows)
         allowed = AllowedTokens.replay(self.codec, rows, self.device) if narrowed else None
         return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, allowed)
+
+    def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+        """`plan_micro_batches`, with the tokens counted that are computed where it is large."""
+        return plan_micro_batches(rows, max_tokens, shared=self.network.large)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

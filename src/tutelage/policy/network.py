@@ -7,7 +7,7 @@ log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -18,12 +18,13 @@ from torch.utils.checkpoint import checkpoint
 
 from tutelage.policy import training
 from tutelage.policy.constrained import AllowedTokens, unpack
-from tutelage.policy.kernels import linear
+from tutelage.policy.kernels import linear, outer, product
+from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.packing import MicroBatch
 from tutelage.policy.row import Row
 from tutelage.policy.weights import DecoderWeights, Layer
 
-_LOGITS_LIMIT = 1 << 26
+_LOGITS_LIMIT = 1 << 23
 """Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
 
 
@@ -64,8 +65,7 @@ class Block(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        for name in Layer.__slots__:
-            tensor: Tensor | None = getattr(layer, name)
+        for name, tensor in zip(Layer.__slots__, layer.items(), strict=True):
             self.register_parameter(name, None if tensor is None else _parameter(tensor))
 
     def tensors(self) -> Layer:
@@ -91,6 +91,9 @@ class FusedNetwork(nn.Module):
     inv_freq: Tensor
     checkpoints_blocks = False
     """Whether the backward pass computes each block's activations again (`recompute`)."""
+    large: bool
+    """Whether what a micro-batch costs beside its tokens, and what it keeps, decide: its tokens are
+    counted as computed then, and blocks are lean."""
 
     def __init__(self, weights: DecoderWeights, device: torch.device) -> None:
         """A network with a copy of these weights."""
@@ -105,6 +108,7 @@ class FusedNetwork(nn.Module):
         self.norm = _parameter(weights.norm)
         self.head = None if weights.shape.tied else _parameter(weights.head)
         self.register_buffer("inv_freq", weights.inv_freq, persistent=False)
+        self.large = weights.count() >= SMALL_MODEL
 
     @property
     def device(self) -> torch.device:
@@ -131,7 +135,9 @@ class FusedNetwork(nn.Module):
     def forward(self, batch: MicroBatch, dtype: torch.dtype) -> Tensor:
         """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
         that of the activations."""
-        plan = training.IndexTables.of(self.shape, self.inv_freq, self.rope_scale, batch, dtype)
+        plan = training.IndexTables.of(
+            self.shape, self.inv_freq, self.rope_scale, batch, dtype, lean=self.large
+        )
         x = F.embedding(batch.ids_N, self.embed).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
@@ -223,8 +229,9 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
-    """Tempered scores [S, V], all at once: an exact KL looks at every one of them."""
-    return linear(hidden_SH, head_VH.to(hidden_SH.dtype)).float() / temperature
+    """Tempered scores [S, V], all at once."""
+    z_SV = linear(hidden_SH, head_VH.to(hidden_SH.dtype)).float()
+    return z_SV if temperature == 1.0 else z_SV / temperature
 
 
 def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
@@ -242,31 +249,69 @@ def _score_hidden(
     allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
-    chunk = max(1, _LOGITS_LIMIT // head.shape[0])
+    if len(hidden_SH) * len(head) > _LOGITS_LIMIT:
+        made: Any = _Chunked.apply(hidden_SH, head, batch, temperature, entropy_gradient, allowed)
+        return made
+    z = _logits(hidden_SH, head, temperature)
+    return pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
 
-    def one(
-        h: Tensor, head: Tensor, lines: Tensor, targets: Tensor, allowed: AllowedTokens | None
+
+class _Chunked(torch.autograd.Function):
+    """`pick` of a few lines at a time: the backward pass computes their scores again, so that no
+    more than a chunk of [S, V] is ever there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_SH: Tensor,
+        head: Tensor,
+        batch: MicroBatch,
+        temperature: float,
+        entropy_gradient: bool,
+        allowed: AllowedTokens | None,
     ) -> tuple[Tensor, Tensor]:
-        z = linear(h, head.to(h.dtype)).float()
-        if temperature != 1.0:
-            z = z / temperature
-        return pick(z, lines, targets, entropy_gradient, allowed)
+        cast = head.to(hidden_SH.dtype)
+        ctx.save_for_backward(hidden_SH, head)
+        ctx.given, ctx.entropy_gradient = (batch, temperature, allowed), entropy_gradient
+        logp, entropy = (torch.zeros(len(batch.lines_K), device=head.device) for _ in range(2))
+        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
+            z = _logits(hidden_SH[some], cast, temperature)
+            logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, narrowed)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return logp, entropy
 
-    if hidden_SH.shape[0] <= chunk:
-        return one(hidden_SH, head, batch.lines_K, batch.targets_K, allowed)
-    parts: list[tuple[Tensor, Tensor]] = []
-    wanted: list[Tensor] = []
-    for at in range(0, hidden_SH.shape[0], chunk):
-        here = ((batch.lines_K >= at) & (batch.lines_K < at + chunk)).nonzero().squeeze(1)
-        lines, targets = batch.lines_K[here] - at, batch.targets_K[here]
-        some = None if allowed is None else allowed.some(here)
-        part: Any = checkpoint(
-            one, hidden_SH[at : at + chunk], head, lines, targets, some, use_reentrant=False
-        )
-        parts.append(part)
-        wanted.append(here)
-    back = torch.cat(wanted).argsort()
-    return torch.cat([p[0] for p in parts])[back], torch.cat([p[1] for p in parts])[back]
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_SH, head = ctx.saved_tensors
+        batch, temperature, allowed = ctx.given
+        asked = 2 if ctx.entropy_gradient else 1
+        cast, d_hidden = head.to(hidden_SH.dtype), torch.zeros_like(hidden_SH)
+        g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
+            z = _logits(hidden_SH[some], cast, temperature).requires_grad_()
+            with torch.enable_grad():
+                found = pick(z, lines_K, targets_K, ctx.entropy_gradient, narrowed)
+            d_z = torch.autograd.grad(found[:asked], z, [g[which_K] for g in grads[:asked]])[0]
+            d_z = d_z.div_(temperature).to(hidden_SH.dtype)
+            d_hidden[some] = product(d_z, cast)
+            if g_head is not None:
+                g_head += outer(d_z, hidden_SH[some])
+        return d_hidden, g_head, None, None, None, None
+
+
+def _chunks(
+    vocab: int, batch: MicroBatch, allowed: AllowedTokens | None
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, AllowedTokens | None]]:
+    """Lines in chunks, those that predict a target: which lines and which targets they are, and of
+    these the line within the chunk, the token and the allowed ones."""
+    size = max(1, _LOGITS_LIMIT // vocab)
+    for at in range(0, len(batch.sources_S), size):
+        which_K = ((batch.lines_K >= at) & (batch.lines_K < at + size)).nonzero().squeeze(1)
+        if len(which_K):
+            narrowed = None if allowed is None else allowed.some(which_K)
+            lines_K, targets_K = batch.lines_K[which_K] - at, batch.targets_K[which_K]
+            yield slice(at, at + size), which_K, lines_K, targets_K, narrowed
 
 
 def pick(

@@ -103,8 +103,11 @@ class MicroBatch:
         )
 
 
-def plan_micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Cut rows into micro-batches of about `max_tokens` tokens of attention work.
+def plan_micro_batches(
+    rows: Sequence[Row], max_tokens: int, *, shared: bool = False
+) -> list[list[int]]:
+    """Cut rows into micro-batches of about `max_tokens` tokens: those of all rows, or with `shared`
+    those that are computed, of which the beginning that a row shares with the one before is none.
 
     Rows that share a prompt stay together where they fit, and neighbours have similar lengths, so
     that little is padded. Deterministic. Returns lists of row numbers.
@@ -119,11 +122,14 @@ def plan_micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     for family in families:
         for i in sorted(family, key=lambda i: (len(rows[i].ids), i)):
             size = len(rows[i].ids)
-            if current and used + size > max_tokens:
+            more = size
+            if shared and current:
+                more -= _common(np.array(rows[current[-1]].ids), np.array(rows[i].ids))
+            if current and used + more > max_tokens:
                 batches.append(current)
-                current, used = [], 0
+                current, used, more = [], 0, size
             current.append(i)
-            used += size
+            used += more
     if current:
         batches.append(current)
     return batches

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ def block(x: Tensor, plan: IndexTables, kept: Tensor | None, layer: Layer) -> Te
     Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
     weights' own type.
     """
-    out: Any = _Block.apply(x, plan, kept, *(getattr(layer, name) for name in Layer.__slots__))
+    out: Any = _Block.apply(x, plan, kept, *layer.items())
     return out
 
 
@@ -81,10 +81,19 @@ class IndexTables:
     place_NH: Tensor
     uses_E: Tensor
     first_KN: Tensor
+    lean: bool
+    """Whether blocks keep less for the backward pass, which computes it again: what takes much
+    memory and little time."""
 
     @staticmethod
     def of(
-        s: DecoderShape, inv_freq: Tensor, rope_scale: float, batch: MicroBatch, dtype: torch.dtype
+        s: DecoderShape,
+        inv_freq: Tensor,
+        rope_scale: float,
+        batch: MicroBatch,
+        dtype: torch.dtype,
+        *,
+        lean: bool,
     ) -> IndexTables:
         """The tables for one micro-batch; activations will be of `dtype`."""
         total = len(batch.ids_N)
@@ -108,7 +117,7 @@ class IndexTables:
         cos, sin = rope(inv_freq, rope_scale, batch.positions_N, dtype)
         uses, first = _uses(batch.segments, total, s.kv_heads)
         return IndexTables(
-            s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first
+            s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
         )
 
 
@@ -153,8 +162,7 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, plan: IndexTables, kept: Tensor | None, *weights: Tensor | None
     ) -> Tensor:
-        cast: Any = (None if t is None else t.to(x.dtype) for t in weights)
-        layer, s = Layer(*cast), plan.shape
+        layer, s = _cast(weights, x.dtype), plan.shape
         turn = s.heads + s.kv_heads
         normed1, scale1 = _normalise(x, s.eps)
         qkv = product(normed1 * layer.norm1, layer.qkv.t(), layer.qkv_bias)
@@ -173,23 +181,23 @@ class _Block(torch.autograd.Function):
         gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
+        dear = (qkv,) if plan.lean else (gathered, silu, inner, *probs)
         ctx.save_for_backward(
-            *(normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner),
-            *(*head_parts, *probs),
+            *(normed1, scale1, attended, normed2, scale2, gate_up, *head_parts, *dear)
         )
-        ctx.layer, ctx.plan, ctx.kept, ctx.norms = layer, plan, kept, norms
+        ctx.weights = weights if plan.lean else layer.items()
+        ctx.plan, ctx.kept, ctx.heads_normed = plan, kept, norms is not None
         ctx.types = [None if t is None else t.dtype for t in weights]
         return product(inner, layer.down.t()).add_(middle)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *rest = (
-            ctx.saved_tensors
-        )
-        probs = rest if ctx.norms is None else rest[2:]
-        layer: Layer = ctx.layer
+        normed1, scale1, attended, normed2, scale2, gate_up, *rest = ctx.saved_tensors
+        at = 2 if ctx.heads_normed else 0
+        head_parts, dear = rest[:at], rest[at:]
         plan: IndexTables = ctx.plan
-        s, total = plan.shape, len(normed1)
+        layer, s, total = _cast(ctx.weights, normed1.dtype), plan.shape, len(normed1)
+        gathered, silu, inner, *probs = _again(dear[0], gate_up, plan) if plan.lean else dear
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
         d_gate_up = torch.empty_like(gate_up)
@@ -211,9 +219,10 @@ class _Block(torch.autograd.Function):
             )
         d_qkv = _attend_backward(d_attended, gathered, probs, plan)
         g_q, g_k, turn = None, None, s.heads + s.kv_heads
-        if ctx.norms is not None:
-            normed, scale = rest[:2]
-            d_qkv[:, :turn], g = _normalise_backward(d_qkv[:, :turn], normed, scale, ctx.norms)
+        norms = layer.head_norms(s)
+        if norms is not None:
+            normed, scale = head_parts
+            d_qkv[:, :turn], g = _normalise_backward(d_qkv[:, :turn], normed, scale, norms)
             g_q, g_k = g[: s.heads].sum(0), g[s.heads :].sum(0)
         d_qkv = d_qkv.view(total, -1)
         d_in, g_norm1 = _normalise_backward(product(d_qkv, layer.qkv), normed1, scale1, layer.norm1)
@@ -228,9 +237,21 @@ class _Block(torch.autograd.Function):
             gate_up=outer(d_gate_up, normed2 * layer.norm2),
             down=outer(grads[0], inner),
         )
-        items = [getattr(items, name) for name in Layer.__slots__]
-        cast = (None if g is None else g.to(t) for g, t in zip(items, ctx.types, strict=True))
-        return d_in.add_(d_x), None, None, *cast
+        items = zip(items.items(), ctx.types, strict=True)
+        typed = (None if g is None else g.to(t) for g, t in items)
+        return d_in.add_(d_x), None, None, *typed
+
+
+def _cast(weights: Sequence[Tensor | None], dtype: torch.dtype) -> Layer:
+    """The block's weights as its activations' type."""
+    return Layer(*(cast("Any", None if t is None else t.to(dtype)) for t in weights))
+
+
+def _again(qkv: Tensor, gate_up: Tensor, plan: IndexTables) -> list[Tensor]:
+    """What a lean block did not keep, by the operations of its forward pass, bit for bit."""
+    gathered = qkv.view(-1, plan.shape.head_dim).index_select(0, plan.gather_M)
+    silu = F.silu(gate_up[:, : plan.shape.ffn])
+    return [gathered, silu, silu * gate_up[:, plan.shape.ffn :], *_probabilities(gathered, plan)]
 
 
 class _Norm(torch.autograd.Function):
@@ -288,16 +309,23 @@ def _views(gathered: Tensor, plan: IndexTables) -> list[tuple[_Part, Tensor, Ten
     return views
 
 
-def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
-    """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
+def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
+    """The attention probabilities [R*kv, group*T, L] by segment."""
     s = plan.shape
-    out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
     probs: list[Tensor] = []
-    for part, q, k, v in _views(gathered, plan):
+    for part, q, k, _ in _views(gathered, plan):
         scores = torch.bmm(q, k.transpose(1, 2)).view(part.rows, s.heads, part.queries, part.keys)
         torch.add(part.mask_R1TL, scores, alpha=s.head_dim**-0.5, out=scores)
         probs.append(scores.softmax(-1).view(*q.shape[:2], part.keys))
-        torch.bmm(probs[-1], v, out=out[part.query_rows].view_as(q))
+    return probs
+
+
+def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
+    """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
+    s, probs = plan.shape, _probabilities(gathered, plan)
+    out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
+    for (part, q, _, v), p in zip(_views(gathered, plan), probs, strict=True):
+        torch.bmm(p, v, out=out[part.query_rows].view_as(q))
     return out.index_select(0, plan.place_NH).view(-1, s.heads * s.head_dim), probs
 
 

@@ -90,6 +90,10 @@ class Layer:
     gate_up: Tensor
     down: Tensor
 
+    def items(self) -> tuple[Tensor | None, ...]:
+        """Its tensors, in order."""
+        return tuple(getattr(self, name) for name in Layer.__slots__)
+
     def head_norms(self, s: DecoderShape) -> Tensor | None:
         """The norm weights of query and key heads [heads + kv_heads, D], if there are any."""
         if self.q_norm is None or self.k_norm is None:
@@ -156,8 +160,7 @@ class DecoderWeights:
         """Every trainable tensor once, in a fixed order."""
         yield "embed", self.embed
         for i, layer in enumerate(self.layers):
-            for name in Layer.__slots__:
-                tensor = getattr(layer, name)
+            for name, tensor in zip(Layer.__slots__, layer.items(), strict=True):
                 if tensor is not None:
                     yield f"layers.{i}.{name}", tensor
         yield "norm", self.norm
@@ -182,10 +185,7 @@ class DecoderWeights:
         return DecoderWeights(
             shape=self.shape,
             embed=embed,
-            layers=[
-                Layer(**{n: move(getattr(layer, n)) for n in Layer.__slots__})
-                for layer in self.layers
-            ],
+            layers=[Layer(*map(move, layer.items())) for layer in self.layers],
             norm=move(self.norm),
             head=embed if self.shape.tied else move(self.head),
             inv_freq=self.inv_freq.to(device),

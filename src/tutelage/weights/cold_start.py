@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
@@ -157,7 +156,7 @@ def supervised_step(
 ) -> dict[str, float]:
     """One step on rows: mean negative log-likelihood of their trained tokens."""
     total = sum(sum(r.mask) for r in rows)
-    plan = plan_micro_batches(rows, tokens_at_once)
+    plan = policy.micro_batches(rows, tokens_at_once)
 
     def loss(chosen: list[int]) -> tuple[Tensor, Tensor]:
         scores = policy.score([rows[i] for i in chosen], dtype=numerics.dtype)

@@ -110,7 +110,8 @@ def _full_kl(
         assert kl_K is not None, "the network was given the reference's distribution"
         return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
 
-    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    budget = config.actor.max_tokens_per_micro_batch
+    return by_token(rows, budget, ask, shared=policy.network.large)
 
 
 def _pull(batch: Batch, price_BT: Tensor) -> dict[str, float]:

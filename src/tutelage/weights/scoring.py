@@ -23,11 +23,16 @@ from tutelage.policy.row import Row
 
 @torch.no_grad()
 def by_token(
-    rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], TokenTensors]
+    rows: Sequence[Row],
+    max_tokens: int,
+    ask: Callable[[list[Row]], TokenTensors],
+    *,
+    shared: bool = False,
 ) -> Tensor:
-    """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
+    """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU. The rows
+    are cut as `plan_micro_batches` says."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
-    for chosen in plan_micro_batches(rows, max_tokens):
+    for chosen in plan_micro_batches(rows, max_tokens, shared=shared):
         found_K, rows_K, columns_K = ask([rows[b] for b in chosen])
         numbers_K = torch.tensor(chosen)[rows_K.cpu()]
         out_BT[numbers_K, columns_K.cpu()] = found_K.float().cpu()
@@ -43,4 +48,5 @@ def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch
 
     count = config.rollout.log_prob_micro_batch_size_per_gpu
     budget = count and count * max(len(r.ids) for r in rows)
-    return by_token(rows, budget or config.actor.max_tokens_per_micro_batch, ask)
+    budget = budget or config.actor.max_tokens_per_micro_batch
+    return by_token(rows, budget, ask, shared=policy.network.large)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.types import JSON
 from tutelage.weights import cold_start
@@ -107,7 +106,7 @@ def _loss_of(setting: TrainingInputs, rows: Sequence[Row]) -> float:
     """Mean negative log-likelihood of the rows' trained tokens, in nats."""
     policy, dtype = setting.policy, setting.choice.cold_start.dtype
     total = 0.0
-    for chosen in plan_micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch):
+    for chosen in policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch):
         total -= float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
     return total / sum(sum(row.mask) for row in rows)
 

@@ -28,7 +28,6 @@ from tutelage.algorithms.rl import (
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import plan_micro_batches
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.gradients import accumulate
@@ -198,7 +197,7 @@ def _gradient(
         live = [b for b in part if batch.rollouts_B[b] in some]
     rows = batch.rows
     budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
-    plan = plan_micro_batches([rows[b] for b in live], budget)
+    plan = policy.micro_batches([rows[b] for b in live], budget)
     if way == "seq-mean-token-mean" or rule.whole_rollouts:
         plan = _together(plan, [batch.rollouts_B[b] for b in live])
     selection_BT = _selection(batch, part, config, seeds)
