@@ -45,13 +45,9 @@ _LINE_SECONDS = 5.0
 more, so that a night is no thousand lines."""
 
 
-def default_display() -> LiveDisplay:
-    """The display of a job of this process, on its error stream."""
-    return LiveDisplay(messages()).open()
-
-
 class LiveDisplay(Progress):
-    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice.
+    """A `Progress` drawn on `console`, else on the error stream. `finish` takes it down and may
+    be called twice.
 
     The console may go away. Lines that stay have the time since the start.
     """
@@ -60,20 +56,22 @@ class LiveDisplay(Progress):
     noun = "step"
     """What a phase counts."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._clock = console or messages(), clock
         self._began = self._line_at = clock()
-        self._utf8 = is_utf8(console)
+        self._utf8 = is_utf8(self._console)
         # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
         self._phase: Phase | None = None
         self._measuring: str | None = None
         self._rewards: list[float] = []
         self._live: Live | None = None
-        if console.is_terminal and not console.is_dumb_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 self,
-                console=console,
+                console=self._console,
                 refresh_per_second=_REDRAWS_PER_SECOND,
                 transient=True,
                 # What is piped elsewhere must not be drawn into the picture.

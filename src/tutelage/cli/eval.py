@@ -143,11 +143,10 @@ def _evaluated(asked: PolicyEvaluation, name: str, collector: str | None) -> Eva
 
 def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
     """An evaluation of which nothing is kept."""
-    from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
     from tutelage.tools.registry import close_tools
 
-    display = LiveDisplay(messages()).open()
+    display = LiveDisplay().open()
     display.start("evaluation", {"target": name, "model": asked.ready.evaluated_agent.model()})
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)

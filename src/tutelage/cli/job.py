@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from tutelage.cli.console import messages, output, say, shown_path
+from tutelage.cli.console import output, say, shown_path
 from tutelage.cli.failures import tell
 from tutelage.errors import RunBusyError, RunError
 from tutelage.runs.folder import RunFolder
@@ -42,7 +42,7 @@ def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
     """The result of a job, with its progress shown; see `watched` for how it can end."""
     from tutelage.cli.display import LiveDisplay
 
-    display = LiveDisplay(messages()).open()
+    display = LiveDisplay().open()
     with watched(folder, display):
         return job(display)
 

@@ -193,9 +193,9 @@ class _TrainsNothing(Progress):
 @contextmanager
 def _building() -> Generator[LiveDisplay]:
     """Shows how the embedded policy is built, on its first use."""
-    from tutelage.cli.display import default_display
+    from tutelage.cli.display import LiveDisplay
 
-    display = default_display()
+    display = LiveDisplay().open()
     try:
         yield display
     finally:

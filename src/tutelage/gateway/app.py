@@ -40,6 +40,11 @@ from tutelage.tracing import Identity
 from tutelage.types import JSON
 
 log = logging.getLogger(__name__)
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 PREFIXES = (
     "",
     "/rollout/{rollout}/attempt/{attempt}",
@@ -226,7 +231,7 @@ class App:
         """Send events as tokens come. What fails before the first is an error response."""
         writer = dialect.writer(ChatReply(answer))
         stream = ReplyStream(answer, writer)
-        out = http.EventStream(send, self._limits.write_seconds)
+        out = _EventStream(send, self._limits.write_seconds)
         news = asyncio.Event()
         leaving = asyncio.ensure_future(receive())
         leaving.add_done_callback(lambda _: news.set())
@@ -359,3 +364,27 @@ def _error_response(error: BaseException) -> ApiError:
     if isinstance(error, TutelageError):
         return ApiError(400, str(error), headers=NO_RETRY)
     return ApiError(500, "the gateway failed; its log has the details", code="internal_error")
+
+
+class _EventStream:
+    """A response of server-sent events; begins with the first bytes. A client that reads nothing
+    for `seconds` counts as gone."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self.begun = False
+        self._send, self._seconds = send, seconds
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send some events."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not self.begun:
+                    self.begun = True
+                    await self._send(
+                        {"type": "http.response.start", "status": 200, "headers": _EVENTS}
+                    )
+                await self._send(
+                    {"type": "http.response.body", "body": data, "more_body": not last}
+                )
+        except TimeoutError:
+            raise ClientDisconnect from None

@@ -17,11 +17,6 @@ from starlette.types import Receive, Scope, Send
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.limits import GatewayLimits
 
-_EVENTS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
@@ -110,27 +105,3 @@ def event(data: Any, name: str | None = None) -> bytes:
     """One server-sent event."""
     line = b"data: " + orjson.dumps(data) + b"\n\n"
     return line if name is None else b"event: " + name.encode() + b"\n" + line
-
-
-class EventStream:
-    """A response of server-sent events; begins with the first bytes. A client that reads nothing
-    for `seconds` counts as gone."""
-
-    def __init__(self, send: Send, seconds: float) -> None:
-        self.begun = False
-        self._send, self._seconds = send, seconds
-
-    async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send some events."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                if not self.begun:
-                    self.begun = True
-                    await self._send(
-                        {"type": "http.response.start", "status": 200, "headers": _EVENTS}
-                    )
-                await self._send(
-                    {"type": "http.response.body", "body": data, "more_body": not last}
-                )
-        except TimeoutError:
-            raise ClientDisconnect from None

@@ -46,7 +46,7 @@ _DISPLAY = "tutelage.cli.display"
 
 def default_progress() -> Progress:
     """The display of a job: a live picture on a terminal, lines in a notebook, a file or a log."""
-    made: Progress = importlib.import_module(_DISPLAY).default_display()
+    made: Progress = importlib.import_module(_DISPLAY).LiveDisplay().open()
     return made
 
 
