@@ -7,6 +7,7 @@ other fields of its task, which an environment or a custom agent may read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +35,7 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose, shown_path, waiting
+    from tutelage.cli.console import fetch, output, prose, waiting
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError
     from tutelage.tools.loading import is_file_reference
@@ -45,15 +46,10 @@ def ask(
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import ask as play
-        from tutelage.evaluate.targets import target_kind
-        from tutelage.runs.folder import find
 
         rollout = play(target, question, options, further, trust=trust)
     show_rollout(output(), rollout, graded=False)
-    if target_kind(target) == "run" and (own := find(target).own_agent()[0]) is not None:
-        said = "The built-in agent answered, with the policy of this run. Your own: tutelage ask "
-        model = shown_path(find(target).policy)
-        prose(output(), f"{said}{shown_path(own)} --model {model} QUESTION", "dim")
+    _tell_of_own_agent(target)
     if rollout.last.failure is not None:
         if rollout.last.calls and is_file_reference(target):
             said = (
@@ -62,6 +58,23 @@ def ask(
             )
             prose(output(), said, "dim")
         raise typer.Exit(1)
+
+
+def _tell_of_own_agent(target: str) -> None:
+    """That the built-in agent answered for a run that trained one of the user's own."""
+    from tutelage.cli.console import output, prose, shown_path
+    from tutelage.errors import RunError
+    from tutelage.evaluate.targets import target_kind
+    from tutelage.runs.folder import find
+
+    if target_kind(target) != "run":
+        return
+    with suppress(RunError):  # a folder that went meanwhile has been asked all the same
+        run = find(target)
+        if (own := run.own_agent()[0]) is not None:
+            said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
+            command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
+            prose(output(), said + command, "dim")
 
 
 def _task_fields(given: Sequence[str]) -> dict[str, Any]:
