@@ -17,6 +17,7 @@ SMALL = (
     "model.dtype=float32",
     "rollout.max_len=1600",  # its tokens are hardly longer than letters
     "sft.max_steps=1",
+    "sft.cooldown_steps=0",
     "sft.batch_size=2",
     "data.train_batch_size=1",
     "agent.num_chains=2",

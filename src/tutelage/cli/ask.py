@@ -61,15 +61,12 @@ def ask(
 
 
 def _tell_of_own_agent(target: str) -> None:
-    """That the built-in agent answered for a run that trained one of the user's own."""
+    """That the built-in agent answered for a run that trained a custom agent."""
     from tutelage.cli.console import output, prose, shown_path
     from tutelage.errors import RunError
-    from tutelage.evaluate.targets import target_kind
     from tutelage.runs.folder import find
 
-    if target_kind(target) != "run":
-        return
-    with suppress(RunError):  # a folder that went meanwhile has been asked all the same
+    with suppress(RunError):  # no run was asked
         run = find(target)
         if (own := run.own_agent()[0]) is not None:
             said = "The built-in agent answered, with the policy of this run. Your own: tutelage "

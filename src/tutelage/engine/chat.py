@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 from weakref import ref
@@ -108,7 +108,7 @@ class ChatSession:
         )
         try:
             with acting_for(self._rollout):
-                sampled = await self._sampled(request)
+                sampled = await self._sample(request)
         finally:
             lane.busy = False
         parsed = self._codec.parse(
@@ -132,14 +132,20 @@ class ChatSession:
         history.add(_Said(call, self._ended(sampled), lane.number))
         return call
 
-    async def _sampled(self, request: Request) -> Sampled:
+    def _sample(self, request: Request) -> Awaitable[Sampled]:
+        """What the engine samples, with its thought closed at the limit where the turn has room for
+        more than that."""
+        room = min(request.sampling.max_tokens, self._engine.max_length - len(request.prompt_ids))
+        limit = self._codec.thoughts.max_tokens
+        if limit is None or limit >= room:
+            return self._engine.sample(request)
+        return self._closing(request, limit)
+
+    async def _closing(self, request: Request, limit: int) -> Sampled:
         """What the engine samples. A thought that reaches its limit is closed by the template's own
         marker, whose tokens were not sampled and say so, and the turn continues with its answer."""
-        codec, sampling, prompt = self._codec, request.sampling, request.prompt_ids
-        limit = codec.thoughts.max_tokens
+        sampling, prompt = request.sampling, request.prompt_ids
         room = min(sampling.max_tokens, self._engine.max_length - len(prompt))
-        if limit is None or limit >= room:
-            return await self._engine.sample(request)
         first = await self._engine.sample(
             replace(request, sampling=replace(sampling, max_tokens=limit))
         )
