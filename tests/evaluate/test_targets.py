@@ -310,6 +310,7 @@ async def kill_at(number):
     ("words", "said"),
     [
         (("nothing", "--test", "t.jsonl"), "a server's URL (http://...), a run, or a model"),
+        (("runs/frist", "--test", "t.jsonl"), "there is no run 'runs/frist'"),
         (("plain.py", "--test", "t.jsonl"), "has no agent; decorate one function with @rollout"),
         (("none.py", "--test", "t.jsonl"), "there is no agent file 'none.py'"),
         (("agent.py", "--test", "t.jsonl"), "nothing answers the LLM 'main' of the agent 'adder'"),

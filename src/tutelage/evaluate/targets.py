@@ -65,7 +65,9 @@ def target_kind(target: str) -> TargetKind:
         if is_run(RUNS / target):
             raise ConfigError(f"{target!r} means a model, and a run: write {RUNS / target} for it")
         return "model"
-    if (path / "tokenizer_config.json").is_file() or (not path.exists() and target.count("/") == 1):
+    # A misspelled run below a folder that is here is no hub name.
+    here = path.exists() or path.parent.exists() or path.parent == RUNS
+    if (path / "tokenizer_config.json").is_file() or (target.count("/") == 1 and not here):
         return "model"
     return "run"
 
