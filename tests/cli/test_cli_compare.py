@@ -190,7 +190,7 @@ def test_other_tasks_graders_and_unknown_prices_are_said(
     assert "price not known" in done.stdout
     assert "cannot be ranked" in done.stdout
     assert "other grader: numeric_partial_credit and math" in done.stdout
-    assert "no task in common" in done.stdout
+    assert "no test task in common" in done.stdout
 
 
 def test_the_same_tasks_under_other_ids_still_meet(tutelage: Tutelage, tmp_path: Path) -> None:
@@ -203,6 +203,34 @@ def test_the_same_tasks_under_other_ids_still_meet(tutelage: Tutelage, tmp_path:
     told = found(tutelage, "a", "b")
     assert told["same_tasks"] is True
     assert told["pairs"][0]["reward"]["mean"] == 0.5
+
+
+def test_tasks_without_a_question_meet_by_all_that_they_have(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    from tutelage.types import Task
+
+    runs = tmp_path / "runs"
+    rows = [{"left": i, "right": 3, "target": "the same for all"} for i in range(60)]
+    for name, value in (("a", 0.5), ("b", 1.0)):
+        own = [Task(f"{name}-{row['left']}", row) for row in rows]
+        weights_run(runs / name, [0.0] * 60, [value] * 60, agent=AGENT, test=own)
+    told = found(tutelage, "a", "b")
+    assert (told["same_tasks"], told["shared_tasks"]) == (True, 60)
+    assert [row["tasks"] for row in told["runs"]] == [60, 60]
+    assert told["pairs"][0]["reward"]["wins"] == 60
+
+
+def test_what_is_missing_for_a_comparison_is_said(tutelage: Tutelage, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    prompt_run(runs / "whole", [0.0] * 60, [1.0] * 60)
+    other = prompt_run(runs / "other", [0.0] * 60, [1.0] * 60)
+    other.tasks("test").write_text('{"id": "x", "question": "Another one?"}\n')
+    done = tutelage("compare", "whole", "other")
+    assert "2 runs, without scores by task of other" in done.stdout
+    assert "whole and other: no scores by task of other" in done.stdout
+    assert "other: its store has rollouts of other tasks than those of test.jsonl" in done.stdout
+    assert "task in common" not in done.stdout
 
 
 def test_a_later_look_at_other_tasks_is_not_the_sealed_test(

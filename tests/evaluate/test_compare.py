@@ -84,6 +84,17 @@ def test_two_runs_are_compared_after_training_on_the_same_tasks() -> None:
     )
 
 
+def test_equal_scores_have_one_interval_wherever_they_stand() -> None:
+    """The gain of a run, and its difference to an evaluation of what it began with."""
+    start = [float(i % 3 == 0) for i in range(61)]
+    end = [float(i % 5 != 0) for i in range(61)]
+    found = compare([run("start", start, start), run("trained", start, end)])
+    gain = found.rows[1].reward
+    assert gain is not None
+    assert gain.low < gain.mean < gain.high
+    assert gain == found.rows[1].exact == pair(found).reward == pair(found).exact
+
+
 def test_a_lead_that_may_be_chance_is_called_that() -> None:
     first, second = [1.0] * 30 + [0.0] * 30, [1.0] * 31 + [0.0] * 29
     found = compare([run("b", first, second), run("a", first, first)])

@@ -16,6 +16,7 @@ from rich.text import Text
 from tutelage.cli.console import TONES, counted, number, one_line, percent
 from tutelage.evaluate.compare import Comparison, ComparisonRow, PairedComparison
 from tutelage.runs.figures import Table, TableRow
+from tutelage.runs.report.formatting import listed
 from tutelage.statistics.intervals import Difference, Verdict
 
 T = TypeVar("T")
@@ -28,9 +29,9 @@ _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
     Verdict.IMPROVED: ("good", "better"),
     Verdict.NO_EVIDENCE: ("dim", "no evidence"),
     Verdict.REGRESSED: ("bad", "worse"),
-    None: ("dim", "no task in common"),
+    None: ("dim", ""),
 }
-"""The tone of a verdict, and what it says of the second run of a pair."""
+"""The tone of a verdict, and what it says of the second run of a pair; None has a caveat."""
 
 
 def title(found: Comparison) -> str:
@@ -43,7 +44,12 @@ def title(found: Comparison) -> str:
         return f"{runs} on the same {found.shared_tasks} {held_out}test tasks"
     if found.shared_tasks:
         return f"{runs} on different test tasks, of which they share {found.shared_tasks}"
-    return f"{runs} that share no test task"
+    without = [row.run.name for row in found.rows if not row.tasks]
+    return (
+        f"{runs}, without scores by task of {listed(without)}"
+        if without
+        else (f"{runs} that share no test task")
+    )
 
 
 def table(found: Comparison) -> Table:
@@ -101,7 +107,7 @@ def _pair(pair: PairedComparison) -> Iterator[TableRow]:
             cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
         if gap is not None or name == "reward":
             tone, message = _VERDICTS[verdict]
-            yield TableRow((versus, *cells, message), ("",) * 5 + (tone,))
+            yield TableRow((versus, *cells, message or pair.caveats[0]), ("",) * 5 + (tone,))
             versus = ""
 
 

@@ -151,7 +151,7 @@ def compare(
 
     Intervals are of 10,000 paired bootstrap draws over tasks, drawn from `seed`.
     """
-    seeds = SeedTree(seed).child("compare")
+    seeds = SeedTree(seed).child("compare", "pair", "reward")
     chosen: list[Measure | None] = [_measure_of(run, runs, measure) for run in runs]
     rows = [_row(run, one, seeds) for run, one in zip(runs, chosen, strict=True)]
     pairs = [_pair(a, b, seeds) for a, b in itertools.combinations(rows, 2)]
@@ -181,7 +181,7 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
 
 def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> ComparisonRow:
     task_scores = _scores(run, measure)
-    reward, exact = _differences(task_scores.before, task_scores.after, seeds.child("run"))
+    reward, exact = _differences(task_scores.before, task_scores.after, seeds)
     paired = {*task_scores.before} & {*task_scores.after}
     return ComparisonRow(
         run=run,
@@ -197,7 +197,7 @@ def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> ComparisonR
 
 def _pair(a: ComparisonRow, b: ComparisonRow, seeds: SeedTree) -> PairedComparison:
     first, second = _tested(a), _tested(b)
-    reward, exact = _differences(first, second, seeds.child("pair"))
+    reward, exact = _differences(first, second, seeds)
     return PairedComparison(
         first=a.run.name,
         second=b.run.name,
@@ -213,29 +213,27 @@ def _pair(a: ComparisonRow, b: ComparisonRow, seeds: SeedTree) -> PairedComparis
 def _differences(
     before: Scores, after: Scores, seeds: SeedTree
 ) -> tuple[Difference | None, Difference | None]:
-    """Of reward and of exactness, after minus before, over the tasks that both have."""
+    """Of reward and of exactness, after minus before, over the tasks that both have. The draws are
+    the same for all, so that equal scores have equal intervals."""
     keys = sorted({*before} & {*after})
     if not keys:
         return None, None
     pairs = [(before[key], after[key]) for key in keys]
     reward = paired_bootstrap(
-        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], seeds.child("reward").numpy()
+        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], seeds.numpy()
     )
-    right = [(a.exact, b.exact) for a, b in pairs]
-    known = [(a, b) for a, b in right if a is not None and b is not None]
-    if len(known) < len(right):
+    known = [(a.exact, b.exact) for a, b in pairs if a.exact is not None and b.exact is not None]
+    if len(known) < len(pairs):
         return reward, None
-    exact = paired_bootstrap(
-        [a for a, _ in known], [b for _, b in known], seeds.child("exact").numpy()
-    )
-    return reward, exact
+    return reward, paired_bootstrap([a for a, _ in known], [b for _, b in known], seeds.numpy())
 
 
 def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
     """Why a difference between two runs is not that of their training alone."""
     first, second = {*_tested(a)}, {*_tested(b)}
     if not first or not second:
-        yield "no test scores"
+        without = [row.run.name for row, some in ((a, first), (b, second)) if not some]
+        yield f"no scores by task of {listed(without)}"
     elif not first & second:
         yield "no test task in common"
     elif first != second:

@@ -41,7 +41,13 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
     if text := footnote(files.result):
         remarks.append(text.removesuffix("."))
-    measured = _measured(files, figures, grades)
+    measured, means = _measured(files, figures, grades), _means(files, figures)
+    if means and not measured and totals is not None:
+        lacks = "has rollouts of other tasks than" if grades else "has no rollouts of"
+        remarks.append(
+            f"its store {lacks} those of {files.run.tasks('test').name}, so its differences have "
+            "no interval"
+        )
     return RunFacts(
         **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
         name=run.name,
@@ -49,7 +55,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         status=str(files.result.get("status", "unfinished")),
         measured=measured,
         success=_success(figures, measured),
-        means=_means(files, figures),
+        means=means,
         spent=figures.spent or _spent(files, figures, totals),
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
@@ -198,10 +204,12 @@ def _success(told: Figures, measured: Mapping[Measure, TaskScores]) -> str:
 def _task_key(fields: Mapping[str, Any]) -> str:
     """What makes two tasks the same: what is asked and what is expected, whatever else a row has.
 
-    A task without such fields is known by all that it has.
+    A task without a question is known by all of its fields but the id.
     """
-    said = {name: fields[name] for name in (*INPUT_FIELDS, *EXPECTED_FIELDS) if name in fields}
-    text = json.dumps(said or dict(fields), sort_keys=True, ensure_ascii=False, default=str)
+    asked = any(name in fields for name in INPUT_FIELDS)
+    names = {*INPUT_FIELDS, *EXPECTED_FIELDS} if asked else {*fields} - {"id"} or {"id"}
+    said = {name: value for name, value in fields.items() if name in names}
+    text = json.dumps(said, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
