@@ -191,6 +191,70 @@ def test_eval_tells_no_rate_where_rollouts_were_lost(
     )  # fmt: skip
 
 
+def own(folder: Path, agent: str, reward: str = "") -> tuple[str, ...]:
+    """The command that evaluates an agent of this code, which asks no model, on two tasks."""
+    (folder / "agent.py").write_text(f"from tutelage import rollout\n\n{agent}")
+    (folder / "rewards.py").write_text(reward)
+    rows = [{"question": f"What is {i} + 1?", "answer": i + 1} for i in (1, 2)]
+    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ("eval", "agent.py", "--test", "t.jsonl")
+
+
+SAYS_TWO = "@rollout\ndef two(task):\n    return '2'\n"
+FORGETS = "@rollout\ndef forgets(task):\n    '2'\n"
+
+
+@pytest.mark.parametrize("name", ["math", "rewards.py:score"])
+def test_an_agent_that_returns_nothing_is_not_graded(
+    tutelage: Tutelage, tmp_path: Path, name: str
+) -> None:
+    words = own(tmp_path, FORGETS, "def score(prediction, answer): return 0.0")
+    done = tutelage(*words, "--reward", name)
+    assert done.exit_code == 1
+    assert "agent 'forgets' returned None on task " in done.stderr
+    assert f"so the reward {name!r} has no text to grade: return" in done.stderr
+    assert "success" not in done.stdout
+
+
+def test_a_reward_may_do_without_the_text(tutelage: Tutelage, tmp_path: Path) -> None:
+    words = own(tmp_path, FORGETS, "def score(trajectory, prediction): return 1.0")
+    assert "success   100.0 %" in tutelage(*words, "--reward", "rewards.py:score").stdout
+
+
+@pytest.mark.parametrize("agent", [SAYS_TWO, FORGETS])
+def test_an_agent_without_a_reward_is_told_the_option(
+    tutelage: Tutelage, tmp_path: Path, agent: str
+) -> None:
+    done = tutelage(*own(tmp_path, agent))
+    assert done.exit_code == 1
+    assert "gave no reward on task " in done.stderr
+    assert "--reward NAME or FILE.py:function" in done.stderr
+
+
+def test_a_reward_that_raises_on_every_rollout_ends_with_its_line(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    words = own(tmp_path, SAYS_TWO, "def score(task):\n    return task.fields['anwser']\n")
+    words = (*words, "--reward", "rewards.py:score", "--output", "runs/a")
+    done = tutelage(*words)
+    assert done.exit_code == 1
+    assert "no rollout could be graded: reward 'rewards.py:score' failed on task " in done.stderr
+    assert " at rewards.py:2: KeyError: 'anwser'" in done.stderr
+    (tmp_path / "rewards.py").write_text("def score(task):\n    return task['answer'] == 2\n")
+    again = tutelage("resume", "runs/a", "--allow-changes")
+    assert again.exit_code == 0, again.output
+    assert "success   50.0 %" in again.stdout
+
+
+def test_a_reward_that_raises_on_some_answers_calls_them_wrong(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    code = "def score(answer):\n    return 1 / (answer - 2)\n"
+    done = tutelage(*own(tmp_path, SAYS_TWO, code), "--reward", "rewards.py:score")
+    assert done.exit_code == 0
+    assert "2 of 2 judged; failed, and counted so: 1 answer error" in done.stdout
+
+
 def test_a_broken_task_file_is_told(tutelage: Tutelage, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "?"}\n{\n')
     result = tutelage("eval", "some/model", "--test", "a.jsonl", "--reward", "math")

@@ -175,6 +175,12 @@ def test_what_else_differs_is_said(change: dict[str, Any], caveat: str | None, r
     assert any(remark in text for text in found.remarks)
 
 
+def test_two_names_of_one_reward_are_one_grader() -> None:
+    found = compare([run("a", [0.0], [1.0]), run("b", [0.0], [1.0], grader="exact_number")])
+    assert pair(found).caveats == ()
+    assert not any("graders" in text for text in found.remarks)
+
+
 def test_the_measure_is_one_that_every_run_has() -> None:
     both: dict[Measure, TaskScores] = {
         "greedy": TaskScores(scores([0.0]), scores([1.0])),

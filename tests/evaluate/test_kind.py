@@ -179,7 +179,7 @@ def test_what_was_played_before_a_stop_is_not_played_again(place: Path) -> None:
 def test_what_no_judge_saw_is_played_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_JUDGE", "1")
     said = " ".join(command(*ASKED, "--output", "run", code=1).split())
-    assert "no rollout could be judged: " in said
+    assert "no rollout could be graded: " in said
     assert "tutelage resume" in said
     monkeypatch.delenv("NO_JUDGE")
     command("resume", "run")

@@ -178,11 +178,13 @@ async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     )
     plain = resolve_reward(f"{file}:plain")
     assert await compute_reward(plain, TASK, ATTEMPT) == Reward(1.0)
-    assert resolve_reward(f"{file}:decorated").name == "fancy"
+    assert resolve_reward(f"{file}:decorated").name == f"{file}:decorated"
     with pytest.raises(RewardError, match="point at a function"):
         resolve_reward(f"{file}:number")
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         resolve_reward(f"{file}:plane")
     with pytest.raises(RewardError, match=r"did you mean 'math_grader'\?"):
         resolve_reward("math_grade")
-    assert resolve_reward("math") is resolve_reward("exact_number")
+    names = ("math", "exact_number")
+    assert [resolve_reward(name).name for name in names] == [*names]
+    assert len({resolve_reward(name).fn for name in names}) == 1

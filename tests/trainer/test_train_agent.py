@@ -79,6 +79,19 @@ def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     assert found["graded"] or found["mean_reward"] in (0, 1)
 
 
+def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: Path) -> None:
+    (place / "agent.py").write_text(
+        "from tutelage import rollout\n\n\n@rollout\nasync def says(task, llm):\n"
+        "    return (await llm.chat(task['text'], max_tokens=4)).reply.content or ''\n"
+    )
+    (place / "r.py").write_text("def score(prediction, task):\n    return task.fields['x']\n")
+    words = (*TRAIN, *KEYS, "--reward", "r.py:score", "--steps", "2", "--output", "runs/a")
+    said = command(*words, "trainer.val_before_train=false", code=1)
+    assert "no rollout could be graded, and all 16 failed alike: reward 'r.py:score'" in said
+    assert "at r.py:2: KeyError: 'x'. Correct the reward, and begin again" in said
+    assert "tutelage resume" not in said
+
+
 def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> None:
     words = (*TRAIN, *KEYS, "--steps", "3", "--val", "c.jsonl")
     command(*words, "--output", "runs/whole")

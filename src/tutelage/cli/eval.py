@@ -55,6 +55,7 @@ def evaluate(
 ) -> None:
     """Evaluate agents, servers, runs or models on tasks."""
     from tutelage.cli.console import fetch
+    from tutelage.cli.failures import tell
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.tracing.export import endpoint
 
@@ -93,8 +94,9 @@ def evaluate(
         typer.echo(json.dumps(records, indent=2, allow_nan=False))
     else:
         _show(asked, evaluations, paired, options.samples)
-    for one in evaluations:
-        _end_unjudged(one.played)
+    for reason in filter(None, (one.ungraded for one in evaluations)):
+        tell(f"Error: no rollout could be graded: {reason}")
+        raise typer.Exit(1)
 
 
 def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
@@ -264,16 +266,6 @@ def show(console: Console, folder: RunFolder) -> None:
     show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
 
 
-def _end_unjudged(rollouts: Sequence[Rollout]) -> None:
-    """Exit 1 with the first reason where infrastructure, such as a judge, lost every rollout."""
-    lost = [f for r in rollouts if (f := r.last.failure) is not None and f.cause.infrastructure]
-    if lost and len(lost) == len(rollouts):
-        from tutelage.cli.failures import tell
-
-        tell(f"Error: no rollout could be judged: {lost[0].message}")
-        raise typer.Exit(1)
-
-
 def _send(collector: str, rollouts: Sequence[Rollout]) -> None:
     """The traces of all rollouts to a collector; what cannot be sent is a warning."""
     from tutelage.tracing.export import OtlpExporter
@@ -366,6 +358,6 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
         last = rollout.last
         note = "nothing" if last.final_text is None else one_line(last.final_text, 60)
         done = "answered" if last.failure is None else "failed:"
-        note = note if last.failure is None else one_line(last.failure.message, 100)
+        note = note if last.failure is None else one_line(last.failure.message, 160)
         text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
         say(console, text, (f"   reward {reward_words(rollout.reward)}", "dim"))

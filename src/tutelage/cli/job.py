@@ -28,7 +28,8 @@ Job = Callable[[Progress], dict[str, Any]]
 def run_job(folder: RunFolder, job: Job) -> None:
     """Run `job` and show its result.
 
-    Raises `typer.Exit` after an interruption; other errors pass, with a note on how to go on.
+    Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
+    pass, with a note on how to go on.
     """
     from tutelage.cli.outcome import show_outcome
 
@@ -36,6 +37,9 @@ def run_job(folder: RunFolder, job: Job) -> None:
     console = output()
     say(console)
     show_outcome(console, folder, result, go_on=True)
+    if result.get("failures", {}).get("answer_error", 0) == result.get("rollouts", 0) > 0:
+        tell(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
+        raise typer.Exit(1)
 
 
 def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def watched(
     except RunBusyError:
         raise
     except Exception as error:
-        told = f"{command_name()} resume" in str(error)
+        told = any(word in str(error) for word in (f"{command_name()} resume", "begin again"))
         refused = isinstance(error, RunError) or not isinstance(error, OSError)
         begun = display.worked or not refused
         if begun and not told and folder.config.is_file():

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from tutelage.rewards.registry import BUILTIN_REWARDS
 from tutelage.runs.figures import MEASURES, Measure, ResourceUsage, TrainedSummary
 from tutelage.runs.report.formatting import listed
 from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation, judged_text
@@ -238,7 +239,7 @@ def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
         yield "no test task in common"
     elif first != second:
         yield f"other test tasks: {len(first & second)} of {len(first | second)} shared"
-    if a.run.grader != b.run.grader:
+    if _grader(a.run) != _grader(b.run):
         yield f"other grader: {a.run.grader} and {b.run.grader}"
     if (agent := _agents_differ(a.run, b.run)) is not None:
         yield agent
@@ -250,6 +251,11 @@ def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
         yield f"other {what}: {a.run.base} and {b.run.base}"
     if a.measure != b.measure and a.measure is not None and b.measure is not None:
         yield f"other sampling: {a.measure} and {b.measure}"
+
+
+def _grader(run: RunFacts) -> str:
+    """What graded a run: a built-in reward may have two names."""
+    return BUILTIN_REWARDS.get(run.grader, run.grader)
 
 
 def _same_model(a: RunFacts, b: RunFacts) -> bool | None:
@@ -318,9 +324,10 @@ def _remarks(rows: Sequence[ComparisonRow], shared: int, same: bool) -> Iterator
                 "No test task is shared by all runs, so their rewards stand side by side and "
                 "cannot be ranked."
             )
-    graders = dict.fromkeys(row.run.grader for row in rows)
+    graders = {_grader(row.run): row.run.grader for row in rows}
     if len(graders) > 1:
-        yield f"The graders differ ({', '.join(graders)}): equal rewards do not mean equal answers."
+        names = ", ".join(graders.values())
+        yield f"The graders differ ({names}): equal rewards do not mean equal answers."
     trained = [row.run for row in rows if not row.run.evaluation]
     unknown = [row.run.name for row in rows if row.run.base_mark is None]
     if unknown and len(rows) > 1:

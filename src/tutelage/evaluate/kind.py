@@ -186,14 +186,14 @@ class PolicyEvaluation(RunKind):
             run.writer.submit([rollout])
 
         played = await self.ready.play(run.progress, run.folder.name, _judged(run), keep)
-        lost = [f for r in played if (f := r.last.failure) is not None and f.cause.infrastructure]
-        if len(lost) == len(played):
+        evaluation = self.ready.add_up(played, run.progress)
+        if evaluation.ungraded:
             raise FailureBudgetError(
-                f"no rollout could be judged: {lost[0].message}. Go on once that is fixed: "
+                f"no rollout could be graded: {evaluation.ungraded}. Go on once that is fixed: "
                 f"{resume_command(run.folder.path)}"
             )
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
-        self._result = self._told(self.ready.add_up(played, run.progress))
+        self._result = self._told(evaluation)
 
     def _told(self, found: Evaluation) -> JSON:
         """An evaluation as a result has it."""
@@ -252,13 +252,15 @@ def _measure(asked: EvaluationConfig) -> Measure:
 
 
 def _judged(run: Run) -> dict[str, Rollout]:
-    """The rollouts that earlier processes played, by id; what was lost is played again."""
+    """The rollouts that earlier processes played, by id; what was lost is played again, and all
+    where the grader could judge none."""
     name = run.folder.name
     rollouts = list(run.store.rollouts(name))
-    for rollout in rollouts:
-        if rollout.reward is None:
-            run.store.discard_rollout(name, rollout.id)
-    return {rollout.id: rollout for rollout in rollouts if rollout.reward is not None}
+    none = bool(summarise(rollouts).ungraded)
+    lost = {rollout.id for rollout in rollouts if none or rollout.reward is None}
+    for rollout_id in lost:
+        run.store.discard_rollout(name, rollout_id)
+    return {rollout.id: rollout for rollout in rollouts if rollout.id not in lost}
 
 
 def _target_sources(target: str, folder: RunFolder) -> dict[str, str]:

@@ -10,7 +10,10 @@ below is the whole rule, and a grader that knows better raises one of the two it
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from tutelage.errors import AnswerError, GraderError, RewardError, TutelageError
 
@@ -20,6 +23,8 @@ outs among them), a module that is missing, and what this package refuses. Also 
 one of them, what carries the status of a server's answer, and a name that the grader's own code
 does not have. Everything else is about the text."""
 
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
 LONGEST = 500
 """Characters of an exception that a message shows: it may quote all that the model wrote."""
 
@@ -27,12 +32,19 @@ LONGEST = 500
 def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     """What a reward's exception means for its rollout, naming reward and task."""
     message = f"{type(error).__name__}: {_shortened(error)}"
-    text = f"reward {name!r} failed on task {task_id!r}: {message}"
+    text = f"reward {name!r} failed on task {task_id!r}{_place(error)}: {message}"
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
             return told_so(text)
     kind = GraderError if any(_own_trouble(e) for e in _causes(error)) else AnswerError
     return kind(text)
+
+
+def _place(error: BaseException) -> str:
+    """` at FILE:LINE`, the last line of a user's file on the way to the exception."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(("<", _PACKAGE, *_LIBRARIES))]
+    return f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def _shortened(error: object) -> str:

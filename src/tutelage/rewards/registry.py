@@ -6,6 +6,8 @@ is imported only when it is asked for.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tutelage.errors import RewardError
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
@@ -28,14 +30,15 @@ BUILTIN_REWARDS = {
 
 
 def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunction:
-    """The reward of that name, or at `FILE.py:name`.
+    """The reward of that name, or at `FILE.py:name`, under the name that is given here.
 
     Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function, or for
     a reward that cannot work with these options.
     """
     if name in BUILTIN_REWARDS:
         found = import_attribute(BUILTIN_REWARDS[name])
-        return found if isinstance(found, RewardFunction) else found(options or ToolOptions())
+        made = found if isinstance(found, RewardFunction) else found(options or ToolOptions())
+        return replace(made, name=name)
     if not is_file_reference(name):
         near = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(
@@ -43,10 +46,8 @@ def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunct
             f"{', '.join(BUILTIN_REWARDS)}; your own are FILE.py:name"
         )
     found = load_attribute(name, "reward")
-    if isinstance(found, RewardFunction):
-        return found
     if not callable(found) or isinstance(found, type):
         raise RewardError(
             f"reward {name!r} is a {type(found).__name__}; point at a function or a @reward"
         )
-    return reward(found)
+    return replace(found if isinstance(found, RewardFunction) else reward(found), name=name)

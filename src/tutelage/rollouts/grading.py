@@ -59,9 +59,14 @@ class Grader:
         named, agent = dict(session.emitted), self.agent
         if isinstance(value, str):
             attempt = replace(attempt, answer=value if attempt.answer is None else attempt.answer)
-            if self.reward is not None:
-                value = None
+            value = None
         if value is None and "reward" not in named and self.reward is not None:
+            if _returned_nothing(attempt, session, self.reward):
+                raise RewardError(
+                    f"agent {agent!r} returned None on task {task.id!r}, so the reward "
+                    f"{self.reward.name!r} has no text to grade: return the reply's content, '' "
+                    "where there is no answer, or a number"
+                )
             # What was emitted without a final reward is checked first.
             values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
             reward = await self._asked(self.reward, task, attempt)
@@ -74,8 +79,9 @@ class Grader:
             value = named
         elif value is None:
             raise RewardError(
-                f"agent {agent!r} gave no reward on task {task.id!r}: return a "
-                "number, call emit_reward(...), or give the Trainer a reward function"
+                f"agent {agent!r} gave no reward on task {task.id!r}: return a number, call "
+                "emit_reward(...), or name what grades the text that it returns: --reward NAME or "
+                "FILE.py:function (in Python Trainer(reward=...))"
             )
         return replace(attempt, reward=to_reward(value, agent, task.id))
 
@@ -86,6 +92,15 @@ class Grader:
             return await compute_reward(reward, task, attempt, timeout=self.timeout)
         finally:
             del self._under_way[attempt.id]
+
+
+def _returned_nothing(attempt: Attempt, session: RolloutSession, reward: RewardFunction) -> bool:
+    """Whether the answer was forgotten that the reward reads: the model has replied with a text, or
+    was not asked. A built-in agent without an answer says what stopped it."""
+    read = {*reward.required, *reward.optional}
+    said = not attempt.calls or bool(attempt.calls[-1].reply.content)
+    needed = "prediction" in read and not read & {"trajectory", "context"}
+    return needed and said and attempt.answer is None and session.stop == "answer"
 
 
 def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:

@@ -30,7 +30,7 @@ from tutelage.statistics.intervals import (
     paired_bootstrap,
     rate_interval,
 )
-from tutelage.types import JSON, Reward, Rollout
+from tutelage.types import JSON, FailureCause, Reward, Rollout
 
 LOST = 0.01
 """Share of rollouts without a judgement above which no rate and no mean is told."""
@@ -149,6 +149,13 @@ class Evaluation(OutcomeSums):
     """How many of the tasks repeat another one."""
     cost: Cost = field(default_factory=Cost)
     """The cost of the model calls, where it was counted."""
+
+    @property
+    def ungraded(self) -> str:
+        """What the first rollout failed of, where the grader could judge none; empty elsewhere."""
+        if self.judged > self.failed.get(FailureCause.ANSWER_ERROR.value, 0):
+            return ""
+        return next((r.last.failure.message for r in self.played if r.last.failure), "no reward")
 
     def compare(self, other: Evaluation, seed: int = 0) -> Difference:
         """The mean reward of `other` less this one's, paired by task, with its 95 % interval.

@@ -57,6 +57,7 @@ LOOK_SECONDS = 0.5
 STOP_SECONDS = 5.0
 """How long a reward may go on when it was; then the step is given up, and repeated by a resume."""
 _GRADING = {
+    FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
     FailureCause.ANSWER_ERROR: "the reward raised on an answer, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
     FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
@@ -273,10 +274,9 @@ class TrainingContext:
         measurement that lost every rollout has measured nothing."""
         wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
         failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
-        if len(failures) < len(rollouts):
-            return
         measured = rollouts[0].mode is not Mode.TRAIN
-        if measured and not all(f.cause.infrastructure for f in failures):
+        failed = len(failures) == len(rollouts)
+        if not failed or (measured and not all(f.cause.infrastructure for f in failures)):
             return
         self.run.writer.flush()
         ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
@@ -332,7 +332,7 @@ class TrainingContext:
         self.run.writer.flush()
         raise RewardError(
             f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
-            f"rollouts, the first of them {broken[0].id}, and all are kept. Fix the reward, and "
+            f"rollouts, the first of them {broken[0].id}, and all are kept. Fix that, and "
             f"continue with: {resume_command(self.run.folder.path)} --allow-changes"
         )
 

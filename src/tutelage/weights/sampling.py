@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
+from tutelage.errors import FailureBudgetError
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.seeds import SeedTree
-from tutelage.types import Mode, Rollout, Task
+from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights import curriculum
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.phases import RL
@@ -53,6 +54,7 @@ def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) 
         placed += here
         label = "/".join(filter(None, (apart, f"{REFILL}/{fill}" if fill else "")))
         played = ctx.play(_specs(ctx, phase, step, here, label), warm)
+        _stop_if_never_graded(ctx, played)
         every += [played[i : i + chains] for i in range(0, len(played), chains)]
         missing = size - sum(informative(group) for group in every)
         if missing <= 0:
@@ -138,6 +140,22 @@ def _specs(
         for place, task in placed
         for index in range(setting.config.agent.num_chains)
     ]
+
+
+def _stop_if_never_graded(ctx: TrainingContext, rollouts: Sequence[Rollout]) -> None:
+    """A reward that raises the same on every rollout, up to the first step, reads no answer. Raises
+    `FailureBudgetError`."""
+    wrong, told = FailureCause.ANSWER_ERROR.value, ctx.state.results
+    if told["failures"].get(wrong) != ctx.state.rollouts:
+        return
+    failures = ((r.task.id, r.last.failure) for r in rollouts)
+    if len({f and f.message.replace(repr(name), "") for name, f in failures}) == 1:
+        ctx.run.writer.flush()
+        raise FailureBudgetError(
+            f"no rollout could be graded, and all {ctx.state.rollouts} failed alike: "
+            f"{told['first_failures'][wrong]}. Correct the reward, and begin again in another "
+            "--output"
+        )
 
 
 def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
