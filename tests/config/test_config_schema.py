@@ -72,6 +72,7 @@ def test_unknown_keys_and_assignment_are_refused() -> None:
     ("key", "given", "value"),
     [
         ("agent.tools", "calculator, answer", ("calculator", "answer")),
+        ("agent.tools", "[]", ()),
         ("agent.tools", None, None),
         ("agent.tools", ["calculator"], ("calculator",)),
         ("data.train_files", "a,b.json", ("a,b.json",)),

@@ -38,6 +38,7 @@ def _refuse_bool(value: Any) -> Any:
 
 def _split_names(value: Any) -> Any:
     if isinstance(value, str):
+        value = value[1:-1] if value[:1] + value[-1:] == "[]" else value  # as in `--tools []`
         return tuple(name.strip() for name in value.split(",") if name.strip())
     return _as_tuple(value)
 
