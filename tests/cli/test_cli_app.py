@@ -36,6 +36,26 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(
     assert not [line for line in lines[1:] if line.endswith("...")]
 
 
+@pytest.mark.parametrize("args", [*((verb,) for verb in VERBS), ("train", "planner")])
+def test_help_has_no_null_which_only_files_have(tutelage: Tutelage, args: tuple[str, ...]) -> None:
+    assert not re.search(r"\b[Nn]ull\b", tutelage(*args, "--help").stdout)
+
+
+def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None:
+    shown = " ".join(tutelage("train", "--help").stdout.split())
+    for words in (
+        "`screen` and `grips` add, drop and swap ready phrases and need no LLM",
+        "default: the embedded policy, a small one that is made from scratch",
+        "--level default|hard",
+        "--runners N Rollouts that are played at the same time; default: 8",
+        "--iterations N Maximum rounds of a search, each of which tries new prompts; default:",
+        "What counts as success: a part of the reward that is 1 (`right`), a least reward",
+    ):
+        assert words in shown
+    trust = " ".join(tutelage("eval", "--help").stdout.split())
+    assert "agent, reward and tools that a run's folder names" in trust
+
+
 def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> None:
     shown = tutelage("train", "--help").stdout
     assert tutelage("train", "prompt", "--help").stdout == shown

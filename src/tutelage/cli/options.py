@@ -10,6 +10,7 @@ the words of `config/keys.py`. Values are handed to the model as they were typed
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
@@ -26,7 +27,11 @@ from tutelage.config.keys import misfit_of
 
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the run names, also when it is another user's."),
+    typer.Option(
+        "--trust",
+        help="Run the agent, reward and tools that a run's folder names, even if another user made "
+        "that run.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -42,6 +47,7 @@ _METAVARS: dict[str, str] = {
     **dict.fromkeys(("iterations", "train_size", "val_size", "test_size", "steps", "seed"), "N"),
     **dict.fromkeys(("runners", "rollouts"), "N"),
     "minutes": "X",
+    "level": "default|hard",
 }
 """What an option takes, by its name, where its type does not say it."""
 
@@ -89,7 +95,9 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     default = "" if unsaid else str(field.default)
     hint: Any = bool if of is bool else str | None
     many = get_args(Paths)[1] in field.metadata
-    text = " ".join((field.description or "").split())
+    # A key without a value is `null` in a file; an option is left out.
+    told = " ".join((field.description or "").split())
+    text = re.sub(r"\b(N|n|e)(?:ull|mpty) (?:is|uses)\b", _default, told)
     metavar = None if of is bool else _metavar(name, of, many)
     option: Any = (
         typer.Argument(metavar=name.upper(), help=text)
@@ -105,6 +113,10 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
         default=inspect.Parameter.empty if field.is_required() else unset,
         annotation=Annotated[list[str] if many else hint, option],
     )
+
+
+def _default(found: re.Match[str]) -> str:
+    return "Default:" if found[1] == "N" else "default:"
 
 
 def _type(hint: Any) -> Any:

@@ -66,7 +66,7 @@ def _meaning(flag: str) -> str:
     searched = "" if field is None else str(field.description)
     if flag in PROMPT_OPTIONS:
         named = f" Weights: the key {OF_WEIGHTS[flag]}." if flag in OF_WEIGHTS else ""
-        return searched + (" Weights: of custom agents." if flag == "runners" else named)
+        return searched + (" Weights: for custom agents only." if flag == "runners" else named)
     trained = str(leaf_fields()[canonical(flag, None)].description)
     return trained if searched in ("", trained) else f"{trained} Prompts: {searched}"
 

@@ -133,7 +133,7 @@ class RunSettings(Section):
     seed: CountOrZero = 0
     """Random seed of the run."""
     output: str | None = None
-    """Folder of the run; null creates one in `runs/`."""
+    """Folder of the run; null is a new one in `runs/`."""
     allow_changes: bool = False
     """Resume the run in the output folder even if its agent, reward, tools, model or tasks have
     changed."""

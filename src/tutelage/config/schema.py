@@ -100,7 +100,7 @@ class _ModelConfig(Section):
 
     path: str | None = None
     """Folder or hub name of a Hugging Face model, a GGUF file, or `smollm2`, which is downloaded on
-    first use; null builds the embedded policy."""
+    first use; null is the embedded policy, a small one that is made from scratch."""
     size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
     layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"
@@ -137,7 +137,7 @@ class _DataConfig(Section):
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
     """Maximum tokens per demonstration in `train sft`; null uses the model's context length."""
     level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
-    """Difficulty of the embedded tasks."""
+    """Difficulty of the embedded tasks; `hard` has longer expressions and more items."""
 
 
 class AgentConfig(Section):
@@ -201,8 +201,9 @@ class _RewardConfig(Section):
     """Definition of success."""
 
     success: SuccessRule | None = None
-    """Success criterion: a part of the reward (`right`), a threshold (`>=0.5`), or both
-    (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards are 0 or 1."""
+    """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
+    or a least part (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards
+    are 0 or 1."""
 
 
 class _JudgeConfig(Section):

@@ -56,7 +56,7 @@ class EvaluationConfig(RunSettings):
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count."""
     runners: Count = 8
-    """Concurrent rollouts, for a server or a custom agent."""
+    """Rollouts that are played at the same time, for a server or a custom agent."""
     limit: Count | None = None
     """Evaluate the first N tasks only."""
     tools: Names | None = None
@@ -64,7 +64,8 @@ class EvaluationConfig(RunSettings):
     reward: str | None = None
     """Reward by name or FILE.py:function; default: the run's."""
     success: str | None = None
-    """Success criterion: a part of the reward, or a threshold such as '>=0.5'."""
+    """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
+    or a least part (`right>=0.5`)."""
     prices: str | None = None
     """Price table, a TOML file; default: TUTELAGE_PRICES, else prices.toml, else the built-in
     table."""

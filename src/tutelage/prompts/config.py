@@ -47,7 +47,8 @@ class PromptConfig(RunSettings):
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` a custom agent."""
     algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
-    """Search algorithm; `auto` chooses one and prints the reason."""
+    """Search algorithm: `apo` and `gepa` ask an LLM for edits; `screen` and `grips` add, drop and
+    swap ready phrases and need no LLM; `auto` chooses one and prints the reason."""
     agent: str | None = None
     """Your agent, as FILE.py or FILE.py:name."""
     train: Paths = ()
@@ -70,8 +71,9 @@ class PromptConfig(RunSettings):
     """Reward by name or as FILE.py:function; null uses the task's, or the value that the agent
     returns."""
     success: SuccessRule | None = None
-    """Success criterion: a part of the reward (`right`), a threshold (`>=0.5`), or both
-    (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards are 0 or 1."""
+    """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
+    or a least part (`right>=0.5`). Null uses the part `exact`, else a reward of 1 if all rewards
+    are 0 or 1."""
     model: str | None = None
     """Folder of a Hugging Face model for the agent; null uses the endpoint's model, or the embedded
     policy."""
@@ -84,7 +86,8 @@ class PromptConfig(RunSettings):
     hints: Paths = ()
     """Your own phrases for `screen` and `grips`, in addition to those of the agent."""
     iterations: Count | None = None
-    """Maximum search rounds; null is no limit but the budget (10 for `apo` and `grips`)."""
+    """Maximum rounds of a search, each of which tries new prompts; null is no limit but the budget
+    (10 for `apo` and `grips`)."""
     rollouts: Count = 600
     """Maximum rollouts of the search; the held-out test is not included."""
     budget_usd: NonNegative | None = None
@@ -96,7 +99,7 @@ class PromptConfig(RunSettings):
     minutes: Positive | None = None
     """Time limit of the search in minutes, over all resumes."""
     runners: Count | None = None
-    """Concurrent rollouts; null is 8, and 64 for the embedded policy."""
+    """Rollouts that are played at the same time; null is 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count. The embedded agent is limited by turns and tokens only."""
