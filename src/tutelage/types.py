@@ -72,12 +72,9 @@ class FailureCause(StrEnum):
     def infrastructure(self) -> bool:
         """True when the agent is not to blame, so that the rollout is no evidence about it."""
         return self in (
-            FailureCause.ENGINE_ERROR,
-            FailureCause.REWARD_ERROR,
-            FailureCause.GRADER_ERROR,
-            FailureCause.REWARD_TIMEOUT,
-            FailureCause.CANCELLED,
-        )
+            FailureCause.ENGINE_ERROR, FailureCause.REWARD_ERROR, FailureCause.GRADER_ERROR,
+            FailureCause.REWARD_TIMEOUT, FailureCause.CANCELLED,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +140,8 @@ class ToolSpec:
 
     def to_dict(self) -> JSON:
         """The OpenAI function-tool form."""
-        return {
-            "type": "function",
-            "function": {
-                "name": self.name,
-                "description": self.description,
-                "parameters": self.parameters,
-            },
-        }
+        told = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": told}
 
 
 UNBOUNDED = 1 << 20
@@ -277,6 +268,13 @@ class Task:
     def has_input(self) -> bool:
         """Whether there is an `input`; a custom agent needs none."""
         return any(name in self.fields for name in INPUT_FIELDS)
+
+    @property
+    def title(self) -> str:
+        """What it asks, to show: its input, else its first text, else its id."""
+        asked = [self.fields[name] for name in INPUT_FIELDS if name in self.fields]
+        texts = (v for n, v in self.fields.items() if n != "id" and isinstance(v, str))
+        return str(asked[0]) if asked else next(texts, self.id)
 
     def messages(self) -> tuple[Message, ...]:
         """The input as chat messages."""

@@ -2,6 +2,7 @@
 
 import io
 import time
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -87,6 +88,24 @@ def test_a_pipe_is_not_flooded() -> None:
         display.step(step, {"loss/sft": 1.0})
         display.evaluation("e", 1, 2)
     assert 18 <= len(written(to).splitlines()) - before <= 20
+
+
+def test_measurements_between_steps_take_no_line_of_theirs() -> None:
+    """Steps of a second, five of them between two measurements of three seconds."""
+    to, clock = console(terminal=False), Clock()
+    display = LiveDisplay(to, clock=clock)
+    display.start("x", {})
+    display.phase("learning", steps=60)
+    for step in range(1, 61):
+        clock.now += 1
+        display.step(step, {"loss/policy": 1.0})
+        for done in range(1, 4) if step % 5 == 0 else ():
+            clock.now += 1
+            display.evaluation("rl/greedy", done, 3)
+    lines = written(to).splitlines()
+    steps = [int(line.split("step ")[1].split("/")[0]) for line in lines if "step " in line]
+    assert len(steps) >= 12
+    assert max(b - a for a, b in pairwise(steps)) <= 5
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -255,6 +255,46 @@ def test_a_reward_that_raises_on_some_answers_calls_them_wrong(
     assert "2 of 2 judged; failed, and counted so: 1 answer error" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("agnet.py", "--test", "t.jsonl"), "there is no agent file 'agnet.py'; did you mean"),
+        (
+            ("agent.py:two", "--test", "tt.jsonl"),
+            "'tt.jsonl' does not exist; did you mean 't.jsonl'?",
+        ),
+        (
+            ("agent.py:two", "--test", "t.jsonl", "--reward", "reward.py:score"),
+            "there is no file 'reward.py'; did you mean 'rewards.py'?",
+        ),
+        (
+            ("agent.py:asks", "--test", "t.jsonl", "--model", "modle"),
+            "there is no folder 'modle' (did you mean 'model'?)",
+        ),
+    ],
+)
+def test_a_misspelled_file_is_answered_with_the_nearest(
+    tutelage: Tutelage, tmp_path: Path, words: tuple[str, ...], near: str
+) -> None:
+    own(tmp_path, f"{SAYS_TWO}\n\n@rollout\ndef asks(task, llm):\n    return 0.0\n")
+    (tmp_path / "model").mkdir()
+    done = tutelage("eval", *words)
+    assert done.exit_code == 2
+    assert near in " ".join(done.stderr.split())
+
+
+def test_a_folder_of_another_evaluation_is_told_by_what_differs(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    words = (*own(tmp_path, SAYS_TWO), "--output", "runs/a", "--reward")
+    assert tutelage(*words, "math").exit_code == 0
+    other = tutelage(*words, "exact_text", "--samples", "2")
+    assert other.exit_code == 2
+    told = " ".join(other.stderr.split())
+    changed = "asked for otherwise: samples (1, and now 2), reward ('math', and now 'exact_text');"
+    assert changed in told
+
+
 def test_a_broken_task_file_is_told(tutelage: Tutelage, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "?"}\n{\n')
     result = tutelage("eval", "some/model", "--test", "a.jsonl", "--reward", "math")

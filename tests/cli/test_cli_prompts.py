@@ -246,6 +246,30 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     assert len(result["warnings"]) == 2
 
 
+def test_a_search_in_which_nothing_earns_anything_shows_one_rollout(here: Path) -> None:
+    line = own(here, "0.0", tasks=60)
+    said = " ".join(run(f"train prompt {line} --output run", 3).split())
+    assert "easier tasks, or demonstrations" not in said
+    told = re.search(
+        r"task 'number \d+', reply none, reward 0: tutelage (show (\S+) --run run)", said
+    )
+    assert told is not None, said
+    assert f"Rollout {told[2]}" in run(told[1])
+
+
+def test_a_round_of_repeats_is_told_as_one() -> None:
+    repeats = [
+        CandidateSummary(
+            f"cand_{i}", "rewrite", "rejected", "duplicate: again", 0, None, None, 0, 0, 0
+        )
+        for i in range(3)
+    ]
+    found = Round(1, {"prompt": "p"}, "val", (), repeats, "cand_0", {"prompt": "p"}, Spend())
+    lines = "\n".join(round_lines(found, 120))
+    assert "Nothing new was tried: 3 candidates with the text of an earlier one" in lines
+    assert "cand_" not in lines
+
+
 def test_candidates_that_earn_the_same_are_not_called_behind(here: Path) -> None:
     line = own(here, "0.5", tasks=60).replace("grips", "screen")
     said = run(f"train prompt {line} --output run", 3)

@@ -8,13 +8,24 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.builders import make_attempt
 
 from tutelage.cli.runs import last_metrics
 from tutelage.runs.folder import is_held
 from tutelage.store import TrainingRow, open_store
+from tutelage.types import Message, Reward, Task
 
 from .conftest import Tutelage
-from .sample_run import add_span, failure, make_run, rollout, success
+from .sample_run import (
+    ANSWERS,
+    QUESTION,
+    add_span,
+    call,
+    failure,
+    make_run,
+    rollout,
+    success,
+)
 
 
 @pytest.fixture
@@ -104,6 +115,26 @@ def test_a_rollout_turn_by_turn(tutelage: Tutelage, runs: Path) -> None:
         at = found
     assert "logprob" not in result.stdout
     assert result.stdout.count("gives 396") == 1
+
+
+def test_a_second_conversation_is_no_rewritten_history(tutelage: Tutelage, runs: Path) -> None:
+    other, again = Message("user", "And now?"), Message("user", "Sure?")
+    first, text = call(0, (QUESTION,), ANSWERS), (QUESTION, ANSWERS, again)
+    calls = [first, call(1, (other,), ANSWERS), call(2, text, ANSWERS)]
+    forgets = call(3, (again, ANSWERS, again), ANSWERS)
+    task = Task("t", {"left": 3, "text": "Look at this."})
+    attempts = [make_attempt(*calls, reward=Reward(1.0)), make_attempt(first, forgets)]
+    with open_store(runs / "sums" / "store.db") as store:
+        names = ["roll_e" + "e" * 23, "roll_f" + "f" * 23]
+        played = [rollout(n, a, task=task) for n, a in zip(names, attempts, strict=True)]
+        store.put_rollouts(played)
+    shown = tutelage("show", "roll_eee").stdout
+    assert shown.count("another conversation begins; the call was sent:") == 1
+    assert "rewritten" not in shown
+    assert shown.count("What is 17 * 23 + 5?") == 1
+    assert "last reply  396" in shown
+    assert "the history was rewritten" in tutelage("show", "roll_fff").stdout
+    assert "Look at this. -> 396" in tutelage("show", "sums", "--rollouts", "9").stdout
 
 
 def test_the_trace_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:

@@ -68,6 +68,7 @@ def test_samples_of_one_task_are_no_independent_evidence() -> None:
 def test_a_rate_of_all_or_nothing_counts_tasks() -> None:
     assert rate_interval([True] * 40, [str(i // 4) for i in range(40)]) == wilson(10, 10)
     assert rate_interval([], []) == (0.0, 1.0)
+    assert {wilson(0, total)[0] for total in range(1, 40)} == {0.0}
 
 
 def test_the_interval_of_a_mean_is_that_of_student_over_tasks() -> None:

@@ -23,7 +23,7 @@ from tutelage.agents.lit_agent import LitAgent
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
-from tutelage.tools.loading import load_attribute
+from tutelage.tools.loading import hint, load_attribute
 from tutelage.tools.source import file_mark
 
 RESOURCES = "resources"
@@ -46,7 +46,8 @@ def load_agent(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        raise ConfigError(f"there is no agent file {file!r}; give the path of one")
+        near = hint(file, map(str, Path(file).parent.glob("*.py"))) or "; give the path of one"
+        raise ConfigError(f"there is no agent file {file!r}{near}")
     # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
     module_name = str(load_attribute(f"{file}:__name__", "agent"))
     names = vars(sys.modules[module_name])

@@ -60,7 +60,7 @@ class LiveDisplay(Progress):
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._clock = console or messages(), clock
-        self._began = self._line_at = clock()
+        self._began = self._line_at = self._step_at = clock()
         self._utf8 = is_utf8(self._console)
         # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
@@ -101,7 +101,7 @@ class LiveDisplay(Progress):
             self._phase = Phase(visible(name), now, steps, seconds, self.noun)
             self._measuring = None
             self._rewards = []
-        self._line_at = now
+        self._line_at = self._step_at = now
         if self._live is None:
             bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
@@ -116,16 +116,19 @@ class LiveDisplay(Progress):
             self._measuring = None
             if REWARD in values:
                 self._rewards.append(values[REWARD])
-        if self._live is None and self._is_time(now):
+        # A line of a measurement is no reason to leave out the next step's.
+        if self._live is None and self._is_time(now, self._step_at):
+            self._line_at = self._step_at = now
             self._line(_summary(self._phase, now, self._utf8))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Take note of rollouts that measure; the last one ends the line."""
-        self.worked = True
+        now, self.worked = self._clock(), True
         ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
         with self._lock:
             self._measuring = None if ended else message
-        if self._live is None and (ended or self._is_time(self._clock())):
+        if self._live is None and (ended or self._is_time(now, self._line_at)):
+            self._line_at = now
             self._line(message)
 
     def note(self, text: str) -> None:
@@ -153,11 +156,8 @@ class LiveDisplay(Progress):
         now, width = self._clock(), options.max_width
         yield from render_progress(phase, measuring, rewards, now, width, utf8=self._utf8)
 
-    def _is_time(self, now: float) -> bool:
-        if now - self._line_at < max(_LINE_SECONDS, (now - self._began) / 60):
-            return False
-        self._line_at = now
-        return True
+    def _is_time(self, now: float, last: float) -> bool:
+        return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
 
     def _line(self, text: str) -> None:
         with self._quietly():

@@ -352,11 +352,10 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
     wrong.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
     by_task = {rollout.task.id: rollout for rollout in reversed(wrong)}
     for rollout in [r for r in wrong if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
-        question = one_line(rollout.task.fields.get("question", rollout.task.id), 60)
-        say(console, (f"\n{question}", "bold"))
+        say(console, (f"\n{one_line(rollout.task.title, 60)}", "bold"))
         wanted = rollout.task.fields.get("answer")
         last = rollout.last
-        note = "nothing" if last.final_text is None else one_line(last.final_text, 60)
+        note = "none" if last.final_text is None else one_line(last.final_text, 60)
         done = "answered" if last.failure is None else "failed:"
         note = note if last.failure is None else one_line(last.failure.message, 160)
         text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")

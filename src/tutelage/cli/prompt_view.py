@@ -20,6 +20,8 @@ _SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""
 EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
+_REPEATED = "duplicate:"
+"""How the reason begins to reject a text that was proposed before."""
 _WHOLE = 1000
 """Columns that no line of a round passes."""
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
@@ -88,6 +90,10 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
+    if tried and all(standing.reason.startswith(_REPEATED) for standing in tried):
+        many = counted(len(tried), "candidate")
+        yield f"  Nothing new was tried: {many} with the text of an earlier one"
+        tried = []
     for standing in tried[:_SHOWN]:
         yield f"  {_standing(standing, max(60, width) - 2)}"
     if len(tried) > _SHOWN:

@@ -88,11 +88,9 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
-        room, fields = max(20, console.width - 4), rollout.task.fields
-        text = last.final_text
-        answer = one_line(last.stop or last.status.value if text is None else text, room // 3)
-        asked: Any = fields.get("question", fields.get("instruction", rollout.task.id))
-        question = one_line(asked, room - len(answer) - 4)
+        room, text = max(20, console.width - 4), last.final_text
+        answer = one_line("none" if text is None else text, room // 3)
+        question = one_line(rollout.task.title, room - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
 
 

@@ -87,22 +87,29 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
     names: dict[str, str] = {}
-    known: dict[str, tuple[Message, ...]] = {}
+    known: dict[str, list[tuple[Message, ...]]] = {}
     for turn, call in enumerate(attempt.calls, 1):
-        before = known.get(call.agent, ())
-        goes_on = call.messages[: len(before)] == before
-        if before and not goes_on:
-            say(console, ("\nthe history was rewritten; the call was sent:", "yellow"))
-        new = call.messages[len(before) :] if goes_on else call.messages
+        told = known.setdefault(call.agent, [])
+        begun = [past for past in told if call.messages[: len(past)] == past]
+        new = call.messages[len(max(begun, key=len, default=())) :]
+        if told and not begun:
+            say(console, (f"\n{_broken_off(new)}; the call was sent:", "yellow"))
         names |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         _show_messages(console, new, results, lines, names)
         _show_call(console, turn, call, tokens)
-        known[call.agent] = (*call.messages, call.reply)
+        told.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
     for result in attempt.tool_results:
         if result.call_id not in lines:
             _show_result(console, result.text, result)
     _show_end(console, attempt, graded)
+
+
+def _broken_off(sent: Sequence[Message]) -> str:
+    """Whether a call sends an edited history or a new conversation, in words."""
+    if any(message.role in ("assistant", "tool") for message in sent):
+        return "the history was rewritten"
+    return "another conversation begins"
 
 
 def _show_messages(
@@ -172,7 +179,8 @@ def _show_tokens(console: Console, call: Call) -> None:
 
 def _show_end(console: Console, attempt: Attempt, graded: bool) -> None:
     say(console)
-    ends = [("answer", "none" if attempt.answer is None else attempt.answer)]
+    text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
+    ends = [("answer", "none") if text is None else (name, text)]
     ends += [("reward", reward_words(attempt.reward))] * graded
     ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)

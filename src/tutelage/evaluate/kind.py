@@ -132,8 +132,10 @@ class PolicyEvaluation(RunKind):
 
     def difference(self, folder: RunFolder) -> str | None:
         """How the run in a folder differs from this one; None where they are the same."""
-        other = read_object(folder.config)["target"] != self.target
-        return "was asked for otherwise" if other else super().difference(folder)
+        was = read_object(folder.config)["target"]
+        if was != self.target:
+            return f"was asked for otherwise: target ({was!r}, and now {self.target!r})"
+        return super().difference(folder)
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the settings name, and of the target."""

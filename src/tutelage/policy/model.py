@@ -33,6 +33,7 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
+from tutelage.tools.loading import hint
 from tutelage.types import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ test is for tests (see `tutelage.testing`) and learns nothing."""
 
 LAYOUTS = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
 """Those of embedded policies and of the fused decoder, with the configs of `transformers`."""
-
 
 _LEAST_CONTEXT, _CONTEXT_STEP = 1024, 64
 """A context that memory bounds is a multiple of the step."""
@@ -218,14 +218,16 @@ def build_policy(
     device: torch.device | None = None,
 ) -> Policy:
     """The embedded policy: a tokenizer trained on `corpus` and fresh weights drawn from `seed`."""
-    from transformers import AutoModelForCausalLM
+    import transformers
 
     from tutelage.policy.tokenizer import train_tokenizer
 
+    if layout not in LAYOUTS:
+        raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
     codec = Codec(tokenizer)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
-    config = _config(layout)(
+    config: Any = getattr(transformers, LAYOUTS[layout])(
         vocab_size=rounded(len(tokenizer)),
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -241,16 +243,8 @@ def build_policy(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return Policy(_network(model, device or torch.device("cpu")), config, codec)
-
-
-def _config(layout: str) -> Any:
-    import transformers
-
-    if layout not in LAYOUTS:
-        raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
-    return getattr(transformers, LAYOUTS[layout])
 
 
 def load_codec(
@@ -267,7 +261,8 @@ def load_codec(
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
     if not Path(path).exists() and path.count("/") != 1:
-        raise ModelError(f"there is no folder {path!r}, and it is no hub name such as org/model")
+        near = hint(path, map(str, Path(path).parent.glob("*/")), " (did you mean {!r}?)")
+        raise ModelError(f"there is no folder {path!r}{near}, and it is no hub name (OWNER/NAME)")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = _tokenizer(path)

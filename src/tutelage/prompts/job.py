@@ -8,6 +8,7 @@ moment ends in the same lineage byte for byte. The command line and `Trainer` ar
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Observer, Round
 from tutelage.seeds import SeedTree
+from tutelage.tasks.readers import short
 from tutelage.tools.registry import resolve_tools
 from tutelage.tracing.export import endpoint, headers
 from tutelage.types import JSON, Rollout, Task, ToolSpec
@@ -63,6 +65,7 @@ class PromptSearch(RunKind):
     name: ClassVar[str] = NAME
     model: ClassVar[type[RunSettings]] = PromptConfig
     awaits: ClassVar[bool] = True
+    free: ClassVar[tuple[str, ...]] = ("runners", "timeout")
 
     setup: SearchSetup
     observer: Observer = field(default_factory=Observer)
@@ -109,12 +112,8 @@ class PromptSearch(RunKind):
 
     def difference(self, folder: RunFolder) -> str | None:
         """Whether a key differs that the search depends on, where that is not allowed."""
-        if self.setup.config.allow_changes:
-            return None
-        free = {"output", "runners", "timeout", "allow_changes"}
-        before = stored_settings(folder, PromptConfig).model_dump(exclude=free)
-        same = before == self.setup.config.model_dump(exclude=free)
-        return None if same else "was configured otherwise (--allow-changes continues anyway)"
+        found = None if self.setup.config.allow_changes else super().difference(folder)
+        return found and f"{found} (--allow-changes continues anyway)"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those of its setup."""
@@ -277,6 +276,7 @@ class _Recorder(Observer):
         self.warnings: list[str] = []
         self.health: list[JSON] = []
         self._steps: list[dict[str, float]] = []
+        self._remedies: Mapping[str, str] = {}
         self._rollouts: list[Rollout] = []
         self._began: float | None = None
         self._told = False
@@ -315,8 +315,16 @@ class _Recorder(Observer):
         """Say at once what is wrong with the rollouts since the last time."""
         if self._rollouts:
             self._steps.append(rollout_metrics(self._rollouts))
+            poor = (r for r in self._rollouts if r.reward is not None and r.reward.value < 1)
+            if (rollout := next(poor, None)) is not None:
+                self._remedies = {"constant_reward": _look_at(rollout, self._run.folder)}
             self._rollouts = []
-        setup = Setup(limits="max_turns, max_tokens", rules=ROLLOUT_RULES, ended=ended)
+        setup = Setup(
+            limits="max_turns, max_tokens",
+            rules=ROLLOUT_RULES,
+            ended=ended,
+            remedies=self._remedies,
+        )
         for finding in keep(self.health, self._steps, setup, number=len(self._steps)):
             self._run.progress.note(f"Warning: {finding}")
 
@@ -334,3 +342,16 @@ class _Recorder(Observer):
         record.write_best(self._run.folder, found.best)
         self._inner.round(found)
         self.examine()
+
+
+def _look_at(rollout: Rollout, folder: RunFolder) -> str:
+    """What to look at where every prompt earns the same: one rollout, with its reply and reward."""
+    last = rollout.last
+    reply = "none" if last.final_text is None else short(last.final_text)
+    earned = "none" if last.reward is None else f"{last.reward.value:g}"
+    failed = "" if last.failure is None else f" ({last.failure.message})"
+    return (
+        f"see whether the reward reads the reply as it is, and whether any prompt can earn more: "
+        f"task {short(rollout.task.title)}, reply {reply}, reward {earned}{failed}: "
+        f"tutelage show {rollout.id} --run {shlex.quote(str(folder.path))}"
+    )

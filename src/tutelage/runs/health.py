@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tutelage.types import FailureCause
@@ -100,13 +100,15 @@ class Setup:
     """Names of the findings that are looked for; None: all."""
     ended: bool = False
     """Whether no step follows, so that there is nothing to wait for."""
+    remedies: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What to try instead, by the name of the finding."""
 
 
 def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
     """What holds after the last of `steps`, which are the metrics of a phase from its first."""
     for found in (rule(steps, setup) for rule in _RULES) if steps else ():
         if found is not None and (setup.rules is None or found.name in setup.rules):
-            yield found
+            yield replace(found, remedy=setup.remedies.get(found.name, found.remedy))
 
 
 # ---------------------------------------------------------------- rewards
@@ -124,17 +126,14 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if len(steps) < least or (count < enough and len(steps) < PATIENCE):
         return None
     text = f"all {count} rollouts so far have earned {value:g}, so nothing has been learned"
-    remedy = (
-        "look at a rollout (tutelage show RUN); a reward that grades part of the way, easier "
-        "tasks, or demonstrations first, if the tasks are too hard; correct the reward function if "
-        "it always returns the same"
-    )
-    if value >= 1:
+    remedy = "harder tasks, if the model solved these before training"
+    if value < 1:
         remedy = (
-            "harder tasks, if the model solved these before training; correct the reward function "
-            "if it always returns the same"
+            "look at a rollout (tutelage show RUN); a reward that grades part of the way, easier "
+            "tasks, or demonstrations first, if the tasks are too hard"
         )
-    return Finding("constant_reward", text, remedy)
+    same = "correct the reward function if it always returns the same"
+    return Finding("constant_reward", text, f"{remedy}; {same}")
 
 
 def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:

@@ -79,6 +79,9 @@ class RunKind(Protocol):
     awaits: ClassVar[bool] = False
     """Whether phases are coroutines, played in the event loop of the caller."""
 
+    free: ClassVar[tuple[str, ...]] = ()
+    """Keys that may differ in a command that continues a run."""
+
     # ------------------------------------------------------------ of a folder
 
     @classmethod
@@ -111,8 +114,10 @@ class RunKind(Protocol):
 
     def difference(self, folder: RunFolder) -> str | None:
         """How the run in a folder differs from this one; None where they are the same."""
-        same = _told(stored_settings(folder, self.model)) == _told(self.head.settings)
-        return None if same else "was asked for otherwise"
+        was, now = (_told(s) for s in (stored_settings(folder, self.model), self.head.settings))
+        changed = [key for key in now if key not in self.free and was[key] != now[key]]
+        keys = [f"{key} ({was[key]!r}, and now {now[key]!r})" for key in changed[:5]]
+        return f"was asked for otherwise: {', '.join(keys)}" if keys else None
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the run works with beside its keys: files that they name, code, tasks. Its

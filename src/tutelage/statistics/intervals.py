@@ -32,7 +32,8 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
     rate = successes / total
     centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
     half = z * sqrt(rate * (1 - rate) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    low = max(0.0, centre - half) if successes else 0.0  # which rounding would miss
+    return low, min(1.0, centre + half)
 
 
 def _clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float | None:

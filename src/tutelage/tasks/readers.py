@@ -13,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,10 @@ def read_rows(path: str | Path) -> list[RawRow]:
         )
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(f"dataset {str(path)!r} {what}; give the path of a file")
+        files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in _READERS]
+        near = get_close_matches(str(path), files, n=1)
+        way = f"did you mean {near[0]!r}?" if near else "give the path of a file"
+        raise DataError(f"dataset {str(path)!r} {what}; {way}")
     rows = list(reader(path))
     if not rows:
         raise DataError(f"dataset {str(path)!r} has no rows; a run needs at least one task")

@@ -64,7 +64,8 @@ def load_attribute(reference: str, what: str) -> object:
         raise ConfigError(f"{what} {reference!r} must have the form FILE.py:name")
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{what} {reference!r}: there is no file {str(path)!r}")
+        near = hint(str(path), map(str, path.parent.glob("*.py")))
+        raise ConfigError(f"{what} {reference!r}: there is no file {str(path)!r}{near}")
     module = _load(path.resolve(), f"{what} {reference!r}")
     if not hasattr(module, name):
         public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
