@@ -90,9 +90,14 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
-    if tried and all(standing.reason.startswith(_REPEATED) for standing in tried):
-        many = counted(len(tried), "candidate")
-        yield f"  Nothing new was tried: {many} with the text of an earlier one"
+    why = {(standing.decision, standing.reason) for standing in tried if not standing.tasks}
+    if len(why) == 1 and len(tried) > 1 and not any(standing.tasks for standing in tried):
+        # A round of repeats, or with too few rollouts left, would be many lines that say the same.
+        ((decision, reason),) = why
+        repeats = reason.startswith(_REPEATED)
+        words = "Nothing new was tried: " * repeats + counted(len(tried), "candidate")
+        end = "with the text of an earlier one" if repeats else f"{decision}: {reason}"
+        yield f"  {one_line(f'{words} {end}', max(60, width) - 2)}"
         tried = []
     for standing in tried[:_SHOWN]:
         yield f"  {_standing(standing, max(60, width) - 2)}"

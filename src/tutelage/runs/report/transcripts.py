@@ -129,10 +129,7 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
 
 
 def _question(rollout: Rollout) -> str:
-    try:
-        given = rollout.task.input
-    except KeyError:
-        return rollout.task.id
+    given = rollout.task.input if rollout.task.has_input else rollout.task.title
     if isinstance(given, str):
         return given
     return "\n".join(_content(m) for m in given if m.get("role") != "system")
