@@ -36,6 +36,14 @@ def test_the_stream_is_one_stream_however_it_is_taken(total: int, first: int, se
     ]
 
 
+def test_tasks_are_played_in_the_given_order(source: Path, tmp_path: Path) -> None:
+    folder = run(source, tmp_path / "run", data__sampling="sequential")
+    first = sorted(
+        (r for r in stored(folder.path) if r.mode == "train" and not r.index), key=_place
+    )
+    assert [r.task.id for r in first] == [f"q{i % 7}" for i in range(10)]
+
+
 # ---------------------------------------------------------------- curriculum
 
 

@@ -119,7 +119,11 @@ def _draw(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
         # Refills take from the same stream, so that an epoch still has every task once.
         start = ctx.state.phase_data.get("drawn", 0)
         ctx.state.phase_data["drawn"] = start + count
-    return [tasks[i] for i in epoch_places(len(tasks), start, count, seeds)]
+    places = range(start, start + count)
+    numbers = (
+        places if data.sampling == "sequential" else epoch_places(len(tasks), start, count, seeds)
+    )
+    return [tasks[i % len(tasks)] for i in numbers]
 
 
 def _specs(
