@@ -76,9 +76,11 @@ class _PriceList:
         """Look up the price of one item.
 
         Args:
-            item: The name of the item, in the singular.
+            item: The name of the item.
         """
-        return _price(item, self._prices)
+        name = _name(item)
+        listed = (x for x in self._prices if name in _numbers(x) or x in _numbers(name))
+        return _price(next(listed, name), self._prices)
 
 
 ENVIRONMENTS: Mapping[str, type] = {"price_list": _PriceList}
@@ -95,6 +97,13 @@ def _price(item: str, prices: Mapping[str, int]) -> int:
 
 def _name(item: str) -> str:
     return " ".join(item[:100].lower().split())
+
+
+def _numbers(name: str) -> list[str]:
+    """A name and what it may be the plural of."""
+    endings = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
+    cut = [name.removesuffix(many) + one for many, one in endings if name.endswith(many)]
+    return [name, *cut]
 
 
 @tool(inline=True, terminal=True)

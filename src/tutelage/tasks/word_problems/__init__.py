@@ -1,11 +1,11 @@
 """Word problems in plain English with a calculator and a price list, and their gold calls.
 
 The tasks of `tutelage train word-problems`. A *problem* is of one of seven kinds and is what is
-asked (numbers, items); a template makes a question of it. Training and validation draw names,
-items and templates from `seen.json`. Test tasks have names and items of `unseen.json`, and every
-third one a template of that file too: its author had not read the others. Numbers are divided into
-train, val and test by a hash of the problem without its names and items. Prices stand in the task
-alone, so that no price can be answered from memory.
+asked (numbers, items); a template makes a question of it. Training and validation draw from
+`seen.json`, validation from a part of it that training does not have: its names, its items, and for
+every third task its templates. So is the test made with `unseen.json`, whose author had not read
+the other. Numbers are divided into train, val and test by a hash of the problem without its names
+and items. Prices stand in the task alone, so that no price can be answered from memory.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split, split_of
 from tutelage.types import Task
 
+_T = TypeVar("_T")
+
 UNSEEN_EVERY = 3
-"""Of the test tasks, every which one has an unseen template."""
+"""Of the validation and test tasks, every which one has an unseen template."""
+HELD_OUT_EVERY = 5
+"""Of the names, items and templates of `seen.json`, every which one is held out from training."""
 LISTED = 4
 """Items on the price list of a task."""
 
@@ -104,7 +108,15 @@ KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
 _PRICED = ("shop", "bag", "change")
-DEMONSTRATED = (*_PRICED, "share", "groups", *_PRICED, "exchange", "share", "pages")
+DEMONSTRATED = (
+    *(*_PRICED, "share", "groups"),
+    *(*_PRICED, "share", "exchange"),
+    *(*_PRICED, "share", "groups"),
+    *(*_PRICED, "share", "exchange"),
+    *(*_PRICED, "share", "groups"),
+    *(*_PRICED, "bag", "exchange"),
+    *("groups", "pages"),
+)
 """The kinds in the order they are demonstrated: what takes a price or a division oftener."""
 
 
@@ -128,9 +140,9 @@ def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = K
 
 
 def _task(split: Split, index: int, kind: str, rng: random.Random) -> Task:
-    unseen = split == "test" and index // len(KINDS) % UNSEEN_EVERY == 0
-    words = _words("unseen" if split == "test" else "seen")
-    templates = words.templates if unseen else _words("seen").templates
+    unseen = split != "train" and index // len(KINDS) % UNSEEN_EVERY == 0
+    words = _words(split)
+    templates = words.templates if unseen else _words("train").templates
     problem = _KINDS[kind](rng)
     while split_of(f"{kind}:{problem.expression}") != split:
         problem = _KINDS[kind](rng)
@@ -148,7 +160,7 @@ def _task(split: Split, index: int, kind: str, rng: random.Random) -> Task:
         "calls": calls,
     }
     if problem.price is not None:
-        calls.insert(0, _call("lookup", problem.price, item=item))
+        calls.insert(0, _call("lookup", problem.price, item=plural))
         prices = [(name, rng.randint(11, 60)) for name, _ in listed[1:]]
         fields["prices"] = dict(sorted([(item, problem.price), *prices]))
     digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
@@ -160,6 +172,18 @@ def _call(name: str, result: int, **arguments: str) -> dict[str, Any]:
 
 
 @cache
-def _words(which: str) -> _Words:
-    read = json.loads(files(__name__).joinpath(f"{which}.json").read_text(encoding="utf-8"))
-    return _Words(read["names"], [(one, many) for one, many in read["items"]], read["templates"])
+def _words(split: Split) -> _Words:
+    name = "unseen.json" if split == "test" else "seen.json"
+    read = json.loads(files(__name__).joinpath(name).read_text(encoding="utf-8"))
+    items = [(one, many) for one, many in read["items"]]
+    words = _Words(read["names"], items, read["templates"])
+    if split == "test":
+        return words
+    held_out = split == "val"
+    templates = {kind: _part(those, held_out) for kind, those in words.templates.items()}
+    return _Words(_part(words.names, held_out), _part(items, held_out), templates)
+
+
+def _part(those: Sequence[_T], held_out: bool) -> list[_T]:
+    """What training does not have, or the rest."""
+    return [x for i, x in enumerate(those) if (i % HELD_OUT_EVERY == 0) is held_out]
