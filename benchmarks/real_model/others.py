@@ -23,7 +23,7 @@ from tutelage.tasks.word_problems import make_word_problems
 HERE = Path(__file__).resolve().parent
 COLD = """train word-problems --algorithm sft sft.batch_size=4 sft.max_steps=8 sft.cooldown_steps=8
     trainer.test_tasks=14 trainer.val_tasks=7 trainer.max_actor_ckpt_to_keep=1"""
-KEYS = """model.dtype=bfloat16 rollout.correction=token_tis lr=3e-5
+KEYS = """model.dtype=bfloat16 rollout.correction=token_tis
     actor.optim.lr_scheduler_type=linear agent.num_chains=8 actor.entropy_coeff=0
     actor.use_kl_loss=false actor.loss_agg_mode=token-mean trainer.test_freq=-1
     trainer.save_freq=-1 trainer.max_actor_ckpt_to_keep=1"""
@@ -59,7 +59,7 @@ def command(name: str, folder: Path) -> list[str]:
     if name == "framework":
         files = words(data, "share", "groups", "exchange", "shop")
         own = f"--model {cold} --reward math --algorithm advantage_filtered --steps 24 --runners 32"
-        own += " agent.max_tokens_per_turn=48 rollout.max_len=640 data.train_batch_size=4"
+        own += " agent.max_tokens_per_turn=48 rollout.max_len=640 data.train_batch_size=4 lr=3e-5"
         return ["train", f"{HERE}/sdk_agent.py", *files, *own.split(), *KEYS.split()]
     if name == "guide":
         _, train, *_, test = words(data, "share", "groups", "exchange", "pages")
@@ -72,8 +72,8 @@ def command(name: str, folder: Path) -> list[str]:
     if name == "search":
         own = "--model smollm2 --algorithm screen --rollouts 400 --runners 32"
         return ["train", f"{HERE}/search_agent.py", *files, *own.split()]
-    own = f"--model {folder}/gym-cold/policy --algorithm grpo --steps 24"
-    own += " agent.max_turns=1 rollout.response_length=16 data.train_batch_size=8"
+    own = f"--model {folder}/gym-cold/policy --algorithm grpo --steps 16 lr=5e-5"
+    own += " --tools [] agent.max_turns=1 rollout.response_length=16 data.train_batch_size=8"
     return ["train", "rl", *files, *own.split(), *KEYS.split(), CONTROL]
 
 
