@@ -90,6 +90,7 @@ def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: 
     assert "no rollout could be graded, and all 16 failed alike: reward 'r.py:score'" in said
     assert "at r.py:2: KeyError: 'x'. Correct the reward, and begin again" in said
     assert "tutelage resume" not in said
+    assert "all 16 failed alike" in command("resume", "a", code=1), "the reward is found again"
 
 
 def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> None:
