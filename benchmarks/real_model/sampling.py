@@ -14,6 +14,10 @@ memory, without overlap.
 *Prefill*: prompts of word problems, which share their system prompt and tools, until each has its
 first token; then others, with the shared part kept. `--before SRC` runs that on the sources of
 another checkout as well.
+
+*Threads* (`--only threads`): decode of the same rows on one thread, on two threads in each
+operation, and as it is by default, first on a quiet machine and then beside an endless loop in a
+process of its own, in turn. `OMP_NUM_THREADS` has to be unset.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ import torch.nn.functional as F
 from benchmarks.measure import machine, table
 
 from tutelage.engine.factory import make_engine
+from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.sources import local_folder
@@ -90,20 +95,48 @@ def random_prompts(groups: int) -> list[tuple[int, ...]]:
     return [tuple(ids[i * groups // ROWS].tolist()) for i in range(ROWS)]
 
 
-def ours(policy: Policy, groups: int) -> float:
-    """Tokens a second of the native engine at the median step."""
-    engine = make_engine(policy, slots=ROWS, max_length=512, dtype=BF16).engine
+def begun(policy: Policy, groups: int, **options: Any) -> NativeEngine:
+    """An engine whose rows have been read, and have their first tokens."""
+    engine = make_engine(policy, slots=ROWS, max_length=512, dtype=BF16, **options).engine
     for i, prompt in enumerate(random_prompts(groups)):
         shared = SHARED if groups < ROWS else 0
         sampling = Sampling(1.0, max_tokens=NEW + 2)
         engine.submit(Request(prompt, sampling, i, i, shared=shared))
+    engine.step()
+    return engine
+
+
+def ours(engine: NativeEngine, steps: int = NEW - 1) -> float:
+    """Tokens a second of the native engine at the median step."""
     seconds: list[float] = []
-    for step in range(NEW):
+    for _ in range(steps):
         start = time.perf_counter()
         engine.step()
-        if step:
-            seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
     return ROWS / statistics.median(seconds)
+
+
+def by_threads(policy: Policy, rounds: int = 2, steps: int = 8) -> list[list[str]]:
+    """Tokens a second of each way to use two cores: quiet in each round, and beside a busy core."""
+    asked = {
+        "one thread": 1,
+        "two threads an operation": 2,
+        "two threads with rows of their own": 0,
+    }
+    engines = {name: begun(policy, ROWS, threads=count or None) for name, count in asked.items()}
+    found: dict[str, list[str]] = {name: [name] for name in asked}
+    for busy in (False, True):
+        loop = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+        try:
+            for _ in range(rounds):
+                for name, count in asked.items():
+                    torch.set_num_threads(count or 1)
+                    found[name].append(f"{ours(engines[name], steps):,.0f}")
+        finally:
+            if loop is not None:
+                loop.kill()
+                loop.wait()
+    return list(found.values())
 
 
 @torch.inference_mode()
@@ -174,19 +207,21 @@ def main() -> None:
     """Measure what is asked for and print it."""
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--before", help="sources of another checkout, for its prefill")
-    parts = ["decode", "generate", "compiled", "prefill"]
+    parts = ["decode", "generate", "compiled", "prefill", "threads"]
     p.add_argument("--only", nargs="+", choices=parts, default=[*parts[:2], parts[3]])
     args = p.parse_args()
-    print(f"{machine()}, {torch.get_num_threads()} threads")
+    threads = torch.get_num_threads()
+    print(f"{machine()}, {threads} threads")
     policy = load_policy("smollm2")
     rows: list[list[str]] = []
     if "decode" in args.only:
         bound, words = roofline(policy)
         rows.append([f"roofline: {words}", f"{bound:,.0f}", ""])
         for what, groups in (("prompts apart", ROWS), ("groups of 8", ROWS // GROUP)):
-            found = ours(policy, groups)
+            found = ours(begun(policy, groups))
             share = f"{found / bound:.0%} of the roofline" if groups == ROWS else ""
             rows.append([f"native engine, {what}", f"{found:,.0f}", share])
+    torch.set_num_threads(threads)  # an engine has set its own
     if "generate" in args.only:
         for attention in ("eager", "sdpa"):
             found = generate(attention, NEW // 2)
@@ -197,6 +232,9 @@ def main() -> None:
             rows.append([f"generate, sdpa, static cache, {what}", f"{found:,.0f}", ""])
     if rows:
         print(table(["decode, 64 rows, bf16", "tokens/s", ""], rows))
+    if "threads" in args.only:
+        times = ["quiet", "quiet again", "one core busy", "busy again"]
+        print(table(["decode, 64 rows, bf16, tokens/s", *times], by_threads(policy)))
     if "prefill" in args.only:
         lines = [[w, f"{n:,}", f"{rate:,.0f}"] for w, n, rate in prefill(policy)]
         print(table(["prefill, 64 prompts, bf16", "tokens", "tokens/s"], lines), flush=True)

@@ -23,6 +23,32 @@ def math(*overrides: str, **options: Any) -> Resolved:
     return resolve("math", overrides, machine=LAPTOP, **options)
 
 
+@pytest.mark.parametrize(
+    ("devices", "overrides", "correction", "origin"),
+    [
+        (0, (), "none", "default"),
+        (0, ("model.dtype=bfloat16",), "token_tis", "derived from model.dtype"),
+        (0, ("model.dtype=bfloat16", "rollout.correction=none"), "none", "override"),
+        (0, ("model.dtype=bfloat16", "algorithm.name=sft"), "none", "default"),
+        (1, (), "token_tis", "derived from model.dtype"),
+        (1, ("model.dtype=float32",), "none", "default"),
+        (1, ("trainer.device=cpu",), "none", "default"),
+    ],
+)
+def test_rounding_between_sampler_and_trainer_is_corrected_unless_a_key_says_how(
+    devices: int, overrides: tuple[str, ...], correction: str, origin: str
+) -> None:
+    own = ("data.train_files=tasks.jsonl", "agent.reward_name=math_reward_string_equal")
+    recipes = {"math": (), "rl": own}
+    if "algorithm.name=sft" in overrides:
+        del recipes["rl"]
+    for recipe, needed in recipes.items():
+        machine = Machine(cuda_devices=devices, cores=2)
+        resolved = resolve(recipe, (*needed, *overrides), machine=machine)
+        assert resolved.config.rollout.correction == correction
+        assert resolved.origin["rollout.correction"] == origin
+
+
 def test_math_resolves_as_built_today() -> None:
     resolved = resolve("math", machine=LAPTOP)
     assert resolved.config.algorithm.adv_estimator == "grpo"

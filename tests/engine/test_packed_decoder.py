@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -99,6 +100,43 @@ def test_what_was_kept_before_changes_no_bit(dtype: torch.dtype, tiny: Any) -> N
     talks(used, range(8))
     one(used, Request(prompt(7, 180), Sampling(max_tokens=30), 1))
     assert talks(used, range(20, 27)) == talks(fresh, range(20, 27))
+
+
+@types
+def test_shards_change_no_bit_by_the_cores_that_compute_them(
+    dtype: torch.dtype, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty rows in two shards, on one thread and on two; a later engine is as good as the first
+    after one that failed in a shard."""
+    policy: Policy = tiny("qwen3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.setattr("tutelage.policy.machine.SMALL_MODEL", 0)
+    embedding, seen = F.embedding, set[str]()
+
+    def watched(ids: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
+        seen.add(threading.current_thread().name)
+        assert torch.get_num_threads() == 1
+        return embedding(ids, weight, *others)
+
+    def failing(ids: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError("in a shard")
+        return embedding(ids, weight, *others)
+
+    found: list[Any] = []
+    for cores in (1, 2):
+        monkeypatch.setattr("tutelage.policy.machine._cores", lambda cores=cores: cores)
+        monkeypatch.setattr(F, "embedding", watched)
+        seen.clear()
+        found.append(talks(engine_of(policy, dtype, slots=20), range(20)))
+        assert len(seen) == cores
+        if cores == 2:
+            monkeypatch.setattr(F, "embedding", failing)
+            with pytest.raises(MemoryError):
+                talks(engine_of(policy, dtype, slots=20), range(20))
+            monkeypatch.setattr(F, "embedding", watched)
+            found.append(talks(engine_of(policy, dtype, slots=20), range(20)))
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_shared_prefix_is_computed_once_until_the_weights_change(

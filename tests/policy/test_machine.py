@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 from tests.weights.samples import config
 
+from tutelage.engine.factory import make_engine
 from tutelage.policy import machine
+from tutelage.testing import tiny_policy
 from tutelage.weights import gradients
 
 SMALL, LARGE = 600_000, 500_000_000
@@ -24,37 +28,98 @@ def test_small_models_use_threads_for_micro_batches() -> None:
     assert "sampler and trainer agree" in choice.reason
 
 
-def test_large_models_use_threads_inside_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
+def test_threads_that_are_asked_for_compute_an_operation_of_a_large_model() -> None:
     settings = config("trainer.threads=3", "trainer.device=cpu")
-    choice = machine.choose_compute(settings, LARGE)
-    assert choice.numerics.threads == 1
-    machine.set_threads(settings, LARGE)
-    machine.set_threads(settings, SMALL)
-    assert told == [3, 1]
+    large, small = (machine.choose_compute(settings, size) for size in (LARGE, SMALL))
+    assert (large.numerics.threads, large.operation_threads, large.shards) == (1, 3, 1)
+    assert (small.operation_threads, small.shards) == (1, 1)
+
+
+def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    settings = config("trainer.device=cpu")
+    for count in (1, 2, 8):
+        monkeypatch.setattr("tutelage.policy.machine._cores", lambda count=count: count)
+        choice = machine.choose_compute(settings, LARGE)
+        assert (choice.operation_threads, choice.shards) == (1, 2)
+        assert machine.conditions(choice)["shards"] == 2
+        said = "2 threads to sample and 1 to train" if count > 1 else "1 thread"
+        assert f", {said} (equal bits" in choice.reason
+        alone = machine.choose_compute(settings, LARGE, sharded=False)
+        assert (alone.operation_threads, alone.shards) == (1, 1)
+        assert "1 thread (equal bits" in alone.reason
+        more = f"trainer.threads={count} or OMP_NUM_THREADS={count} is faster"
+        assert (more in choice.reason) is (count > 1)
 
 
 def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
     monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 8)
-    cases = [("3", 3, "OMP_NUM_THREADS"), ("5,2", 5, "OMP_NUM_THREADS")]
-    cases += [(odd, 8, "the cores here") for odd in ("", "0", "many", "-1")]
-    for said, count, by in cases:
+    cases = [("3", 3, "OMP_NUM_THREADS", 3), ("5,2", 5, "OMP_NUM_THREADS", 5)]
+    cases += [(odd, 8, "the cores here", 1) for odd in ("", "0", "many", "-1")]
+    for said, count, by, of_large in cases:
         monkeypatch.setenv("OMP_NUM_THREADS", said)
         small = machine.choose_compute(config("trainer.device=cpu"), SMALL)
         assert small.numerics.threads == count
         assert f"{count} threads ({by})" in small.reason
         large = machine.choose_compute(config("trainer.device=cpu"), LARGE)
-        machine.set_threads(config("trainer.device=cpu"), LARGE)
-        assert told.pop() == count
-        assert machine.conditions(large)["operation_threads_from"] == by
+        assert large.operation_threads == of_large
+        found = machine.conditions(large)["operation_threads_from"]
+        assert found == (by if of_large > 1 else "the model's size")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     keyed = machine.choose_compute(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
     assert "2 threads (trainer.threads)" in keyed.reason
+
+
+def test_an_engine_of_a_large_model_sets_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For evaluations and servers too, which have no `trainer.threads`; the environment counts."""
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    policy = tiny_policy()
+    for said, size, threads, count in [
+        ("", SMALL, None, None),
+        ("", LARGE, None, 1),
+        ("3", LARGE, None, 3),
+        ("3", LARGE, 2, 2),
+    ]:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        monkeypatch.setattr(policy, "count", lambda size=size: size)
+        make_engine(policy, slots=1, threads=threads)
+        assert told[:1] == ([] if count is None else [count])
+        told.clear()
+
+
+def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, with one thread for an operation; an error leaves nothing running behind it."""
+    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 4)
+    before, running = torch.get_num_threads(), threading.Barrier(3)
+
+    def work(item: int) -> tuple[int, int, int]:
+        if item < 3:
+            running.wait(10)
+        return item, torch.get_num_threads(), threading.get_ident()
+
+    found = machine.in_parallel(work, range(7), 3)
+    assert [(item, threads) for item, threads, _ in found] == [(i, 1) for i in range(7)]
+    assert len({ident for _, _, ident in found}) == 3
+    ended: list[int] = []
+    failed = threading.Event()
+
+    def fails(item: int) -> None:
+        if item == 0:
+            failed.set()
+            raise KeyboardInterrupt
+        failed.wait(10)
+        time.sleep(0.05)
+        ended.append(item)
+
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            machine.in_parallel(fails, range(3), 3)
+    assert sorted(ended) == [1] * 5 + [2] * 5
+    assert torch.get_num_threads() == before
+    assert sum(t.name.startswith("tutelage-shard") for t in threading.enumerate()) <= 3
 
 
 def test_who_chose_the_threads_is_no_difference() -> None:
@@ -93,12 +158,14 @@ def test_what_is_said_of_a_correction_is_what_is_configured(
 
 
 def test_bfloat16_on_a_cpu_says_so_too() -> None:
-    overrides = ("model.dtype=bfloat16", "trainer.device=cpu")
-    said = "rollout.correction=none, which corrects nothing"
-    assert said in machine.choose_compute(config(*overrides), SMALL).reason
-    assert (
-        said not in machine.choose_compute(config(*overrides, "algorithm.name=sft"), SMALL).reason
+    rounded = ("model.dtype=bfloat16", "trainer.device=cpu")
+    corrected, kept, taught = (
+        machine.choose_compute(config(*rounded, *more), SMALL).reason
+        for more in ((), ("rollout.correction=none",), ("algorithm.name=sft",))
     )
+    assert "rollout.correction=token_tis, which corrects it" in corrected
+    assert "rollout.correction=none, which corrects nothing" in kept
+    assert "rollout.correction" not in taught
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

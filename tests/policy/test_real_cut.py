@@ -113,6 +113,34 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
 
 
 @pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model
+def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Policy) -> None:
+    """On prompts of several lengths, each shared by three requests, over two turns."""
+    gaps: dict[torch.dtype, float] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        engine = make_engine(policy, slots=9, max_length=96, dtype=dtype).engine
+        rows: list[Row] = []
+        sampled: list[float] = []
+        texts = [("What is 12 + 34? " * (1 + i // 3)) for i in range(9)]
+        prompts = {i: tuple(policy.codec.encode(text)) for i, text in enumerate(texts)}
+        for turn in range(2):
+            how, first = Sampling(1.0, max_tokens=8), 9 * turn
+            asked = {
+                engine.submit(Request(ids, how, first + i, i, f"s{i}")): i
+                for i, ids in prompts.items()
+            }
+            while engine.busy:
+                for handle, said in engine.step():
+                    ids = prompts[asked[handle]]
+                    mask = (*[0] * len(ids), *[1] * len(said.token_ids))
+                    rows.append(Row((*ids, *said.token_ids), mask))
+                    sampled += said.logprobs
+                    prompts[asked[handle]] = (*rows[-1].ids, *policy.codec.encode(" Why?"))
+        found = policy.network.score(rows, 1.0, dtype, False)
+        order = (found.rows_K * 1000 + found.columns_K).argsort()
+        gaps[dtype] = float((found.logp_K.detach()[order] - torch.tensor(sampled)).abs().max())
+    assert 0 < gaps[torch.float32] < 1e-4 < gaps[torch.bfloat16]
+
+
 def test_it_is_exported_with_the_rounded_weights(policy: Policy, tmp_path: Path) -> None:
     write_gguf(policy, tmp_path / "cut.gguf", "cut")
     state = policy.network.state()

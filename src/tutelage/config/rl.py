@@ -272,8 +272,8 @@ class RolloutConfig(Section):
     schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
     """`deterministic` is reproducible bit for bit; `free` appends tool results as they arrive."""
     correction: Annotated[Correction, BY_REWARDS] = "none"
-    """Importance-sampling correction, if sampler and trainer compute different
-    log-probabilities."""
+    """Importance-sampling correction of the difference between sampler and trainer; `token_tis`
+    unless it is set where the run computes in bfloat16."""
     correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0
     """Maximum importance weight."""
     tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM] = 1

@@ -296,7 +296,8 @@ class _TrainerConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Training device; `auto` uses a GPU by NVIDIA or AMD if there is one; `mps` is refused."""
     threads: Count | None = None
-    """CPU threads of the tensor library; null uses OMP_NUM_THREADS, else the number of cores."""
+    """CPU threads; null uses OMP_NUM_THREADS, else the number of cores, where bits do not depend on
+    it."""
     val_tasks: Annotated[Count | None, NOT_PLAYED] = None
     """Maximum tasks per validation; null uses all of `data.val_files`, or 200 if they are generated
     or held out from training."""

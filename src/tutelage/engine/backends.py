@@ -34,6 +34,7 @@ class _PaddedBackend:
 
     exact_shapes = False
     prefill_tokens = 8192
+    shards = 1
 
     def begin(self, row: int, ids: tuple[int, ...]) -> int:
         """No prefix is kept."""
@@ -200,10 +201,15 @@ Backend = _FusedBackend | _HFBackend | PackedDecoder
 """Rows of cached sequences and the model that extends them."""
 
 
-def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> Backend:
-    """The backend for a policy's network."""
+def make_backend(
+    policy: Policy, rows: int, width: int, dtype: torch.dtype, shards: int = 1
+) -> Backend:
+    """The backend for a policy's network; of a large model on a CPU a batch is computed
+    in `shards`."""
     network = policy.network
     if not isinstance(network, FusedNetwork):
         return _HFBackend(network, rows, width)
     large = policy.count() >= SMALL_MODEL and network.device.type == "cpu"
-    return (PackedDecoder if large else _FusedBackend)(network, rows, width, dtype)
+    if large:
+        return PackedDecoder(network, rows, width, dtype, shards)
+    return _FusedBackend(network, rows, width, dtype)

@@ -23,13 +23,15 @@ def make_engine(
     slots: int,
     max_length: int | None = None,
     dtype: torch.dtype | None = None,
+    threads: int | None = None,
     invariant: bool = False,
     schedule: Schedule = "deterministic",
 ) -> EngineDriver:
     """An engine that samples from a policy; give one event loop all its requests.
 
     `max_length` is in tokens, at most the policy's own, and as memory allows (`Policy.context`)
-    unless it is given; `dtype` is float32 unless it is given. With
+    unless it is given; `dtype` is float32 unless it is given. `threads` is what a run asks for;
+    of a large model on a CPU torch computes an operation with it from here on. With
     `invariant` a sample does not depend on what else is sampled, see `native.py`; a large model is
     sampled at its full speed instead, and its samples repeat where the same requests do.
     """
@@ -38,17 +40,21 @@ def make_engine(
     from tutelage.engine.backends import make_backend
     from tutelage.engine.driver import EngineDriver
     from tutelage.engine.native import NativeEngine
-    from tutelage.policy.machine import SMALL_MODEL
+    from tutelage.policy.machine import SMALL_MODEL, threads_of
 
+    small, shards = policy.count() < SMALL_MODEL, 1
+    if not small and policy.device.type == "cpu":
+        operation_threads, shards, _ = threads_of(threads, large=True)
+        torch.set_num_threads(operation_threads)
     codec, number = policy.codec, dtype or torch.float32
     length = min(max_length or policy.context(slots, number), policy.max_positions)
     native = NativeEngine(
-        lambda rows, width: make_backend(policy, rows, width, number),
+        lambda rows, width: make_backend(policy, rows, width, number, shards),
         slots=slots,
         max_length=length,
         eos_ids=sorted(codec.eos_ids),
         decode=codec.decode,
-        invariant=invariant and policy.count() < SMALL_MODEL,
+        invariant=invariant and small,
         version=policy.version,
     )
     return EngineDriver(native, schedule)

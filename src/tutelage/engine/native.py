@@ -69,7 +69,7 @@ class NativeEngine:
         self._handles = itertools.count()
         self._clock = 0
 
-        self._streams = Streams(slots, max_length, device)
+        self._streams = Streams(slots, max_length, device, self._backend.shards)
         self._stopping: set[int] = set()
         """Slots whose request has stop strings."""
         self._told: set[int] = set()

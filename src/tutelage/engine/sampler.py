@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tutelage.policy.machine import in_parallel
+
 _LARGE, _BLOCK, _AT_ONCE = 8192, 256, 8
 """Tokens from which on a vocabulary is large, tokens of a block, and rows that are summed at
 once."""
@@ -36,16 +38,18 @@ def draw(
     top_k_B: Tensor | None = None,
     *,
     line_B: Tensor | None = None,
+    threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token a row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
     means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole. `line_B` says which
-    line of the logits each row reads; without it there is one line a row.
+    line of the logits each row reads; without it there is one line a row. No bit depends on how
+    many `threads` draw.
     """
     whole = top_p_B is None or top_k_B is None or bool(((top_p_B >= 1) & (top_k_B == 0)).all())
     if whole and logits_LV.shape[1] >= _LARGE:
-        return _draw_by_blocks(logits_LV, uniform_B, temperature_B, line_B)
+        return _draw_by_blocks(logits_LV, uniform_B, temperature_B, line_B, threads)
     if temperature_B is None and top_p_B is None and top_k_B is None:
         return _draw_plain(logits_LV.float(), uniform_B, line_B)
     logits_BV = (logits_LV if line_B is None else logits_LV.index_select(0, line_B)).float()
@@ -79,29 +83,34 @@ def _draw_plain(
 
 
 def _draw_by_blocks(
-    logits_LV: Tensor, uniform_B: Tensor, temperature_B: Tensor | None, line_B: Tensor | None
+    logits_LV: Tensor,
+    uniform_B: Tensor,
+    temperature_B: Tensor | None,
+    line_B: Tensor | None,
+    threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`draw` from the whole of a large vocabulary: first a block, then a token of it."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
-    for at in range(0, len(uniform_B), step):
-        some = slice(at, at + step)
+
+    def part(some: slice) -> tuple[Tensor, Tensor, Tensor]:
         lines = logits_LV[some] if line_B is None else logits_LV.index_select(0, line_B[some])
         raw_BV = lines.float()
         raw_BV = F.pad(raw_BV, (0, -raw_BV.shape[1] % _BLOCK), value=-torch.inf)
         raw_BV = raw_BV - raw_BV.amax(-1, keepdim=True)
         if temperature_B is None:
             token_B, logp_B, _ = _draw_blocks(raw_BV, uniform_B[some])
-            parts.append((token_B, logp_B, logp_B))
-            continue
+            return token_B, logp_B, logp_B
         greedy_B = temperature_B[some] == 0
         warm_BV = raw_BV / torch.where(greedy_B, 1.0, temperature_B[some])[:, None]
         token_B, logp_B, total_B1 = _draw_blocks(warm_BV, uniform_B[some])
         token_B = torch.where(greedy_B, raw_BV.argmax(-1), token_B)
         pick, normal = token_B[:, None], raw_BV.exp().sum(-1, keepdim=True).log()
         logp = warm_BV.gather(1, pick) - total_B1.log()
-        parts.append((token_B, logp.squeeze(1), (raw_BV.gather(1, pick) - normal).squeeze(1)))
-    token_B, logp_B, raw_B = (torch.cat(part) for part in zip(*parts, strict=True))
+        return token_B, logp.squeeze(1), (raw_BV.gather(1, pick) - normal).squeeze(1)
+
+    starts = range(0, len(uniform_B), step)
+    parts = in_parallel(part, [slice(at, at + step) for at in starts], threads)
+    token_B, logp_B, raw_B = (torch.cat(found) for found in zip(*parts, strict=True))
     return token_B, logp_B, raw_B
 
 

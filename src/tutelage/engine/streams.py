@@ -26,8 +26,8 @@ Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 class Streams:
     """One stream of draws a slot, of up to `length` tokens."""
 
-    def __init__(self, slots: int, length: int, device: torch.device) -> None:
-        self._device, self._length = device, length
+    def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
+        self._device, self._length, self._threads = device, length, threads
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -136,6 +136,7 @@ class Streams:
             None if plain else self._top_p[at],
             None if plain else self._top_k[at],
             line_B=line_B,
+            threads=self._threads,
         )
         self._tokens[at, count] = token
         self._logp[at, count] = logp

@@ -7,14 +7,16 @@ a warning.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,8 +25,13 @@ from tutelage.platforms import Accelerator, Support, platform_support
 from tutelage.policy.kernels import cpu_vendor, matmul_kernel
 from tutelage.policy.numerics import Numerics
 
+Item = TypeVar("Item")
+Out = TypeVar("Out")
 OMP = "OMP_NUM_THREADS"
-THREADS_FROM = "operation_threads_from"
+_THREADS_FROM, _BY_SIZE = "operation_threads_from", "the model's size"
+_SHARDS = 2
+"""Parts that a batch of a large model is sampled in: not as many as there are cores, or bits would
+depend on them."""
 SMALL_MODEL = 20_000_000
 """Parameters below which one operation gets one thread: more would wait more than they work."""
 
@@ -37,8 +44,11 @@ class ComputeSettings:
     numerics: Numerics
     cold_start: Numerics
     reason: str
-    threads_from: str = "the model's size"
-    """What decides how many threads one operation gets."""
+    operation_threads: int = 1
+    threads_from: str = _BY_SIZE
+    """How many threads one operation gets, and what decides it."""
+    shards: int = 1
+    """In how many parts the engine computes a batch."""
 
 
 def machine_facts() -> Machine:
@@ -67,16 +77,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
-    """How many threads a run gets, and which source set it: its key, the environment, or the
-    machine."""
-    if config is not None and config.trainer.threads:
-        return config.trainer.threads, "trainer.threads"
+def threads_of(asked: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
+    """How many threads a run gets, in how many shards its engine computes a batch, and which source
+    decides: `trainer.threads`, if that is `asked`, the environment, or the machine.
+
+    Those of a `large` model compute one operation. The order of a sum, and so its bits, depends on
+    their number and on what is computed with it: more than one have to be asked for, and the cores
+    decide nothing; shards, each on a thread of its own, make use of two.
+    """
+    if asked:
+        return asked, 1, "trainer.threads"
     # OpenMP takes a list for nested regions, of which the first is the outermost.
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
-        return int(text), OMP
-    return _cores(), "the cores here"
+        return int(text), 1, OMP
+    return (1, _SHARDS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
 
 
 def bfloat16_pays() -> bool:
@@ -88,13 +103,15 @@ def bfloat16_pays() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
-    """Device, formats and threads for a policy of this number of parameters."""
+def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
+    """Device, formats and threads for a policy of this number of parameters. `sharded` says whether
+    the engine can compute a batch in parts."""
     wanted = config.trainer.device
     cuda = torch.cuda.is_available() and wanted != "cpu"
     device = torch.device("cuda" if cuda else "cpu")
     small = parameters < SMALL_MODEL
-    threads, threads_from = threads_of(config)
+    threads = threads_of(config.trainer.threads)[0]
+    (operation_threads, shards, source), said = _operation_threads(config, small, cuda, sharded)
     if config.model.dtype != "auto":
         dtype = getattr(torch, config.model.dtype)
         why = f"model.dtype={config.model.dtype}{_mismatch(config, dtype)}"
@@ -111,20 +128,42 @@ def choose_compute(config: RunConfig, parameters: int) -> ComputeSettings:
     words = [
         f"{device.type} ({text})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
-        f"{threads} thread{'s' if threads > 1 else ''} ({threads_from})",
+        said,
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
-    # Gradient threads use one core each and change no result; a large model's operations are
-    # parallel in themselves.
+    # Gradient threads use one core each and change no result; of a large model each would hold
+    # gradients of its own.
     gradient_threads = threads if small and not cuda else 1
     return ComputeSettings(
         device=device,
         numerics=Numerics(dtype, gradient_threads),
         cold_start=Numerics(fast, gradient_threads),
         reason=", ".join(words),
-        **({} if small else {"threads_from": threads_from}),
+        operation_threads=operation_threads,
+        threads_from=source,
+        shards=shards,
     )
+
+
+def _operation_threads(
+    config: RunConfig, small: bool, cuda: bool, sharded: bool
+) -> tuple[tuple[int, int, str], str]:
+    """What `threads_of` gives for the operations of a model, and the run's threads in words."""
+    threads, _, source = threads_of(config.trainer.threads)
+    said = f"{threads} thread{'s' if threads > 1 else ''} ({source})"
+    if small:
+        return (1, 1, _BY_SIZE), said
+    if cuda:
+        return (threads, 1, source), said
+    one, shards, decided = threads_of(config.trainer.threads, large=True)
+    shards = shards if sharded else 1
+    if decided == _BY_SIZE:
+        sampling = min(shards, threads)
+        said = f"{sampling} threads to sample and 1 to train" if sampling > 1 else "1 thread"
+        more = f"; trainer.threads={threads} or {OMP}={threads} is faster on a quiet machine"
+        said += f" (equal bits on any number of cores{more if threads > 1 else ''})"
+    return (one, shards, decided), said
 
 
 def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
@@ -136,11 +175,6 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
     return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
 
 
-def set_threads(config: RunConfig, parameters: int) -> None:
-    """Tell torch how many threads one operation may use."""
-    torch.set_num_threads(1 if parameters < SMALL_MODEL else threads_of(config)[0])
-
-
 @contextmanager
 def one_thread() -> Generator[None]:
     """Around operations so small that several threads would wait more than they work."""
@@ -150,6 +184,32 @@ def one_thread() -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def in_parallel(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
+    """What `work` gives for each item, in order, on up to `threads` threads where there are as many
+    cores. The caller's is among them, and one operation gets one thread, so no bit depends on
+    the cores. All have ended when this ends, also where one raised."""
+    if threads == 1:
+        return [work(item) for item in items]
+    count = max(1, min(threads, len(items), _cores()))
+
+    def some(first: int) -> list[Out]:
+        return [work(item) for item in items[first::count]]
+
+    with one_thread():
+        others = [_pool(threads - 1).submit(some, i) for i in range(1, count)]
+        try:
+            found = [some(0), *(other.result() for other in others)]
+        finally:
+            wait(others)
+    return [found[i % count][i // count] for i in range(len(items))]
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """One pool for the process: every new thread would get a memory arena of its own."""
+    return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
 
 def trim_memory() -> None:
@@ -182,7 +242,8 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
         "dtype": str(choice.numerics.dtype),
         "cold_start_dtype": str(choice.cold_start.dtype),
         "operation_threads": torch.get_num_threads(),
-        THREADS_FROM: choice.threads_from,
+        _THREADS_FROM: choice.threads_from,
+        **({"shards": choice.shards} if choice.shards > 1 else {}),
     }
 
 
@@ -190,7 +251,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Conditions that changed, in words; who set a number does not count."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*before, *now} - {THREADS_FROM})
+        for key in sorted({*before, *now} - {_THREADS_FROM})
         if before.get(key) != now.get(key)
     ]
 

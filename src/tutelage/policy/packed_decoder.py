@@ -7,6 +7,10 @@ tokens of system prompt and tools, is computed once, kept, and read by all rows 
 a row holds what follows. Rows lie as dense as the longest one allows, so that products read them in
 place. Prompts are computed without padding.
 
+A batch is computed in shards of its rows, each on a thread of its own (`machine.py` says how many):
+they wait for one another once a token, where the threads of one operation wait at its end, and a
+busy core holds up all of them. Weights, prefixes and the cache are one.
+
 A prefix is computed by itself, not with the rows that ask for it first, and a call reads as many
 columns as its longest row needs: what was kept before changes no bit of a result.
 
@@ -15,8 +19,10 @@ Suffixes: B rows, T new tokens, N real ones of B * T, L columns read, P tokens o
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +31,7 @@ from torch import Tensor
 
 from tutelage.policy.decoder import lazy_zeros, rope, rotate
 from tutelage.policy.kernels import linear, rounded
+from tutelage.policy.machine import in_parallel
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.weights import DecoderShape, Layer
 
@@ -39,6 +46,8 @@ _PREFIXES = 8
 """Prefixes that are kept: those used last."""
 _ROWS = 64
 """The number of rows that packed weights are laid out for."""
+_FEWEST = 16
+"""Tokens below which a shard is not worth another reading of the weights."""
 _FEW = 16
 """Queries of a product below which its keys come first: as the first factor they are read as they
 lie."""
@@ -79,7 +88,7 @@ class _CallTables:
     size: tuple[int, int]
     real_N: Tensor | None
     places: Tensor
-    rows: Tensor | int
+    rows: Tensor | slice
     mask_B11TL: Tensor
     prefixes: list[tuple[_Prefix, Tensor | slice]]
 
@@ -94,8 +103,15 @@ class PackedDecoder:
     prefill_tokens = 1024
     chunk = 1
 
-    def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
-        self.device, self._dtype = network.device, dtype
+    def __init__(
+        self,
+        network: FusedNetwork,
+        rows: int,
+        width: int,
+        dtype: torch.dtype,
+        shards: int = 1,
+    ) -> None:
+        self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
         self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         self._take(network)
@@ -192,10 +208,29 @@ class PackedDecoder:
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
         """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
-        batch, count = ids_BT.shape
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
         self._fit()
+
+        def shard(some: slice) -> Tensor:
+            of = some if isinstance(rows, int) else rows[some]
+            return self._extend(ids_BT[some], starts_B[some], lengths_B[some], of)
+
+        return torch.cat(in_parallel(shard, self._cut(lengths_B.tolist()), self.shards))
+
+    def _cut(self, lengths: list[int]) -> list[slice]:
+        """Shards of rows with about as many new tokens each."""
+        ends = list(accumulate(lengths))
+        count = max(1, min(self.shards, ends[-1] // _FEWEST))
+        cuts = {1 + bisect_left(ends, ends[-1] * i / count) for i in range(1, count)}
+        return [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(ends)}))]
+
+    @torch.inference_mode()
+    def _extend(
+        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | slice
+    ) -> Tensor:
+        """`extend` for a shard of the rows."""
+        batch, count = ids_BT.shape
         steps = torch.arange(count)
         real_N = None
         last: Tensor | slice = slice(None)
@@ -210,10 +245,10 @@ class PackedDecoder:
         )
 
     def _call(
-        self, batch: int, count: int, real_N: Tensor | None, starts_B: Tensor, rows: Tensor | int
+        self, batch: int, count: int, real_N: Tensor | None, starts_B: Tensor, rows: Tensor | slice
     ) -> _CallTables:
         """The tables of a call."""
-        numbers = torch.arange(rows) if isinstance(rows, int) else rows
+        numbers = torch.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
         columns_BT = (starts_B - self._base[numbers])[:, None] + torch.arange(count)
         length = rounded(int(self._filled[numbers].max()), _COLUMNS)
         hide = torch.arange(length) > columns_BT[:, None, None, :, None]
@@ -326,8 +361,8 @@ class PackedDecoder:
         view, length = self._view(flat), call.mask_B11TL.shape[-1]
         view.view(-1, view.shape[-1]).index_copy_(0, call.places, new.flatten(0, 1))
         view = view[:, :, :length]
-        if isinstance(call.rows, int):
-            return view[: call.rows].flatten(0, 1)
+        if isinstance(call.rows, slice):
+            return view[call.rows].flatten(0, 1)
         return view.index_select(0, call.rows).flatten(0, 1)
 
 

@@ -1,10 +1,8 @@
 """Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
 
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
-refused before any model loads. The phases run on a `TrainingInputs`. The user's demonstrations
-become token rows. Each turn is encoded as it would have been sampled and observed, and only what
-the assistant wrote is trained (`Codec.demonstration`); what does not fit the model is refused with
-its file and line before any weight is read.
+refused before any model loads. The phases run on a `TrainingInputs`. Of demonstrations, only what
+the assistant wrote is trained (`Codec.demonstration`); what does not fit the model is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
@@ -22,8 +22,9 @@ from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError, DataError, ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.machine import ComputeSettings, choose_compute, set_threads
+from tutelage.policy.machine import ComputeSettings, choose_compute
 from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
+from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
@@ -159,6 +160,7 @@ class TrainingInputs:
             slots=slots or self.config.rollout.slots,
             max_length=self.context,
             dtype=self.choice.numerics.dtype,
+            threads=self.config.trainer.threads,
             invariant=invariant,
             schedule=schedule,
         )
@@ -255,11 +257,11 @@ def _placed(
     """The tools that the policy is given, and the policy where it is trained."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
-    choice = choose_compute(config, policy.count())
+    choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     policy = policy if choice.device == policy.device else policy.to(choice.device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()
-    set_threads(config, policy.count())
+    torch.set_num_threads(choice.operation_threads)
     return tools, policy, choice
 
 
@@ -296,9 +298,7 @@ def _given_tasks(config: RunConfig, given: JobInputs) -> Tasks:
 
 def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction:
     """The reward that grades what an agent does not grade itself."""
-    if given is None:
-        return reward_of(config)
-    return given.reward or resolve_reward(EMBEDDED_REWARD)
+    return reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD)
 
 
 def _policy(

@@ -58,7 +58,6 @@ WORD_PROBLEMS: dict[str, Any] = {
     "actor.use_kl_loss": False,
     "actor.entropy_coeff": 0.0,
     "actor.loss_agg_mode": "token-mean",
-    "rollout.correction": "token_tis",
     "rollout.max_len": 384,
     "sft.optimizer": "adamw",
     "sft.lr": 2e-4,

@@ -95,7 +95,7 @@ def resolve(
     settings = kept | users
 
     derived: Layer = {}
-    _settle_gpus(settings, machine, derived)
+    _settle_device(settings, machine, derived)
     warnings = _settle_engine(command, users, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
@@ -277,13 +277,17 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
     return warnings
 
 
-def _settle_gpus(settings: Layer, machine: Machine, derived: Layer) -> None:
-    """The GPUs of a run that names no number: one, if there is any."""
-    key, device = "trainer.n_gpus_per_node", settings.get("trainer.device")
-    set_key = settings.get(key)
-    on_cpu = device is not None and device.value == "cpu"
-    if machine.cuda_devices and not on_cpu and (set_key is None or set_key.value is None):
-        derived[key] = _Set(key, 1, "derived from trainer.device", key)
+def _settle_device(settings: Layer, machine: Machine, derived: Layer) -> None:
+    """The GPUs of a run that names no number: one, if there is any. Where the run computes in
+    bfloat16, sampler and trainer differ by rounding: that is corrected unless a key says how."""
+    names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
+    device, gpus, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
+    on_gpu = machine.cuda_devices and device != "cpu"
+    if on_gpu and gpus is None:
+        derived[names[1]] = _Set(names[1], 1, "derived from trainer.device", names[1])
+    key, rounds = "rollout.correction", dtype == "bfloat16" or (on_gpu and dtype == "auto")
+    if rounds and key not in settings and not _supervised(settings):
+        derived[key] = _Set(key, "token_tis", "derived from model.dtype", key)
 
 
 def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
