@@ -104,12 +104,7 @@ class PackedDecoder:
     chunk = 1
 
     def __init__(
-        self,
-        network: FusedNetwork,
-        rows: int,
-        width: int,
-        dtype: torch.dtype,
-        shards: int = 1,
+        self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype, shards: int = 1
     ) -> None:
         self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
@@ -220,10 +215,11 @@ class PackedDecoder:
 
     def _cut(self, lengths: list[int]) -> list[slice]:
         """Shards of rows with about as many new tokens each."""
-        ends = list(accumulate(lengths))
-        count = max(1, min(self.shards, ends[-1] // _FEWEST))
-        cuts = {1 + bisect_left(ends, ends[-1] * i / count) for i in range(1, count)}
-        return [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(ends)}))]
+        total, ends = sum(lengths), accumulate(lengths)
+        middles = [end - length / 2 for end, length in zip(ends, lengths, strict=True)]
+        count = max(1, min(self.shards, total // _FEWEST))
+        cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
+        return [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
 
     @torch.inference_mode()
     def _extend(
