@@ -112,7 +112,6 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
     assert float((trained - sampled).abs().max()) < 1e-4
 
 
-@pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model
 def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Policy) -> None:
     """On prompts of several lengths, each shared by three requests, over two turns."""
     gaps: dict[torch.dtype, float] = {}
@@ -141,6 +140,7 @@ def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Pol
     assert 0 < gaps[torch.float32] < 1e-4 < gaps[torch.bfloat16]
 
 
+@pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model
 def test_it_is_exported_with_the_rounded_weights(policy: Policy, tmp_path: Path) -> None:
     write_gguf(policy, tmp_path / "cut.gguf", "cut")
     state = policy.network.state()
