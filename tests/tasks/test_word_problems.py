@@ -89,7 +89,11 @@ def read(split: str, task: Task) -> tuple[str, dict[str, str]]:
 @pytest.fixture(scope="module")
 def drawn() -> Mapping[str, Sequence[Task]]:
     """Enough tasks that each template occurs."""
-    numbers: dict[Split, tuple[int, int]] = {"train": (1500, 3), "val": (900, 3), "test": (2100, 0)}
+    numbers: dict[Split, tuple[int, int]] = {
+        "train": (1800, 3),
+        "val": (1200, 3),
+        "test": (2700, 0),
+    }
     return {split: make_word_problems(split, n, seed) for split, (n, seed) in numbers.items()}
 
 

@@ -107,15 +107,18 @@ _KINDS = {
 KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
-_PRICED = ("shop", "bag", "change")
+_OFTEN = ("shop", "change", "share")
 DEMONSTRATED = (
-    *(*_PRICED, "share", "groups"),
-    *(*_PRICED, "share", "exchange"),
-    *(*_PRICED, "share", "groups"),
-    *(*_PRICED, "share", "exchange"),
-    *(*_PRICED, "share", "groups"),
-    *(*_PRICED, "bag", "exchange"),
-    *("groups", "pages"),
+    *_OFTEN,
+    "exchange",
+    "bag",
+    *_OFTEN,
+    "groups",
+    *_OFTEN,
+    "exchange",
+    "pages",
+    "shop",
+    "bag",
 )
 """The kinds in the order they are demonstrated: what takes a price or a division oftener."""
 

@@ -62,11 +62,11 @@ WORD_PROBLEMS: dict[str, Any] = {
     "sft.optimizer": "adamw",
     "sft.lr": 2e-4,
     "sft.batch_size": 1,
-    "sft.max_steps": 32,
-    "sft.cooldown_steps": 32,
+    "sft.max_steps": 24,
+    "sft.cooldown_steps": 24,
     "sft.mixed_steps": 0,
-    "trainer.total_training_steps": 32,
-    "trainer.save_freq": 16,
+    "trainer.total_training_steps": 48,
+    "trainer.save_freq": 24,
     "trainer.test_freq": 0,
 }
 WORD_PROBLEMS_ALGORITHMS: dict[str, dict[str, Any]] = {
