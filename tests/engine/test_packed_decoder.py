@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -169,6 +171,26 @@ def test_a_shared_prefix_is_computed_once_until_the_weights_change(
     tokens, found = cost(second)
     assert tokens == len(second.prompt_ids)
     assert found.token_ids == slowly(changed, second).token_ids
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_an_engine_holds_can_be_freed_between_two_updates(
+    dtype: torch.dtype, tiny: Any
+) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = engine_of(policy, dtype)
+    before = talks(engine, range(3))
+    tensors = [weakref.ref(t) for t in gc.get_objects() if type(t) is torch.Tensor]
+    engine.submit(asked(1))
+    engine.free()
+    assert engine.version == 0, "not while a request runs"
+    while engine.busy:
+        engine.step()
+    engine.free()
+    gone = [ref for ref in tensors if ref() is None]
+    assert len(gone) >= 2 * len(policy.network.weights.layers), "keys and values of each block"
+    engine.update_weights(policy, 0)
+    assert talks(engine, range(3)) == before
 
 
 def test_many_prefixes_are_kept_and_a_short_one_is_not_worth_it(tiny: Any) -> None:

@@ -43,12 +43,14 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
         choice = machine.choose_compute(settings, LARGE)
         assert (choice.operation_threads, choice.shards) == (1, 2)
         assert machine.conditions(choice)["shards"] == 2
-        said = "2 threads to sample and 1 to train" if count > 1 else "1 thread"
+        said = "2 threads" if count > 1 else "1 thread"
+        assert choice.numerics.threads == min(2, count)
         assert f", {said} (equal bits" in choice.reason
         alone = machine.choose_compute(settings, LARGE, sharded=False)
         assert (alone.operation_threads, alone.shards) == (1, 1)
-        assert "1 thread (equal bits" in alone.reason
-        more = f"trainer.threads={count} or OMP_NUM_THREADS={count} is faster"
+        said = "1 thread to sample and 2 threads to train" if count > 1 else "1 thread"
+        assert f", {said} (equal bits" in alone.reason
+        more = f"trainer.threads={count} or OMP_NUM_THREADS={count} samples faster"
         assert (more in choice.reason) is (count > 1)
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.policy import network
-from tutelage.policy.packing import MicroBatch, plan_micro_batches
+from tutelage.policy.packing import MicroBatch, plan_for_two, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
@@ -207,7 +207,10 @@ def test_a_large_model_keeps_less_for_its_backward_pass_and_has_the_same_gradien
     plain, most = found()
     monkeypatch.setattr(policy.network, "large", True)
     lean, least = found()
-    assert all(torch.equal(a, b) for a, b in zip(plain, lean, strict=True))
+    for (name, _), a, b in zip(policy.named(), plain, lean, strict=True):
+        # The gradients of an embedding that is the head too are added in another order.
+        bound = 1e-5 if name == "embed" else 0.0
+        torch.testing.assert_close(b, a, atol=bound, rtol=bound, msg=name)
     assert least < 0.75 * most
 
 
@@ -244,10 +247,27 @@ def test_where_prefixes_are_shared_a_limit_holds_for_the_tokens_that_are_compute
     assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
     assert len(batches) <= len(plan_micro_batches(rows, limit))
     for batch in batches:
-        laid = MicroBatch.of([rows[i] for i in batch], torch.device("cpu"), torch.float32)
-        queries = torch.cat([s.queries_RT.flatten() for s in laid.segments]).unique()
-        computed = int((queries < len(laid.ids_N) - 1).sum())
-        assert len(batch) == 1 or computed <= limit
+        assert len(batch) == 1 or _computed([rows[i] for i in batch]) <= limit
+
+
+@given(rows=groups(), limit=st.integers(8, 80))
+@settings(max_examples=50, deadline=None)
+def test_two_threads_get_micro_batches_of_nearly_equal_size(rows: list[Row], limit: int) -> None:
+    batches = plan_for_two(rows, limit)
+    one = plan_micro_batches(rows, 10**6, shared=True)[0]
+    assert [i for batch in batches for i in batch] == one, "in the same order"
+    total, longest = _computed(rows), max(len(r.ids) for r in rows)
+    wanted = 2 * -(-total // limit)
+    assert len(batches) <= wanted
+    for batch in batches:
+        assert _computed([rows[i] for i in batch]) <= total / wanted + 2 * longest
+
+
+def _computed(rows: list[Row]) -> int:
+    """Tokens that a micro-batch of these rows computes."""
+    laid = MicroBatch.of(rows, torch.device("cpu"), torch.float32)
+    queries = torch.cat([s.queries_RT.flatten() for s in laid.segments]).unique()
+    return int((queries < len(laid.ids_N) - 1).sum())
 
 
 def test_rows_of_one_prompt_lie_together_where_they_fit() -> None:

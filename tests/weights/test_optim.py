@@ -123,6 +123,14 @@ def test_gradients_add_up_in_the_order_of_the_items(threads: int) -> None:
     assert torch.equal(weights.grad, found), "threads change no bit"
 
 
+def test_threads_that_overtake_each_other_never_wait_for_ever() -> None:
+    weights = torch.ones(2, requires_grad=True)
+    for _ in range(300):
+        accumulate([weights], range(5), lambda n: (weights.sum() * n, None), threads=3)
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [3000.0, 3000.0]
+
+
 def test_an_error_in_a_thread_is_raised() -> None:
     weights = torch.ones(2, requires_grad=True)
 

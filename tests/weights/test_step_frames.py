@@ -33,14 +33,15 @@ MOST_FRAMES = 9
 MOST_LINES = 120
 PAGE = [
     "play_groups",
+    "free_engines",
     "make_rows",
     "estimate_advantages",
     "optimize",
     "hand_over_weights",
     "record",
 ]
-"""Play the groups, make rows, estimate advantages, loss and optimizer step, hand the weights to the
-engine, record."""
+"""Play the groups, free what engines hold, make rows, estimate advantages, loss and optimizer step,
+hand the weights to the engine, record."""
 
 
 class Chains:

@@ -40,6 +40,9 @@ class _PaddedBackend:
         """No prefix is kept."""
         return 0
 
+    def free(self) -> None:
+        """What it holds is small, or the policy's own."""
+
 
 class _FusedBackend(_PaddedBackend):
     """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""

@@ -68,6 +68,10 @@ class EngineDriver:
         """See `Engine`."""
         self.engine.update_weights(source, version)
 
+    def free(self) -> None:
+        """See `Engine`."""
+        self.engine.free()
+
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
         """Around a rollout: the deterministic schedule waits for it while it is not sampling."""

@@ -53,11 +53,9 @@ class NativeEngine:
     ) -> None:
         """`backend(rows, width)` makes the cache; one row more than `slots` is scratch."""
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
-        self.version = version
-        self.decoded_tokens = 0
-        self.prefilled_tokens = 0
-        self.computed_tokens = 0
-        """Positions that decode steps computed; less than decoded tokens where rows are shared."""
+        self.version, self._clock = version, 0
+        self.decoded_tokens = self.prefilled_tokens = self.computed_tokens = 0
+        """Those computed by decode steps are positions: fewer than tokens where rows are shared."""
         self._backend = backend(slots + 1, max_length)
         self._decode = decode
         self._device = device = self._backend.device
@@ -67,8 +65,6 @@ class NativeEngine:
         self._pending: list[tuple[int, int, int, Request]] = []
         """Requests that wait, as (order, rank, handle, request)."""
         self._handles = itertools.count()
-        self._clock = 0
-
         self._streams = Streams(slots, max_length, device, self._backend.shards)
         self._stopping: set[int] = set()
         """Slots whose request has stop strings."""
@@ -136,6 +132,12 @@ class NativeEngine:
         for slot, state in enumerate(self._slots.all):
             if state.handle is None:
                 self._clear(slot)
+
+    def free(self) -> None:
+        """See `Engine`. Nothing is freed while a request runs."""
+        if not self.busy:
+            self._backend.free()
+            self.version = -1
 
     def step(self) -> list[tuple[int, Sampled]]:
         """Admit what fits, prefill it, decode one token a running slot; return what ended."""
@@ -352,10 +354,8 @@ class NativeEngine:
         records = self._streams.records(list(ended))
         for (slot, reason), record in zip(ended.items(), records, strict=True):
             state = self._slots[slot]
-            if state.handle is None:
-                raise AssertionError("a slot without a request cannot finish")
-            allowed = self._streams.take_allowed(slot)
-            result = Sampled(*record, reason, state.version, allowed)
+            assert state.handle is not None, "a slot without a request cannot finish"
+            result = Sampled(*record, reason, state.version, self._streams.take_allowed(slot))
             results.append((state.handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
             state.ids = self._slots[slot].prompt + result.token_ids[:-1]

@@ -63,6 +63,11 @@ class Engine(Protocol):
         with the version with which it began."""
         ...
 
+    def free(self) -> None:
+        """Give up what takes memory until `update_weights`: nothing is sampled before. Its version
+        is none of the policy's until then, unless nothing was given up."""
+        ...
+
     async def sample(self, request: Request) -> Sampled:
         """Run one request. Cancelling the awaiting task cancels it in the engine.
 

@@ -71,6 +71,9 @@ class ScriptedEngine:
         """Say the same with another version."""
         self.version = version
 
+    def free(self) -> None:
+        """A script takes no memory."""
+
     async def sample(self, request: Request) -> Sampled:
         """The next reply, cut to what `max_tokens` and the context allow.
 

@@ -96,3 +96,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return product(x, weight.t(), bias)
     out: Any = _OneDNNLinear.apply(x, weight, bias)
     return out
+
+
+def joined_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    joined: Tensor | None = None,
+    how: str = "none",
+) -> Tensor:
+    """`linear` without gradients, then `swish`, or `mul` or `add` with what is joined; the weight
+    may be in oneDNN's own layout."""
+    if weight.is_mkldnn:
+        kernel: Any = torch.ops.mkldnn._linear_pointwise
+        if joined is None:
+            return kernel(x, weight, bias, how, [], "")
+        return kernel.binary(x, joined, weight, bias, how)
+    y = linear(x, weight, bias)
+    if joined is None:
+        return F.silu(y, inplace=True) if how == "swish" else y
+    return y.mul_(joined) if how == "mul" else y.add_(joined)

@@ -28,10 +28,12 @@ from tutelage.policy.numerics import Numerics
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 OMP = "OMP_NUM_THREADS"
+_ARENA_MAX = -8
+"""The number of `mallopt` for how many heaps there are, in glibc's `malloc.h`."""
 _THREADS_FROM, _BY_SIZE = "operation_threads_from", "the model's size"
-_SHARDS = 2
-"""Parts that a batch of a large model is sampled in: not as many as there are cores, or bits would
-depend on them."""
+_PARTS = 2
+"""Parts of a large model's batch that are computed at the same time, in sampling and in training:
+not as many as there are cores, or bits would depend on them."""
 SMALL_MODEL = 20_000_000
 """Parameters below which one operation gets one thread: more would wait more than they work."""
 
@@ -91,7 +93,7 @@ def threads_of(asked: int | None = None, *, large: bool = False) -> tuple[int, i
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
         return int(text), 1, OMP
-    return (1, _SHARDS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
+    return (1, _PARTS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
 
 
 def bfloat16_pays() -> bool:
@@ -132,9 +134,9 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
-    # Gradient threads use one core each and change no result; of a large model each would hold
-    # gradients of its own.
-    gradient_threads = threads if small and not cuda else 1
+    # Gradient threads use one core each and change no result; each has a micro-batch in memory.
+    most = threads if small else min(_PARTS, threads) if source == _BY_SIZE else 1
+    gradient_threads = 1 if cuda else most
     return ComputeSettings(
         device=device,
         numerics=Numerics(dtype, gradient_threads),
@@ -159,9 +161,10 @@ def _operation_threads(
     one, shards, decided = threads_of(config.trainer.threads, large=True)
     shards = shards if sharded else 1
     if decided == _BY_SIZE:
-        sampling = min(shards, threads)
-        said = f"{sampling} threads to sample and 1 to train" if sampling > 1 else "1 thread"
-        more = f"; trainer.threads={threads} or {OMP}={threads} is faster on a quiet machine"
+        said = f"{_PARTS} threads" if threads > 1 else "1 thread"
+        if threads > 1 and shards == 1:
+            said = f"1 thread to sample and {said} to train"
+        more = f"; trainer.threads={threads} or {OMP}={threads} samples faster on a quiet machine"
         said += f" (equal bits on any number of cores{more if threads > 1 else ''})"
     return (one, shards, decided), said
 
@@ -173,6 +176,14 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
     level = config.rollout.correction
     does = "which corrects nothing" if level == "none" else "which corrects it"
     return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
+
+
+def settle(choice: ComputeSettings, *, large: bool) -> None:
+    """Have this process compute as chosen. With a large model all threads allocate from one heap,
+    where the C library can (glibc): each would keep what tensors leave in one of its own."""
+    torch.set_num_threads(choice.operation_threads)
+    if large:
+        _of_glibc("mallopt", _ARENA_MAX, 1)
 
 
 @contextmanager
@@ -218,11 +229,16 @@ def trim_memory() -> None:
     Tensors of ever different sizes leave the heap full of holes: a run grows by a gigabyte without
     this, and it costs some milliseconds.
     """
+    _of_glibc("malloc_trim", 0)
+
+
+def _of_glibc(name: str, *numbers: int) -> None:
+    """Call a function of the C library where it has it."""
     import ctypes
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+    found = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if found is not None:
+        found(*numbers)
 
 
 def conditions(choice: ComputeSettings) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, TokenScores
-from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.packing import plan_for_two, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
@@ -132,8 +132,9 @@ class Policy:
         return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, allowed)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """`plan_micro_batches`, with the tokens counted that are computed where it is large."""
-        return plan_micro_batches(rows, max_tokens, shared=self.network.large)
+        """What is computed at once: see `plan_micro_batches`, and `plan_for_two` of a large one."""
+        plan = plan_for_two if self.network.large else plan_micro_batches
+        return plan(rows, max_tokens)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,8 +25,11 @@ from tutelage.policy.packing import MicroBatch
 from tutelage.policy.row import Row
 from tutelage.policy.weights import DecoderWeights, Layer
 
-_LOGITS_LIMIT = 1 << 23
+_LOGITS_LIMIT = 1 << 22
 """Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
+_SCORING = Lock()
+"""Held where the gradient of such chunks is computed: threads that work on micro-batches are there
+one after the other, so that what it takes is there once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +136,15 @@ class FusedNetwork(nn.Module):
             rope_scale=self.rope_scale,
         )
 
-    def forward(self, batch: MicroBatch, dtype: torch.dtype) -> Tensor:
+    def forward(self, batch: MicroBatch, dtype: torch.dtype, *, scored: bool = False) -> Tensor:
         """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
-        that of the activations."""
+        that of the activations. `scored`: the output head scores them."""
         plan = training.IndexTables.of(
             self.shape, self.inv_freq, self.rope_scale, batch, dtype, lean=self.large
         )
-        x = F.embedding(batch.ids_N, self.embed).to(dtype)
+        # Where the head is the embedding, it alone gives a gradient to all of its many lines.
+        sparse = scored and self.large and self.head is None
+        x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
             kept = batch.sources_S if i == last else None
@@ -200,7 +206,7 @@ class FusedNetwork(nn.Module):
         `allowed` where a grammar narrowed them; with a reference's `distribution` the exact KL from
         it as well."""
         batch = MicroBatch.of(rows, self.device, dtype)
-        hidden, head = self(batch, dtype), self._output
+        hidden, head = self(batch, dtype, scored=True), self._output
         if reference_KV is not None:
             z = _logits(hidden, head, temperature)
             logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
@@ -285,18 +291,19 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_SH, head = ctx.saved_tensors
         batch, temperature, allowed = ctx.given
-        asked = 2 if ctx.entropy_gradient else 1
-        cast, d_hidden = head.to(hidden_SH.dtype), torch.zeros_like(hidden_SH)
+        asked, d_hidden = 2 if ctx.entropy_gradient else 1, torch.zeros_like(hidden_SH)
         g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
-        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
-            z = _logits(hidden_SH[some], cast, temperature).requires_grad_()
-            with torch.enable_grad():
-                found = pick(z, lines_K, targets_K, ctx.entropy_gradient, narrowed)
-            d_z = torch.autograd.grad(found[:asked], z, [g[which_K] for g in grads[:asked]])[0]
-            d_z = d_z.div_(temperature).to(hidden_SH.dtype)
-            d_hidden[some] = product(d_z, cast)
-            if g_head is not None:
-                g_head += outer(d_z, hidden_SH[some])
+        with _SCORING:
+            cast = head.to(hidden_SH.dtype)
+            for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
+                z = _logits(hidden_SH[some], cast, temperature).requires_grad_()
+                with torch.enable_grad():
+                    found = pick(z, lines_K, targets_K, ctx.entropy_gradient, narrowed)
+                d_z = torch.autograd.grad(found[:asked], z, [g[which_K] for g in grads[:asked]])[0]
+                d_z = d_z.div_(temperature).to(hidden_SH.dtype)
+                d_hidden[some] = product(d_z, cast)
+                if g_head is not None:
+                    g_head += outer(d_z, hidden_SH[some])
         return d_hidden, g_head, None, None, None, None
 
 

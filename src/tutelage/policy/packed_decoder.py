@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.decoder import lazy_zeros, rope, rotate
-from tutelage.policy.kernels import linear, rounded
+from tutelage.policy.kernels import joined_linear, rounded
 from tutelage.policy.machine import in_parallel
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.weights import DecoderShape, Layer
@@ -109,17 +109,15 @@ class PackedDecoder:
         self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
         self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self._room = rows * network.shape.kv_heads * rounded(width, _COLUMNS)
+        self._keys, self._values = list[Tensor](), list[Tensor]()
         self._take(network)
         w = self._weights
         self._cos, self._sin = rope(w.inv_freq, w.rope_scale, torch.arange(width + 1), dtype)
-        self._width = _COLUMNS
-        room = rows * w.shape.kv_heads * rounded(width, _COLUMNS) * w.shape.head_dim
-        self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
-        self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
+        self._kept: dict[tuple[int, ...], _Prefix] = {}
         self._of: list[_Prefix | None] = [None] * rows
         # By row, the tokens of its prefix, and how many after them have been computed.
         self._base, self._filled = torch.zeros(2, rows, dtype=torch.long)
-        self._kept: dict[tuple[int, ...], _Prefix] = {}
 
     # ------------------------------------------------------------ weights
 
@@ -129,6 +127,14 @@ class PackedDecoder:
             raise TypeError(f"a fused engine has no use for a {type(source.network).__name__}")
         self._take(source.network)
         self._kept.clear()
+
+    def free(self) -> None:
+        """Give up weights of its own, and what rows hold, until `load`."""
+        self._blocks, self._keys, self._values, self._kept = [], [], [], {}
+        self._of = [None] * len(self._of)
+        self._filled.zero_()
+        nothing = self._weights.embed[:0]
+        self._weights, self._head = replace(self._weights, embed=nothing, head=nothing), nothing
 
     @torch.no_grad()
     def _take(self, network: FusedNetwork) -> None:
@@ -140,6 +146,10 @@ class PackedDecoder:
         self._blocks = [self._block(layer, w.shape) for layer in w.layers]
         if self._pack:
             w.layers.clear()  # those of the copy
+        if not self._keys:
+            room, self._width = self._room * w.shape.head_dim, _COLUMNS
+            self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
+            self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
 
     def _block(self, layer: Layer, s: DecoderShape) -> _Block:
         gate, up = (self._packed(t) for t in layer.gate_up.split(s.ffn))
@@ -298,7 +308,7 @@ class PackedDecoder:
         cos, sin = self._cos[positions_N], self._sin[positions_N]
         x = F.embedding(ids_N, w.embed)
         for i, b in enumerate(self._blocks):
-            qkv = _linear(_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
+            qkv = joined_linear(_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
             qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
             qk = qkv[:, :turn]
             if b.head_norms is not None:
@@ -309,11 +319,13 @@ class PackedDecoder:
                 if last is None:
                     return x
                 x, attended = x[last], attended[last]
-            x = _linear(attended, b.out, joined=x, how="add")
+            x = joined_linear(attended, b.out, joined=x, how="add")
             normed = _norm(x, b.norm2, s.eps)
-            gate = _linear(normed, b.gate, how="swish")
-            x = _linear(_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add")
-        return _linear(_norm(x, w.norm, s.eps), self._head)
+            gate = joined_linear(normed, b.gate, how="swish")
+            x = joined_linear(
+                joined_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add"
+            )
+        return joined_linear(_norm(x, w.norm, s.eps), self._head)
 
     def _attend(self, i: int, q: Tensor, k: Tensor, v: Tensor, call: _CallTables) -> Tensor:
         """Attention of block i over the rows of `call` and their prefixes."""
@@ -374,23 +386,3 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)
-
-
-def _linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    joined: Tensor | None = None,
-    how: str = "none",
-) -> Tensor:
-    """`F.linear`, and then `swish`, or `mul` or `add` with what is joined."""
-    if weight.is_mkldnn:
-        kernel: Any = torch.ops.mkldnn._linear_pointwise
-        if joined is None:
-            return kernel(x, weight, bias, how, [], "")
-        return kernel.binary(x, joined, weight, bias, how)
-    y = linear(x, weight, bias)
-    if joined is None:
-        return F.silu(y, inplace=True) if how == "swish" else y
-    return y.mul_(joined) if how == "mul" else y.add_(joined)

@@ -10,7 +10,7 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,27 +112,46 @@ def plan_micro_batches(
     Rows that share a prompt stay together where they fit, and neighbours have similar lengths, so
     that little is padded. Deterministic. Returns lists of row numbers.
     """
+    batches: list[list[int]] = []
+    used = 0
+    for i, size, new in _in_order(rows, shared):
+        if not batches or used + new > max_tokens:
+            batches.append([])
+            used, new = 0, size
+        batches[-1].append(i)
+        used += new
+    return batches
+
+
+def plan_for_two(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Rows that share computation in micro-batches of nearly equal size, an even number of them, of
+    which two have about `max_tokens` computed tokens at most: work for two threads, or for one. The
+    order is that of `plan_micro_batches`."""
+    order = list(_in_order(rows, shared=True))
+    total = sum(new for _, _, new in order)
+    batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]
+    done = 0
+    for i, _, new in order:
+        batches[done * len(batches) // total].append(i)
+        done += new
+    return [batch for batch in batches if batch]
+
+
+def _in_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
+    """Rows as they are packed: the number, the tokens, and how many of them are computed beside the
+    row before."""
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         by_prompt.setdefault(row.ids[: row.prompt_length()], []).append(i)
     families = sorted(by_prompt.values(), key=lambda f: (max(len(rows[i].ids) for i in f), f[0]))
-    batches: list[list[int]] = []
-    current: list[int] = []
-    used = 0
+    before: Ints | None = None
     for family in families:
         for i in sorted(family, key=lambda i: (len(rows[i].ids), i)):
             size = len(rows[i].ids)
-            more = size
-            if shared and current:
-                more -= _common(np.array(rows[current[-1]].ids), np.array(rows[i].ids))
-            if current and used + more > max_tokens:
-                batches.append(current)
-                current, used, more = [], 0, size
-            current.append(i)
-            used += more
-    if current:
-        batches.append(current)
-    return batches
+            ids = np.array(rows[i].ids) if shared else None
+            alike = 0 if ids is None or before is None else _common(before, ids)
+            before = ids
+            yield i, size, size - alike
 
 
 @dataclass(slots=True)

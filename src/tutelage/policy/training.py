@@ -181,10 +181,8 @@ class _Block(torch.autograd.Function):
         gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
-        dear = (qkv,) if plan.lean else (gathered, silu, inner, *probs)
-        ctx.save_for_backward(
-            *(normed1, scale1, attended, normed2, scale2, gate_up, *head_parts, *dear)
-        )
+        dear = (qkv,) if plan.lean else (gathered, gate_up, silu, inner, *probs)
+        ctx.save_for_backward(*(normed1, scale1, attended, normed2, scale2, *head_parts, *dear))
         ctx.weights = weights if plan.lean else layer.items()
         ctx.plan, ctx.kept, ctx.heads_normed = plan, kept, norms is not None
         ctx.types = [None if t is None else t.dtype for t in weights]
@@ -192,12 +190,13 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        normed1, scale1, attended, normed2, scale2, gate_up, *rest = ctx.saved_tensors
+        normed1, scale1, attended, normed2, scale2, *rest = ctx.saved_tensors
         at = 2 if ctx.heads_normed else 0
         head_parts, dear = rest[:at], rest[at:]
         plan: IndexTables = ctx.plan
         layer, s, total = _cast(ctx.weights, normed1.dtype), plan.shape, len(normed1)
-        gathered, silu, inner, *probs = _again(dear[0], gate_up, plan) if plan.lean else dear
+        again = _again(dear[0], normed2 * layer.norm2, layer, plan) if plan.lean else dear
+        gathered, gate_up, silu, inner, *probs = again
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
         d_gate_up = torch.empty_like(gate_up)
@@ -247,11 +246,14 @@ def _cast(weights: Sequence[Tensor | None], dtype: torch.dtype) -> Layer:
     return Layer(*(cast("Any", None if t is None else t.to(dtype)) for t in weights))
 
 
-def _again(qkv: Tensor, gate_up: Tensor, plan: IndexTables) -> list[Tensor]:
-    """What a lean block did not keep, by the operations of its forward pass, bit for bit."""
-    gathered = qkv.view(-1, plan.shape.head_dim).index_select(0, plan.gather_M)
-    silu = F.silu(gate_up[:, : plan.shape.ffn])
-    return [gathered, silu, silu * gate_up[:, plan.shape.ffn :], *_probabilities(gathered, plan)]
+def _again(qkv: Tensor, fed: Tensor, layer: Layer, plan: IndexTables) -> list[Tensor]:
+    """What a lean block did not keep, by the operations of its forward pass, bit for bit; `fed` is
+    what its feed-forward part reads."""
+    s = plan.shape
+    gathered = qkv.view(-1, s.head_dim).index_select(0, plan.gather_M)
+    gate_up = product(fed, layer.gate_up.t())
+    silu = F.silu(gate_up[:, : s.ffn])
+    return [gathered, gate_up, silu, silu * gate_up[:, s.ffn :], *_probabilities(gathered, plan)]
 
 
 class _Norm(torch.autograd.Function):

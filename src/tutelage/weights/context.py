@@ -361,15 +361,24 @@ class TrainingContext:
             self._engines[key] = self.setting.engine(
                 slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
             )
-        self.hand_over_weights()
+        self._load(*key)
         return self._engines[key]
 
+    def free_engines(self) -> None:
+        """Before an update, let engines hold as little as they can until they are asked again."""
+        for engine in self._engines.values():
+            engine.free()
+
     def hand_over_weights(self) -> None:
-        """Let every engine sample from the weights that its policy has now."""
-        for (name, *_), engine in self._engines.items():
-            policy = self._policy_of(name)
-            if engine.version != policy.version:
-                engine.update_weights(policy, policy.version)
+        """Training's engines sample from the weights of now; those of measurements when asked."""
+        for key in [key for key in self._engines if not key[1]]:
+            self._load(*key)
+
+    def _load(self, name: str, invariant: bool, schedule: Schedule) -> None:
+        """Have an engine sample from the weights that its policy has now."""
+        engine, policy = self._engines[name, invariant, schedule], self._policy_of(name)
+        if engine.version != policy.version:
+            engine.update_weights(policy, policy.version)
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""

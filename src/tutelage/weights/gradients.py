@@ -1,18 +1,20 @@
 """The gradient of a batch, micro-batch by micro-batch, on one or more threads.
 
-Each micro-batch gives its gradients apart; they are added in the order of the micro-batches, so the
-sum does not depend on how many threads worked. Tensor operations release Python's lock, and
-threads that each use one core need no barrier between operations, which makes them faster than
-one thread with parallel operations at these sizes, and immune to a busy core. Callers give every
-micro-batch the whole batch's denominator.
+Each parameter's gradients are added in the order of the micro-batches, as they come: a backward
+pass that is ahead waits where it would add before its turn. So the sum does not depend on how many
+threads worked, and no thread holds gradients of its own. Tensor operations release Python's lock,
+and threads that each use one core need no barrier between operations, which makes them faster than
+one thread with parallel operations, and immune to a busy core. Callers give every micro-batch the
+whole batch's denominator.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from threading import Condition, local
 from typing import Any, TypeVar
 
 import torch
@@ -57,17 +59,76 @@ def _accumulate(
             reports.append(report)
         return reports
 
-    def work(item: Item) -> tuple[tuple[Tensor | None, ...], Out]:
-        value, report = loss(item)
-        return torch.autograd.grad(value, parameters, allow_unused=True), report
+    turns = _Turns(parameters)
 
-    reports = []
-    for grads, report in _pool(threads).map(work, items):
-        for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
-                parameter.grad = grad if parameter.grad is None else parameter.grad + grad
-        reports.append(report)
-    return reports
+    def work(number: int, item: Item) -> Out:
+        with turns.taken(number):
+            value, report = loss(item)
+            value.backward()
+        return report
+
+    with turns.watched():
+        working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+        try:
+            return [work.result() for work in working]
+        finally:
+            wait(working)
+
+
+class _Turns:
+    """Whose turn it is to add to each parameter's gradient: the number of a micro-batch."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._turns = [0] * len(parameters)
+        self._changed = Condition()
+        self._failed = False
+        self._mine = local()
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """While this is open, backward passes add in turn."""
+        hooks = [
+            hook
+            for at, parameter in enumerate(self._parameters)
+            if parameter.requires_grad
+            for hook in (
+                parameter.register_hook(functools.partial(self._await, at)),
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._pass_on, at)),
+            )
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def taken(self, number: int) -> Generator[None]:
+        """This thread computes micro-batch `number`. Those after it never wait for one that
+        failed, nor for a gradient that it does not have."""
+        self._mine.number = number
+        try:
+            yield
+            for at in range(len(self._turns)):
+                self._await(at)
+                self._pass_on(at)
+        except BaseException:
+            with self._changed:
+                self._failed = True
+                self._changed.notify_all()
+            raise
+
+    def _await(self, at: int, _: Tensor | None = None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._turns[at] >= self._mine.number or self._failed)
+            if self._turns[at] < self._mine.number:
+                raise RuntimeError("the gradient of a micro-batch before this one failed")
+
+    def _pass_on(self, at: int, _: Tensor | None = None) -> None:
+        with self._changed:
+            self._turns[at] = max(self._turns[at], self._mine.number + 1)
+            self._changed.notify_all()
 
 
 @contextmanager
@@ -99,4 +160,4 @@ def _reduced_is_float32() -> bool:
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """One pool for the process: every new thread would get a memory arena of its own."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="tutelage-gradient")
+    return ThreadPoolExecutor(threads, "tutelage-gradient", lambda: torch.set_num_threads(1))

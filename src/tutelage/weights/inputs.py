@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
@@ -22,7 +20,7 @@ from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError, DataError, ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.machine import ComputeSettings, choose_compute
+from tutelage.policy.machine import ComputeSettings, choose_compute, settle
 from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
@@ -261,7 +259,7 @@ def _placed(
     policy = policy if choice.device == policy.device else policy.to(choice.device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()
-    torch.set_num_threads(choice.operation_threads)
+    settle(choice, large=policy.network.large)
     return tools, policy, choice
 
 

@@ -37,6 +37,7 @@ class TrainingLoop:
         """Train on fresh rollouts; returns their groups, and the metrics of the update."""
         seeds = self.ctx.setting.seeds.child(self.phase, number, "update")
         groups = play_groups(self.ctx, self.phase, number, self.config)
+        self.ctx.free_engines()
         rows = self.learners.make_rows(groups.rollouts)
         batches = self.learners.estimate_advantages(rows, groups.baselines)
         batches, metrics = self.learners.optimize(
