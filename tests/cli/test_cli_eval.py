@@ -269,7 +269,7 @@ def test_a_reward_that_raises_on_some_answers_calls_them_wrong(
         ),
         (
             ("agent.py:asks", "--test", "t.jsonl", "--model", "modle"),
-            "there is no folder 'modle' (did you mean 'model'?)",
+            "there is no folder 'modle'; did you mean 'model'?",
         ),
     ],
 )

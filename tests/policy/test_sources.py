@@ -21,7 +21,7 @@ from tutelage.errors import ConfigError, MissingExtraError, ModelError
 from tutelage.evaluate.targets import target_kind
 from tutelage.policy import sources
 from tutelage.policy.model import load_codec, load_policy
-from tutelage.policy.sources import HUB_ID, local_folder
+from tutelage.policy.sources import HUB_ID, local_folder, missing_folder
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
 
@@ -298,3 +298,22 @@ def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:
         load_codec("none.gguf")
     file.write_bytes(gguf_file(place / "other.gguf", "F16").read_bytes())
     assert local_folder("mine.gguf") != folder
+
+
+def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> None:
+    """A name of the hub is what is neither below a folder that is here nor spelt like one."""
+    for folder in ("runs/first/policy", "models/mine"):
+        (place / folder).mkdir(parents=True)
+    for wrong, near in {
+        "runs/frist": "runs/first",
+        "frist/policy": "runs/first/policy",
+        "model/mine": "models/mine",
+        "runs/first/polcy": "runs/first/policy",
+        "smolm2": "smollm2",
+    }.items():
+        with pytest.raises(
+            ModelError, match=f"there is no folder '{wrong}'; did you mean '{near}'"
+        ):
+            load_policy(wrong)
+    for known in ("Qwen/Qwen3-0.6B", "mine/other", "first/other", "smollm2", "models/mine"):
+        assert missing_folder(known) is None

@@ -31,9 +31,8 @@ from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, TokenScores
 from tutelage.policy.packing import plan_for_two, plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.policy.sources import local_folder
+from tutelage.policy.sources import local_folder, missing_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
-from tutelage.tools.loading import hint
 from tutelage.types import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -261,9 +260,8 @@ def load_codec(
     path = local_folder(path)
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
-    if not Path(path).exists() and path.count("/") != 1:
-        near = hint(path, map(str, Path(path).parent.glob("*/")), " (did you mean {!r}?)")
-        raise ModelError(f"there is no folder {path!r}{near}, and it is no hub name (OWNER/NAME)")
+    if message := missing_folder(path):
+        raise ModelError(message)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = _tokenizer(path)

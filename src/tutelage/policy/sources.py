@@ -27,6 +27,7 @@ from tutelage import files
 from tutelage.errors import ConfigError, MissingExtraError, ModelError
 from tutelage.policy.gguf_format import read_gguf
 from tutelage.policy.named_templates import TEMPLATES
+from tutelage.tools.loading import hint
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,27 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
         return name
     _check_memory()
     return _kept(folder, _FOLDER_BYTES, lambda aside: _make(aside, tell), tell)
+
+
+def missing_folder(path: str) -> str | None:
+    """What to say of a model that is neither here nor one to ask the hub for; None for another.
+
+    OWNER/NAME is a name of the hub, unless OWNER is a folder here, or is spelt almost like one,
+    here or in `runs`, that has a NAME: without a network the hub takes half a minute to refuse.
+    """
+    place = Path(path).expanduser()
+    if path in (SMOLLM2, HUB_ID) or path.endswith(".gguf") or place.exists():
+        return None
+    near = hint(path, [*map(str, place.parent.glob("*/")), SMOLLM2])
+    if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
+        here = [p / place.name for at in (Path(), Path("runs")) for p in at.glob("*/")]
+        like = {p.parent.name: p for p in here if p.is_dir()}
+        owner = hint(place.parent.name, like, "{}", cutoff=0.75)
+        if not owner:
+            return None
+        near = f"; did you mean {str(like[owner])!r}?"
+    way = "; give the folder of a Hugging Face model, the name of one on the hub, such as "
+    return f"there is no folder {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
 def _log(text: str, done: float | None) -> None:

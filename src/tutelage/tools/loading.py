@@ -31,10 +31,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARY = sysconfig.get_path("stdlib")
 
 
-def hint(word: str, known: Iterable[str], form: str = "; did you mean {!r}?") -> str:
+def hint(
+    word: str, known: Iterable[str], form: str = "; did you mean {!r}?", *, cutoff: float = 0.5
+) -> str:
     """`form` with the known name closest to `word`; empty when nothing is close."""
     # The word may be megabytes of a model's text; no name is that long.
-    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=cutoff)
     return form.format(close[0]) if close else ""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.policy.sources import missing_folder
 from tutelage.runs.folder import RunFolder, every, is_held
 from tutelage.runs.resume_hint import resume_command
 from tutelage.weights import checkpoint
@@ -35,13 +36,8 @@ def _check_model(key: str, path: str) -> None:
         raise ConfigError(
             f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
         )
-    # OWNER/NAME may be a model of the hub; anything else can only be a folder.
-    named_on_hub = not place.is_absolute() and path.count("/") <= 1 and path[:1] not in "~."
-    if not place.exists() and not named_on_hub:
-        raise ConfigError(
-            f"{key}: there is no folder {path!r}; give the folder of a Hugging Face model, the "
-            "name of one on the hub, such as OWNER/NAME, a GGUF file, or smollm2"
-        )
+    if message := missing_folder(path):
+        raise ConfigError(f"{key}: {message}")
 
 
 def find_checkpoint(path: Path) -> Path:
