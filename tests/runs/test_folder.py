@@ -166,5 +166,13 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
     assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"
     with pytest.raises(RunError, match="several runs begin with 'mat'"):
         find("mat", tmp_path)
-    with pytest.raises(RunError, match=r"there is no run 'x'; runs in .*: none yet"):
+    with pytest.raises(RunError, match=r"there is no run 'x'; there is none in .* yet"):
         find("x", tmp_path / "nowhere")
+    with pytest.raises(
+        RunError, match=r"no run 'ohter'; did you mean 'other'\? `.*runs` lists all 3"
+    ):
+        find("ohter", tmp_path)
+    with pytest.raises(RunError, match=r"did you mean '.*/math-12'"):
+        find(str(tmp_path / "mth-12"), tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"no run 'zz'; the newest are .*math-12.*\. `"):
+        find("zz", tmp_path)

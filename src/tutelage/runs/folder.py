@@ -28,7 +28,8 @@ from typing import Any, TextIO, cast
 
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
-from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.resume_hint import command_name, resume_command
+from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
@@ -175,9 +176,16 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     exact = [f for f in run_folders if f.name == name]
     if len(exact or run_folders) == 1:
         return (exact or run_folders)[0]
-    listed = ", ".join(f.name for f in (run_folders or known)[:5]) or "none yet"
-    what = "several runs begin with" if run_folders else "there is no run"
-    raise RunError(f"{what} {name!r}; runs in {str(runs)!r}: {listed}")
+    if run_folders:
+        listed = ", ".join(f.name for f in run_folders[:5])
+        raise RunError(f"several runs begin with {name!r}: {listed}")
+    beside = every(direct.parent) if direct.parent != Path() else []
+    near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
+    if not known:
+        raise RunError(f"there is no run {name!r}{near or f'; there is none in {str(runs)!r} yet'}")
+    newest = f"; the newest are {', '.join(f.name for f in known[:5])}."
+    listed = f"`{command_name()} runs` lists all {len(known)}"
+    raise RunError(f"there is no run {name!r}{near or newest} {listed}")
 
 
 def is_run(path: Path) -> bool:
