@@ -1,6 +1,7 @@
 """`show` of a run and of a rollout, and `runs`."""
 
 import fcntl
+import json
 import re
 import struct
 from dataclasses import replace
@@ -300,6 +301,16 @@ def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:
     assert by_name["sums"][:7] == ["finished", "3", "2", "31", "->", "94", "%"]
     assert by_name["cut"][:3] == ["stopped", "3", "2/300"]
     assert by_name["bad"][:3] == ["stopped", "3", "2/300"]
+
+
+def test_steps_of_a_cold_start_are_not_told_as_those_of_training(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "runs" / "cold")
+    folder.metrics.write_text('{"phase": "cold_start", "step": 13, "tick": 13}\n')
+    result = {"status": "stopped", "rl_steps": 0, "cold_start_steps": 13}
+    folder.result.write_text(json.dumps(result))
+    assert "cold start 13/900" in tutelage("runs").stdout
 
 
 def test_runs_elsewhere_or_nowhere(tutelage: Tutelage, runs: Path) -> None:

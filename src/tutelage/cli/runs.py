@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 1 << 16
 _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
 """Steps in `result.json`, the last phase first."""
+_COLD_START = ("max_steps", "cooldown_steps", "mixed_steps")
+"""Keys of `sft` that add up to the steps of a cold start."""
 _DROPPED = ("seed", "tested", "steps", "reward", "age")
 """What a terminal that is too narrow for all columns goes without, first to last."""
 
@@ -74,15 +76,19 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
 
 def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
     """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
-    not made all its steps. Empty for a run that makes none."""
+    not made all its steps, `cold start 13/900` before. Empty for a run that makes none."""
+    finished = result.get("status") == "finished"
+    lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
+    last = next(lines, {})
+    if not finished and last.get("phase") == "cold_start":
+        steps = sum(config.get("sft", {}).get(key, 0) for key in _COLD_START)
+        return f"cold start {last['step']}/{steps}"
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
-    if not done:
-        lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
-        done = int(next(lines, {}).get("step", 0))
+    done = done or int(last.get("step", 0))
     trainer: object = config.get("trainer")
     wanted = trainer.get("total_training_steps") if isinstance(trainer, dict) else None
-    short = isinstance(wanted, int) and done < wanted and result.get("status") != "finished"
+    short = isinstance(wanted, int) and done < wanted and not finished
     return f"{done}/{wanted}" if short else str(done or "")
 
 
