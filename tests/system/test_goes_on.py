@@ -51,7 +51,7 @@ def test_a_finished_run_is_trained_further_as_a_longer_run_would_have_been(
     lines = [(line["phase"], line["step"]) for line in found["metrics"]]
     assert lines == [("rl", 6), ("rl", 7), ("after", 0)]
     done = tutelage(*with_tools(constant, steps="7")).check()
-    assert "resumed at step 5 of rl" in done.err
+    assert "resumed after step 5/7 of rl" in done.err
     assert_equal(outcome(tutelage.cwd / "run"), whole)
 
 

@@ -100,7 +100,9 @@ def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> No
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 130, done.stderr
     assert "tutelage resume runs/cut" in done.stderr
-    command("resume", "cut")
+    assert "output_dir" not in done.stderr
+    said = command("resume", "cut")
+    assert "resumed after the phase before; what was done since, up to step 1 of rl, is" in said
     whole, cut = (RunFolder(place / "runs" / name) for name in ("whole", "cut"))
     one, other = (f.read_result() for f in (whole, cut))
     assert one is not None

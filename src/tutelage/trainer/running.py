@@ -106,14 +106,17 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def stop_told(place: str | Path, progress: Progress) -> Generator[None]:
-    """Say how to resume the run of a folder where it is interrupted."""
+def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+    """Say how to resume the run of a folder where it is interrupted. Who brings a display of his
+    own, as the command line does, says it there."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         saved = folder_at(Path(place)).config.is_file()
         again = f"what was done is saved: the same call with output_dir={str(place)!r} resumes it"
-        progress.note(f"stopped; {again}" if saved else "stopped before there was anything to save")
+        if own:
+            nothing = "stopped before there was anything to save"
+            progress.note(f"stopped; {again}" if saved else nothing)
         raise
 
 
@@ -121,18 +124,17 @@ async def trained(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
 ) -> TrainingResult:
     """Train weights: agents play in this event loop, the rest is done in a thread."""
-    with stop_told(place, progress):
-        async with given.manager as manager:
-            work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
-            try:
-                result = await asyncio.shield(work)
-            except asyncio.CancelledError:
-                manager.stop()
-                await asyncio.wait({work})
-                work.exception()
-                raise
-        if isinstance(result, KeyboardInterrupt):
-            raise result
+    async with given.manager as manager:
+        work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
+        try:
+            result = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            manager.stop()
+            await asyncio.wait({work})
+            work.exception()
+            raise
+    if isinstance(result, KeyboardInterrupt):
+        raise result
     return result
 
 

@@ -167,10 +167,11 @@ class Trainer:
     async def _trained(
         self, agent: Any, tasks: Tasks | None, val_dataset: Tasks | None, progress: Progress
     ) -> TrainingResult:
+        own = self.progress is None
         if not isinstance(self.algorithm, RL):
             setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
             place = self.output_dir or fresh_name("prompt", claim=True)
-            with stop_told(place, progress):
+            with stop_told(place, progress, own=own):
                 return await search_agent(setup, place, self.callbacks, progress)
         resolved, place, job_inputs = self._plan(
             self.algorithm, agent, tasks, val_dataset, claim=True
@@ -179,7 +180,8 @@ class Trainer:
             from tutelage.weights.paths import check_name_is_new
 
             check_name_is_new(resolved)
-        result = await trained(resolved, place, job_inputs, progress)
+        with stop_told(place, progress, own=own):
+            result = await trained(resolved, place, job_inputs, progress)
         for callback in self.callbacks:
             callback.on_train_end(result)
         return result

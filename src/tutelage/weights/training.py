@@ -148,9 +148,24 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
     else:
         record_start(setting, folder)
+    progress.note(_resumed(setting, asked.state, folder))
     _cut_records(asked.state, folder, progress)
-    at = asked.state.phase or "the start"
-    progress.note(f"resumed at step {asked.state.phase_step} of {at}")
+
+
+def _resumed(setting: TrainingInputs, state: TrainingState, folder: RunFolder) -> str:
+    """What the checkpoint has, and what was done since, which is repeated."""
+    limit = step_limit(setting) if state.phase in (RL, SFT) else None
+    message = (
+        f"resumed after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
+    )
+    if state.phase in state.results.get("done", ()):
+        message = f"resumed after the phase {state.phase}"
+    elif not state.phase_step:
+        message = f"resumed at the start{f' of {state.phase}' if state.phase else ''}"
+    if later := folder.read_metrics()[state.metrics_lines :]:
+        step = f"step {later[-1]['step']} of {later[-1]['phase']}"
+        message += f"; what was done since, up to {step}, is repeated with its stored rollouts"
+    return message
 
 
 def _rewind(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
