@@ -16,6 +16,7 @@ from tutelage.config import Machine, Resolved
 from tutelage.errors import ModelError
 from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import command_name
 
 from .conftest import Fake, Tutelage
 from .sample_run import RESULT, make_run, rollout, success
@@ -67,6 +68,33 @@ def test_flags_files_and_overrides_reach_the_job(
     assert config.data.val_files == ("c.jsonl",)
     assert config.agent.tools == ("calculator", "lookup")
     assert config.agent.reward_name == "math"
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (("train", "lr=2e-4", "math"), "the recipe comes first: tutelage train math lr=2e-4 ..."),
+        (("train", "--seed", "1", "planner"), "comes first: tutelage train planner ..."),
+        (("train", "math", "runs/first/policy"), "given as --model runs/first/policy"),
+        (("train", "math", "runs/first"), "given as --model runs/first/policy"),
+        (("train", "agent"), "unknown recipe 'agent'; did you mean 'agent.py'?"),
+        (
+            ("train", "agnet"),
+            "did you mean 'agent.py'? Recipes: math, word-problems, rl, sft, prom",
+        ),
+        (("train", "mth"), "did you mean 'math'?"),
+        (("ask", "What is 3 + 4?", "runs/first"), "ask runs/first 'What is 3 + 4?'"),
+    ],
+)
+def test_words_in_another_order_are_answered_with_the_right_one(
+    tutelage: Tutelage, tmp_path: Path, words: tuple[str, ...], way: str
+) -> None:
+    make_run(tmp_path / "runs" / "first")
+    (tmp_path / "runs" / "first" / "policy").mkdir()
+    (tmp_path / "agent.py").write_text("")
+    done = tutelage(*words)
+    assert done.exit_code == 2
+    assert way in " ".join(done.stderr.replace(command_name(), "tutelage").split())
 
 
 def test_the_end_of_a_training(tutelage: Tutelage, seen: dict[str, Any]) -> None:
@@ -145,7 +173,7 @@ def test_keys_without_effect_are_named(tutelage: Tutelage, seen: dict[str, Any])
     ("args", "told"),
     [
         (("math", "lerning_rate=1"), "Did you mean 'learning_rate'?"),
-        (("maths",), "Did you mean 'math'?"),
+        (("maths",), "did you mean 'math'?"),
         (("math", "--algorithm", "rll"), "Did you mean 'rl'?"),
         (("math", "--steps", "many"), "flag --steps"),
         (("math", "--minutes", "nan"), "flag --minutes"),

@@ -6,8 +6,10 @@ other fields of its task, which an environment or a custom agent may read.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,11 +39,15 @@ def ask(
     """Ask an agent a question and show its turns."""
     from tutelage.cli.console import fetch, output, prose, waiting
     from tutelage.cli.rollout_view import show_rollout
-    from tutelage.errors import DataError
+    from tutelage.errors import ConfigError, DataError
+    from tutelage.runs.resume_hint import command_name
     from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
+    if " " in target and not Path(target).exists():
+        words = shlex.join(["ask", question, target])
+        raise ConfigError(f"the run comes first, then the question: {command_name()} {words}")
     further = _task_fields(fields or ())
     fetch(target)
     with waiting("loading the model ..."):

@@ -26,8 +26,10 @@ from tutelage.cli.prompt_train import (
 from tutelage.config.aliases import canonical
 from tutelage.config.fields import Paths, Section
 from tutelage.config.keys import leaf_fields
+from tutelage.errors import ConfigError
 from tutelage.prompts.config import PROMPT_RECIPE, PromptConfig
-from tutelage.tools.loading import is_file_reference
+from tutelage.runs.resume_hint import command_name
+from tutelage.tools.loading import hint, is_file_reference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,6 +120,7 @@ def train(
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     own = is_file_reference(recipe)
+    _check_words(recipe, overrides or ())
     if searches(recipe, values.get("algorithm")):
         agent = [recipe] if own else []
         name = PROMPT_RECIPE if own else recipe
@@ -133,6 +136,30 @@ def train(
         _dry_run(resolved)
     else:
         _train(resolved)
+
+
+def _check_words(recipe: str, further: Sequence[str]) -> None:
+    """Raise `ConfigError` for words in another order, and for a recipe that there is not."""
+    from tutelage.runs.folder import is_run
+    from tutelage.weights.config.presets import RECIPES
+
+    if is_file_reference(recipe):
+        return
+    if "=" in recipe or recipe == "planner":
+        words = [word for word in further if "=" not in word] or ["RECIPE"]
+        right = "planner" if recipe == "planner" else f"{words[0]} {recipe}"
+        raise ConfigError(f"the recipe comes first: {command_name()} train {right} ...")
+    for word in (word for word in further if "=" not in word and Path(word).is_dir()):
+        place = Path(word, "policy") if is_run(Path(word)) else Path(word)
+        raise ConfigError(f"{word!r} has no place here; a model is given as --model {place}")
+    if recipe not in (*RECIPES, PROMPT_RECIPE):
+        known = (*RECIPES, PROMPT_RECIPE, "planner")
+        names = [f"{recipe}.py"] if Path(f"{recipe}.py").is_file() else [*known]
+        near = hint(recipe, [*names, *map(str, Path().glob("*.py"))]) or "."
+        raise ConfigError(
+            f"unknown recipe {recipe!r}{near} Recipes: {', '.join(known)}, or AGENT.py, the file "
+            "of an agent."
+        )
 
 
 def _resolved(
