@@ -44,16 +44,29 @@ def test_help_has_no_null_which_only_files_have(tutelage: Tutelage, args: tuple[
 def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None:
     shown = " ".join(tutelage("train", "--help").stdout.split())
     for words in (
-        "`screen` and `grips` add, drop and swap ready phrases and need no LLM",
-        "default: the embedded policy, a small one that is made from scratch",
+        "search for a better prompt, or train a planner.",
+        "tutelage train math --steps 20 lr=1e-4",
+        "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits",
+        "Default: the server in .env in a search, else a small model that is made here",
+        "a GGUF file (as of llama.cpp)",
+        "Tools of the agent, by name or as FILE.py:function",
+        "Reward, by name or as FILE.py:function",
+        "Validation tasks, to follow a training or to choose a prompt. Default: some of --train,",
         "--level default|hard",
-        "--runners N Rollouts that are played at the same time; default: 8",
-        "--iterations N Maximum rounds of a search, each of which tries new prompts; default:",
+        "--runners N Rollouts that AGENT.py or a search plays at the same time. Default: 8",
+        "--iterations N Training steps, or rounds of a search. Default of a search: no limit",
         "What counts as success: a part of the reward that is 1 (`right`), a least reward",
     ):
         assert words in shown
+    for unexplained in ("estimator", "embedded policy", "hub name", "Prompts:"):
+        assert unexplained not in shown
     trust = " ".join(tutelage("eval", "--help").stdout.split())
     assert "agent, reward and tools that a run's folder names" in trust
+    assert "How often each task is played; more make the result surer. Default: 1." in trust
+    assert "[default:" not in trust
+    assert "that answers the model calls of AGENT.py." in " ".join(
+        tutelage("ask", "-h").stdout.split()
+    )
 
 
 def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> None:

@@ -24,7 +24,7 @@ from tutelage.runs.signals import exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
-    "train": "Train the weights of a model, or search for a better prompt.",
+    "train": "Train weights, search for a better prompt, or train a planner.",
     "resume": "Resume a run that was stopped or killed.",
     "eval": "Evaluate agents, servers, runs or models on tasks.",
     "ask": "Ask an agent a question and show its turns.",

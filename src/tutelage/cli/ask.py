@@ -23,7 +23,7 @@ def ask(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="Run, model folder or hub name; AGENT.py or a server's URL.",
+            help="Run, model folder or OWNER/NAME on huggingface.co, AGENT.py or a server's URL.",
         ),
     ],
     question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],

@@ -43,12 +43,14 @@ def evaluate(
         typer.Argument(
             metavar="TARGET [TARGET]",
             help="What to evaluate: AGENT.py, a custom agent; the URL of an OpenAI-compatible "
-            "server; a run; or a model, by folder or hub name. Two targets are compared.",
+            "server; a run; or a model, by folder or OWNER/NAME on huggingface.co. Two targets are "
+            "compared.",
         ),
     ],
     options: EvaluationConfig,
     otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="OTLP/HTTP endpoint for traces.")
+        str | None,
+        typer.Option(metavar="URL", help="URL that gets traces by OpenTelemetry (OTLP/HTTP)."),
     ] = None,
     trust: Trust = False,
     as_json: AsJson = False,

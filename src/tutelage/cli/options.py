@@ -92,19 +92,17 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     """One field as an option of the command line, or as an argument."""
     of = _type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
-    default = "" if unsaid else str(field.default)
+    default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
     hint: Any = bool if of is bool else str | None
     many = get_args(Paths)[1] in field.metadata
     # A key without a value is `null` in a file; an option is left out.
     told = " ".join((field.description or "").split())
-    text = re.sub(r"\b(N|n|e)(?:ull|mpty) (?:is|uses)\b", _default, told)
+    text = re.sub(r"\b(N|n|e)(?:ull|mpty) (?:is|uses)\b", _default, told) + default
     metavar = None if of is bool else _metavar(name, of, many)
     option: Any = (
         typer.Argument(metavar=name.upper(), help=text)
         if placed
-        else typer.Option(
-            f"--{name.replace('_', '-')}", metavar=metavar, help=text, show_default=default or False
-        )
+        else typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
     )
     unset: Any = False if of is bool else None
     return inspect.Parameter(

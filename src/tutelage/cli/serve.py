@@ -59,7 +59,8 @@ def serve(
         str | None,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="Run, or a model folder or hub name; with --upstream a model's name there.",
+            help="Run, model folder or OWNER/NAME on huggingface.co; with --upstream a model's "
+            "name there.",
         ),
     ] = None,
 ) -> None:

@@ -18,7 +18,6 @@ from pydantic import Field, create_model
 
 from tutelage.cli.prompt_train import (
     OF_WEIGHTS,
-    PROMPT_OPTIONS,
     searches,
     train_prompts,
     weights_flags,
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 
 CALLS: Mapping[str, str] = {
     "train word-problems": "Weights: a real language model, which is downloaded once.",
-    "train math": "Weights: the embedded job, without a download.",
+    "train math": "Weights: a small model that is made here, without a download.",
     "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
     "train AGENT.py": "Weights: the model that your agent asks.",
     "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
     "train prompt AGENT.py": "Prompt: the same search, with --algorithm auto unless it is given.",
-    "train math --algorithm screen": "Prompt: of the embedded agent.",
-    "train planner": "Plans and routing to workers; `tutelage train planner --help`.",
+    "train math --algorithm screen": "Prompt: of the agent for these math tasks.",
+    "train planner": "Planner: plans and workers; `tutelage train planner --help`.",
 }
 """What each call trains."""
 OF_ONE: Mapping[str, tuple[str, ...]] = {
@@ -62,15 +61,50 @@ _FLAGS = (
 """Keys, by one of their spellings, that have a flag of their own."""
 
 
+_MEANINGS: Mapping[str, str] = {
+    "algorithm": "How to train weights: `rl` from rewards, `sft` from demonstrations, or a method "
+    "such as `grpo` or `ppo`, which is `rl` with other settings. How to search for a prompt: "
+    "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits, `auto` "
+    "chooses.",
+    "train": "Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own.",
+    "val": "Validation tasks, to follow a training or to choose a prompt. Default: some of "
+    "--train, or the recipe's own.",
+    "test": "Held-out tasks for the final test. Default: the recipe's own; with --train the "
+    "validation tasks, or in a prompt search some of --train.",
+    "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
+    "budget (10 for `apo` and `grips`).",
+    **{
+        f"{split}_size": f"Use at most N {what} tasks. Default: all of a file, or as many as the "
+        "recipe generates."
+        for split, what in (("train", "training"), ("val", "validation"), ("test", "test"))
+    },
+    "model": "Model to train, or to play in a prompt search: a folder, OWNER/NAME on "
+    "huggingface.co, a GGUF file (as of llama.cpp), or `smollm2`, which is downloaded once. "
+    "Default: the server in .env in a search, else a small model that is made here.",
+    "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
+    "none. Default: the recipe's own.",
+    "reward": "Reward, by name or as FILE.py:function. Default: the recipe's own, or the value "
+    "that the agent returns.",
+    "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
+    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
+    "so, else a reward of 1 if all are 0 or 1.",
+    "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 8, or 64 in a "
+    "search with the small model that is made here.",
+    "level": "Difficulty of the tasks of `train math`; `hard` has longer expressions and more "
+    "items.",
+    "minutes": "Time limit in minutes; what was done before a resume counts.",
+    "otlp": "URL that gets traces by OpenTelemetry's protocol (OTLP/HTTP). Default: "
+    "OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
+}
+"""What a flag means where weights and prompts have keys of their own behind it."""
+
+
 def _meaning(flag: str) -> str:
-    """What the keys behind a flag mean: of a training of weights, and of a prompt search."""
+    """What a flag means, in the words of its key where these are all there is to say."""
+    if flag in _MEANINGS:
+        return _MEANINGS[flag]
     field = PromptConfig.model_fields.get(flag)
-    searched = "" if field is None else str(field.description)
-    if flag in PROMPT_OPTIONS:
-        named = f" Weights: the key {OF_WEIGHTS[flag]}." if flag in OF_WEIGHTS else ""
-        return searched + (" Weights: for custom agents only." if flag == "runners" else named)
-    trained = str(leaf_fields()[canonical(flag, None)].description)
-    return trained if searched in ("", trained) else f"{trained} Prompts: {searched}"
+    return str((field or leaf_fields()[canonical(flag, None)]).description)
 
 
 def _type(flag: str) -> Any:
@@ -100,7 +134,8 @@ def train(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Any configuration key; `tutelage config` lists them."
+            metavar="KEY=VALUE",
+            help="Any configuration key, such as lr=1e-4; `tutelage config` lists them.",
         ),
     ] = None,
     config: Annotated[
@@ -114,9 +149,10 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train the weights of a model, or search for a better prompt.
+    """Train weights, search for a better prompt, or train a planner.
 
-    `tutelage train math` needs no API key, no download and no GPU.
+    `tutelage train math` needs no API key, no download and no GPU. Settings are
+    options or keys: tutelage train math --steps 20 lr=1e-4
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     own = is_file_reference(recipe)

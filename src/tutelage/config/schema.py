@@ -119,7 +119,7 @@ class _DataConfig(Section):
     train_files: Paths = ()
     """Training tasks: JSON, JSONL, Parquet or CSV; empty uses the recipe's own."""
     val_files: Paths = ()
-    """Validation tasks; empty uses the recipe's own held-out tasks."""
+    """Validation tasks; empty uses some of the training files, or the recipe's own tasks."""
     test_files: Paths = ()
     """Held-out test tasks, for evaluation only."""
     train_tasks: Annotated[Count | None, IN_COLD_START, ALL_ARE_SHOWN] = None
@@ -154,12 +154,13 @@ class AgentConfig(Section):
     """`hf` calls tools through the chat template, `react` as text, `code` as Python;
     `FILE.py:Class` is a custom agent."""
     tools: Annotated[NamesOrNone, NOT_PLAYED, ONE_TURN] = None
-    """Tools of the agent by name; null uses the recipe's own, `[]` is no tools."""
+    """Tools of the agent by name or as FILE.py:function; null uses the recipe's own, `[]` is no
+    tools."""
     tool_choice: Annotated[Literal["auto", "required", "none"], NOT_PLAYED, ONE_TURN] = "auto"
     """`auto` leaves tool calls to the model, `none` offers no tools, and `required` constrains each
     turn to tool calls of the chat template until the first one, after which it is `auto`."""
     reward_name: Annotated[str | None, NOT_PLAYED] = None
-    """Reward function by name; null uses the recipe's own."""
+    """Reward by name or as FILE.py:function; null uses the recipe's own."""
     template: Annotated[Template | None, OWN_TEMPLATE] = None
     """Chat template by name; null uses the tokenizer's own."""
     thinking: Annotated[Literal["keep", "drop"] | None, NOT_PLAYED] = None

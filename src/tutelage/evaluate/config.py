@@ -24,9 +24,9 @@ class AskConfig(Section):
     """How one question is played."""
 
     endpoint: Paths = ()
-    """Server for a custom agent's model calls."""
+    """OpenAI-compatible server that answers the model calls of AGENT.py."""
     model: Paths = ()
-    """Model on that server, or a model folder for a custom agent."""
+    """Model on that server, or the folder of a model for AGENT.py."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     temperature: NonNegative = 0.0
@@ -41,11 +41,13 @@ class EvaluationConfig(RunSettings):
     test: Paths
     """Tasks: JSON, JSONL, CSV or Parquet; may be repeated."""
     endpoint: Paths = ()
-    """Server for the agent's model calls; give it twice for two targets."""
+    """OpenAI-compatible server that answers the model calls of AGENT.py, or of a run's agent; give
+    it twice for two targets."""
     model: Paths = ()
-    """Model on that server, or a model folder for a custom agent; give it twice for two targets."""
+    """Model on that server, or the folder of a model for AGENT.py; give it twice for two
+    targets."""
     samples: Count = 1
-    """Rollouts per task; confidence intervals are clustered by task."""
+    """How often each task is played; more make the result surer."""
     temperature: NonNegative | None = None
     """Sampling temperature; 0 is greedy. Default: 0 for one sample, else 1."""
     max_turns: Count | None = None

@@ -87,7 +87,7 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
             raise
         raise ConfigError(
             f"{error}. A target is an agent's file (AGENT.py), a server's URL (http://...), a run, "
-            "or a model, by its folder or its hub name"
+            "or a model, by folder or OWNER/NAME on huggingface.co"
         ) from error
     name = name_of(folder)
     if name not in (WEIGHTS, SUPERVISED):
