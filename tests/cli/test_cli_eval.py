@@ -47,7 +47,10 @@ def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def prepared(target: str, asked: EvaluationConfig, *, trust: bool) -> SimpleNamespace:
         kept.update(target=target, asked=asked, trust=trust)
         return SimpleNamespace(
-            play=play, add_up=add_up, evaluated_agent=SimpleNamespace(tools={}, model=str)
+            play=play,
+            add_up=add_up,
+            agent="built-in",
+            evaluated_agent=SimpleNamespace(tools={}, model=str),
         )
 
     def ask(

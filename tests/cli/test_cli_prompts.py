@@ -22,6 +22,8 @@ from tutelage.cli.prompt_view import round_lines
 from tutelage.engine.usage import Spend
 from tutelage.runs.rounds import CandidateSummary, Round
 
+from .sample_run import make_run
+
 HINT = "'hints=\"Be kind.\"'"
 SMALL = "--train-size 5 --val-size 8 --test-size 50"
 AGENT = """
@@ -175,6 +177,16 @@ def test_a_dry_run_shows_plan_and_task_and_writes_nothing(here: Path) -> None:
     assert [p.name for p in here.iterdir()] == [".env"]
 
 
+def test_a_folder_of_another_run_is_refused_before_the_plan(here: Path) -> None:
+    make_run(here / "runs" / "first")
+    (here / "full").mkdir()
+    (here / "full" / "notes").write_text("")
+    for output, why in (("runs/first", "is of the kind 'weights'"), ("full", "is not empty")):
+        said = run(f"train math --algorithm screen --output {output}", 2)
+        assert why in said
+        assert "Plan" not in said
+
+
 @pytest.mark.usefixtures("dotenv")
 def test_auto_says_why() -> None:
     said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)
@@ -192,6 +204,7 @@ def test_the_smallest_budget_is_told_where_one_is_too_small() -> None:
 
 def test_a_plan_says_what_the_smallest_search_is(here: Path) -> None:
     said = run(f"train prompt {own(here, '0.5', 25).replace('grips', 'screen')} --dry-run")
+    assert re.search(r"tasks +10 train, 5 val, 10 test, split from --train\n", said)
     (told,) = re.findall(r"smallest budget +(.*)", said)
     assert re.fullmatch(r"\d+ rollouts, which validate random subsets.* needs \d+.*", told)
 

@@ -268,6 +268,8 @@ def test_a_dry_run_shows_every_key_and_one_task(
     assert any(line.startswith("critic.optim.lr=0.001 ") for line in lines)
     assert any("preset math/default" in line for line in lines)
     assert "17 * 23 + 5" in result.stdout
+    said = "The model is new and still random, so its text is noise; training teaches it, with a"
+    assert said in result.stdout
     assert seen == {}
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 

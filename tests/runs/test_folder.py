@@ -143,6 +143,11 @@ def test_without_a_configuration_there_is_nothing_to_resume(tmp_path: Path) -> N
     assert told.endswith("Free some space and start again")
 
 
+def test_a_folder_that_was_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"the folder '.*/gone' is gone, so 'metrics.jsonl' cannot"):
+        append_json(tmp_path / "gone" / "metrics.jsonl", {"step": 1})
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     run = create(tmp_path / "run")
     with (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tutelage.agents.loading import load_agent
 from tutelage.errors import ConfigError, ToolDefinitionError
 from tutelage.tools import resolve_tools
 
@@ -76,6 +77,19 @@ def test_a_file_that_fails_is_a_config_error(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(ConfigError, match="fails when it is loaded"):
         resolve_tools([f"{file}:f"])
+
+
+def test_a_misspelled_agent_is_told_by_its_name_without_what_all_files_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompted.py").write_text("def f(:\n")
+    with pytest.raises(ConfigError, match=r"no agent file 'zero.py'; give the path of one"):
+        load_agent("zero.py")
+    with pytest.raises(ConfigError, match=r"did you mean 'prompted.py'"):
+        load_agent("promted.py")
+    with pytest.raises(ConfigError, match=r"agent 'prompted.py': .* fails when it is loaded"):
+        load_agent("prompted.py")
 
 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:

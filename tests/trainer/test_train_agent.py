@@ -73,6 +73,7 @@ def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     assert told["file"] == str(place / "agent.py")
     assert folder.policy.is_dir()
     evaluated = CliRunner().invoke(build_app(), ["eval", "a", "--test", "c.jsonl", "--json"])
+    assert f"agent {place / 'agent.py'} " in " ".join(evaluated.stderr.split())
     assert evaluated.exit_code == 0, evaluated.output
     found = json.loads(evaluated.stdout)
     assert found["rollouts"] == 4

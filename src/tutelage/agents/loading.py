@@ -23,7 +23,7 @@ from tutelage.agents.lit_agent import LitAgent
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
-from tutelage.tools.loading import hint, load_attribute
+from tutelage.tools.loading import load_module, near_file
 from tutelage.tools.source import file_mark
 
 RESOURCES = "resources"
@@ -46,11 +46,9 @@ def load_agent(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        near = hint(file, map(str, Path(file).parent.glob("*.py"))) or "; give the path of one"
+        near = near_file(Path(file)) or "; give the path of one"
         raise ConfigError(f"there is no agent file {file!r}{near}")
-    # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
-    module_name = str(load_attribute(f"{file}:__name__", "agent"))
-    names = vars(sys.modules[module_name])
+    names = vars(load_module(Path(file).resolve(), f"agent {file!r}"))
     agent = _named(names, file, name) if name else _only(names, file)
     return agent, NamedResources({**_resources(names, resources), **resources})
 

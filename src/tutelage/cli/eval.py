@@ -151,7 +151,8 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
     from tutelage.tools.registry import close_tools
 
     display = LiveDisplay().open()
-    display.start("evaluation", {"target": name, "model": asked.ready.evaluated_agent.model()})
+    model, agent = asked.ready.evaluated_agent.model(), asked.ready.agent
+    display.start("evaluation", {"target": name, "agent": agent, "model": model})
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:

@@ -122,10 +122,14 @@ def train_prompts(
     Raises `typer.Exit` with the verdict's exit code.
     """
     from tutelage.engine.endpoint import environment
+    from tutelage.prompts.job import PromptSearch
     from tutelage.prompts.setup import setup_from
-    from tutelage.runs.folder import folder_at, place_of
+    from tutelage.runs.folder import RunFolder, folder_at, place_of
+    from tutelage.runs.lifecycle import check_kind
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
+    if config.output is not None:
+        check_kind(PromptSearch, RunFolder(Path(config.output)))
     with _building() as display:
         setup = setup_from(config, environment(), _TrainsNothing() if dry else display)
     _show_plan(setup)
@@ -213,6 +217,7 @@ def _show_plan(setup: SearchSetup) -> None:
     ends += [] if setup.config.minutes is None else [f"{setup.config.minutes:g} minutes are over"]
     tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
+    sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
     searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
     pairs = [
         ("algorithm", setup.reason),

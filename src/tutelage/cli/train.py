@@ -254,7 +254,7 @@ def _dry_run(resolved: Resolved) -> None:
 
 
 def _show_dry_run(rollout: Rollout, resolved: Any) -> None:
-    from tutelage.cli.console import output, say
+    from tutelage.cli.console import output, prose, say
     from tutelage.cli.rollout_view import show_head, show_rollout
 
     console = output()
@@ -262,6 +262,10 @@ def _show_dry_run(rollout: Rollout, resolved: Any) -> None:
     say(console)
     show_head(console, rollout)
     show_rollout(console, rollout)
+    if resolved.config.model.path is None:
+        first = "" if resolved.config.data.train_files else ", with a cold start first"
+        noise = "The model is new and still random, so its text is noise; training teaches it"
+        prose(console, f"\n{noise}{first}.", "yellow")
     say(console, "\nDry run: one task was played and nothing was trained or written.")
     if rollout.last.failure is not None:
         raise typer.Exit(1)

@@ -174,7 +174,8 @@ class PolicyEvaluation(RunKind):
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        facts = {"target": self.target, "model": self.ready.evaluated_agent.model()}
+        facts = {"target": self.target, "agent": self.ready.agent}
+        facts["model"] = self.ready.evaluated_agent.model()
         run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:

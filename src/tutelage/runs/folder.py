@@ -278,6 +278,9 @@ def keep_lines(path: Path, count: int) -> None:
 
 def disk_error(path: Path, error: OSError) -> RunError:
     """What to say when a file of a run cannot be written."""
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
+        gone = f"the folder {str(path.parent)!r} is gone, so {path.name!r} cannot be written"
+        return RunError(f"{gone}: it was removed or renamed while it was used; start again")
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "What was acknowledged is safe. "
     way = "start again" if run is None else f"continue with: {resume_command(run)}"

@@ -147,10 +147,23 @@ def check_place(asked: RunKind, folder: RunFolder) -> None:
     if not folder.config.is_file():
         check_vacant(folder.path)
     elif difference := _difference(asked, folder):
-        raise RunError(
-            f"the run in {str(folder.path)!r} {difference}; choose another --output, or stay "
-            f"with that run. {resume_hint(folder.path)}"
-        )
+        raise _taken(folder, difference)
+
+
+def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
+    """Raise `RunError`, before anything is prepared, for a folder with a run of another kind, or
+    with what is no run."""
+    if not folder.config.is_file():
+        check_vacant(folder.path)
+    elif (name := name_of(folder)) != kind.name:
+        raise _taken(folder, f"is of the kind {name!r}")
+
+
+def _taken(folder: RunFolder, difference: str) -> RunError:
+    return RunError(
+        f"the run in {str(folder.path)!r} {difference}; choose another --output, or stay with "
+        f"that run. {resume_hint(folder.path)}"
+    )
 
 
 def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:

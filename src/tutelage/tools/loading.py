@@ -40,6 +40,14 @@ def hint(
     return form.format(close[0]) if close else ""
 
 
+def near_file(path: Path) -> str:
+    """The Python file beside `path` whose name is closest, as `hint`, empty when nothing is close:
+    that all end in `.py` makes none alike."""
+    found = {other.stem: str(other) for other in path.parent.glob("*.py")}
+    near = hint(path.stem, found, "{}")
+    return f"; did you mean {found[near]!r}?" if near else ""
+
+
 def import_attribute(place: str) -> Any:
     """What stands at `module:attribute` in this package, imported when it is asked for."""
     module, _, attribute = place.partition(":")
@@ -66,9 +74,9 @@ def load_attribute(reference: str, what: str) -> object:
         raise ConfigError(f"{what} {reference!r} must have the form FILE.py:name")
     path = Path(file).expanduser()
     if not path.is_file():
-        near = hint(str(path), map(str, path.parent.glob("*.py")))
-        raise ConfigError(f"{what} {reference!r}: there is no file {str(path)!r}{near}")
-    module = _load(path.resolve(), f"{what} {reference!r}")
+        message = f"{what} {reference!r}: there is no file {str(path)!r}"
+        raise ConfigError(message + near_file(path))
+    module = load_module(path.resolve(), f"{what} {reference!r}")
     if not hasattr(module, name):
         public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
         near = hint(name, public)
@@ -84,7 +92,8 @@ class _CurrentSource(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _load(path: Path, what: str) -> ModuleType:
+def load_module(path: Path, what: str) -> ModuleType:
+    """The module of a file, by its whole path; `what` begins errors. Raises `ConfigError`."""
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
     module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
