@@ -250,6 +250,8 @@ def test_evaluations_of_the_same_are_compared_plainly(place: Path, one_thread: N
     assert "agent agent.py agent.py base model model copy" in shown
     assert "base models differ" not in shown
     assert "gain is not known" not in shown
+    for absent in ("gain in", "wins/losses/ties", "nothing was left", "not known"):
+        assert absent not in shown
     by_model = evaluated("three", "copy", "--reward", "r.py:exact")
     assert compared(one, by_model)[0] == [
         "other grader: agent and r.py:exact",

@@ -168,4 +168,5 @@ def _as_html(found: Comparison) -> str:
 
 def _artefacts(found: Comparison) -> list[tuple[str, str]]:
     """Where the best prompt or policy of each run lies."""
-    return [(row.run.name, row.run.best or "nothing was left") for row in found.rows]
+    trained = (row.run for row in found.rows if not row.run.evaluation)
+    return [(run.name, run.best or "nothing was left") for run in trained]

@@ -61,24 +61,27 @@ def table(found: Comparison) -> Table:
 
     verdicts = [_of(r.verdict, lambda verdict: verdict.value) for r in rows]
     tones = ["", *(_VERDICTS[r.verdict][0] for r in rows)]
+    gains = (
+        line("gain in reward", lambda r: _of(r.reward, lambda gap: _signed(gap.mean))),
+        line("  95 % interval", lambda r: _interval(r.reward, _signed)),
+        line("gain in exact", _gain_in_exact),
+        line("  95 % interval", lambda r: _interval(r.exact, _points)),
+        line("wins/losses/ties", lambda r: _record(r.reward)),
+        TableRow(("verdict", *verdicts), tones, strong=True),
+    )
     return Table(
         ("", *(row.run.name for row in rows)),
         (
             line("trained", _trained),
             line("agent", lambda r: Path(r.run.agent).name or _UNKNOWN),
             line("base model", lambda r: r.run.base),
-            line("training", lambda r: r.run.updates),
+            *[line("training", lambda r: r.run.updates)] * any(r.run.updates for r in rows),
             line("grader", lambda r: r.run.grader),
             line("tested", _tested),
             line("reward", _reward, first=True),
             line("exact", _exact),
             line("judged", _judged),
-            line("gain in reward", lambda r: _of(r.reward, lambda gap: _signed(gap.mean))),
-            line("  95 % interval", lambda r: _interval(r.reward, _signed)),
-            line("gain in exact", _gain_in_exact),
-            line("  95 % interval", lambda r: _interval(r.exact, _points)),
-            line("wins/losses/ties", lambda r: _record(r.reward)),
-            TableRow(("verdict", *verdicts), tones, strong=True),
+            *(() if all(r.run.evaluation for r in rows) else gains),
             line("cost", lambda r: _dollars(r.run.spent.dollars), first=True),
             line("rollouts", lambda r: _of(r.run.spent.rollouts, number)),
             line("  of them tests", lambda r: _of(r.run.spent.test_rollouts, number)),
