@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
+from tutelage.runs.folder import RunFolder
 from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, TrainingState
 from tutelage.weights.context import TrainingContext
@@ -71,6 +72,22 @@ def reason_to_end(setting: TrainingInputs, state: TrainingState, seconds: float)
     else:
         return None
     return f"trainer.{key}={getattr(trainer, key)}"
+
+
+def resumed_from(setting: TrainingInputs, state: TrainingState, folder: RunFolder) -> str:
+    """What the checkpoint has, and what was done since, which is repeated."""
+    limit = step_limit(setting) if state.phase in (RL, SFT) else None
+    message = (
+        f"resumed after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
+    )
+    if state.phase in state.results.get("done", ()):
+        message = f"resumed after the phase {state.phase}"
+    elif not state.phase_step:
+        message = f"resumed at the start{f' of {state.phase}' if state.phase else ''}"
+    if later := folder.read_metrics()[state.metrics_lines :]:
+        step = f"step {later[-1]['step']} of {later[-1]['phase']}"
+        message += f"; what was done since, up to {step}, is repeated"
+    return message
 
 
 def _solved(setting: TrainingInputs, state: TrainingState) -> bool:

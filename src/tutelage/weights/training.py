@@ -36,7 +36,7 @@ from tutelage.weights.cost import planned
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.paths import find_checkpoint
-from tutelage.weights.phases import COLD, CONTROL, RL, SFT, reason_to_end, step_limit
+from tutelage.weights.phases import COLD, CONTROL, RL, SFT, reason_to_end, resumed_from, step_limit
 from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, return_weights, run_control, run_rl
 from tutelage.weights.sft import LEARNED, learned, run_sft
@@ -148,24 +148,8 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
     else:
         record_start(setting, folder)
-    progress.note(_resumed(setting, asked.state, folder))
+    progress.note(resumed_from(setting, asked.state, folder))
     _cut_records(asked.state, folder, progress)
-
-
-def _resumed(setting: TrainingInputs, state: TrainingState, folder: RunFolder) -> str:
-    """What the checkpoint has, and what was done since, which is repeated."""
-    limit = step_limit(setting) if state.phase in (RL, SFT) else None
-    message = (
-        f"resumed after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
-    )
-    if state.phase in state.results.get("done", ()):
-        message = f"resumed after the phase {state.phase}"
-    elif not state.phase_step:
-        message = f"resumed at the start{f' of {state.phase}' if state.phase else ''}"
-    if later := folder.read_metrics()[state.metrics_lines :]:
-        step = f"step {later[-1]['step']} of {later[-1]['phase']}"
-        message += f"; what was done since, up to {step}, is repeated with its stored rollouts"
-    return message
 
 
 def _rewind(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
