@@ -103,7 +103,10 @@ def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> No
     assert "tutelage resume runs/cut" in done.stderr
     assert "output_dir" not in done.stderr
     said = command("resume", "cut")
-    assert "resumed after the phase before; what was done since, up to step 1 of rl, is repeated" in said
+    assert (
+        "resumed after the phase before; what was done since, up to step 1 of rl, is repeated"
+        in said
+    )
     whole, cut = (RunFolder(place / "runs" / name) for name in ("whole", "cut"))
     one, other = (f.read_result() for f in (whole, cut))
     assert one is not None
