@@ -135,8 +135,8 @@ def cache_key(components: Components, item: EvaluationItem, fingerprint: str) ->
 
 
 def task_hash(task: Task) -> str:
-    """A hash of what a task holds, its id included."""
-    return _digest([task.id, dict(task.fields)])
+    """A hash of what a task holds, its id included: once, as a resume reads it back."""
+    return _digest([task.id, {n: value for n, value in task.fields.items() if n != "id"}])
 
 
 def _digest(value: object) -> str:
