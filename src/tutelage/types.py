@@ -254,7 +254,11 @@ class Task:
 
     def __getitem__(self, field: str) -> Any:
         """A field of the row; `id` is the task's id, given or made. Raises `KeyError`."""
-        return self.id if field == "id" else self.fields[field]
+        try:
+            return self.id if field == "id" else self.fields[field]
+        except KeyError as missing:
+            missing.add_note(f"the task has: {', '.join(self.fields)}")
+            raise
 
     @property
     def input(self) -> str | Sequence[Mapping[str, Any]]:

@@ -185,7 +185,7 @@ def test_eval_tells_no_rate_where_rollouts_were_lost(
     seen["played"] = [good, *lost]
     result = tutelage("eval", "x", "--test", "a.jsonl")
     shown = " ".join(result.stdout.split())
-    assert "rollouts 1 of 4 judged; 3 lost: 3 reward error (no answer to compare)" in shown
+    assert "rollouts 1 of 4 judged; 3 lost: 3 no reward (no answer to compare)" in shown
     assert "%" not in shown.replace("more than 1 % of the rollouts", "")
     seen["played"] = [good, *lost]
     told = json.loads(tutelage("eval", "x", "--test", "a.jsonl", "--json").stdout)
@@ -228,8 +228,13 @@ def test_a_reward_may_do_without_the_text(tutelage: Tutelage, tmp_path: Path) ->
 def test_an_agent_without_a_reward_is_told_the_option(
     tutelage: Tutelage, tmp_path: Path, agent: str
 ) -> None:
-    done = tutelage(*own(tmp_path, agent))
+    counted = agent.replace("(task):", "(task):\n    open('played', 'a').write('x')")
+    words = own(tmp_path, counted)
+    (tmp_path / "t.jsonl").write_text("".join(f'{{"question": "{i}?"}}\n' for i in range(9)))
+    done = tutelage(*words, "--runners", "1")
     assert done.exit_code == 1
+    # The first text that nothing grades is enough.
+    assert (len((tmp_path / "played").read_text()) < 9) == (agent is SAYS_TWO)
     assert "gave no reward on task " in done.stderr
     assert "--reward NAME or FILE.py:function" in done.stderr
 
@@ -237,12 +242,16 @@ def test_an_agent_without_a_reward_is_told_the_option(
 def test_a_reward_that_raises_on_every_rollout_ends_with_its_line(
     tutelage: Tutelage, tmp_path: Path
 ) -> None:
-    words = own(tmp_path, SAYS_TWO, "def score(task):\n    return task.fields['anwser']\n")
+    words = own(tmp_path, SAYS_TWO, "def score(task):\n    return task['anwser']\n")
     words = (*words, "--reward", "rewards.py:score", "--output", "runs/a")
     done = tutelage(*words)
     assert done.exit_code == 1
     assert "no rollout could be graded: reward 'rewards.py:score' failed on task " in done.stderr
-    assert " at rewards.py:2: KeyError: 'anwser'" in done.stderr
+    has = "KeyError: 'anwser'; the task has: question, answer"
+    assert f" at rewards.py:2: {has}" in done.stderr
+    shown = tutelage(*words[:-2])
+    assert (shown.exit_code, "success" in shown.stdout) == (1, False)
+    assert "2 of 2 judged; failed, and counted so: 2 reward raised" in shown.stdout
     (tmp_path / "rewards.py").write_text("def score(task):\n    return task['answer'] == 2\n")
     again = tutelage("resume", "runs/a", "--allow-changes")
     assert again.exit_code == 0, again.output
@@ -255,7 +264,17 @@ def test_a_reward_that_raises_on_some_answers_calls_them_wrong(
     code = "def score(answer):\n    return 1 / (answer - 2)\n"
     done = tutelage(*own(tmp_path, SAYS_TWO, code), "--reward", "rewards.py:score")
     assert done.exit_code == 0
-    assert "2 of 2 judged; failed, and counted so: 1 answer error" in done.stdout
+    assert "2 of 2 judged; failed, and counted so: 1 reward raised" in done.stdout
+
+
+def test_a_misspelled_field_of_a_task_is_told_by_place_and_by_those_there_are(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    words = own(tmp_path, "@rollout\ndef reads(task):\n    return len(task['question']) / 99\n")
+    with (tmp_path / "t.jsonl").open("a") as file:
+        file.write('{"qestion": "What is 3 + 1?", "answer": 4}\n')
+    told = "failed: agent.py:5: KeyError: 'question'; the task has: qestion, answer"
+    assert told in tutelage(*words).stdout
 
 
 @pytest.mark.parametrize(
@@ -364,7 +383,7 @@ def test_a_field_that_cannot_be_set_is_refused(
 def test_an_answer_that_failed_has_an_exit_code(tutelage: Tutelage, seen: dict[str, Any]) -> None:
     result = tutelage("ask", "broken", "What?")
     assert result.exit_code == 1
-    assert "failed, agent_error: ValueError" in result.stdout
+    assert "failed, agent error: ValueError" in result.stdout
 
 
 def test_an_empty_question_is_refused(tutelage: Tutelage, seen: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def test_rates_say_how_many_were_judged() -> None:
         "reward: 120/128 judged",
         "sampled: 190/200 judged",
         "3 timeout",
-        "8 lost to engine error",
+        "8 lost: engine error",
     ]
 
 

@@ -253,10 +253,30 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     journal = (here / "run" / "journal.db").read_bytes()
     assert b"ZeroDivisionError" in journal
     plain = re.sub(r"\s+", " ", said)
-    assert "rollouts failed, mostly by agent_error" in plain
+    cause = r"rollouts failed, mostly: agent error \(the first: agent\.py:\d+: ZeroDivisionError: "
+    assert re.search(rf"from iteration 1: \d+ of \d+ {cause}", plain)
+    assert "Try: look at one: tutelage show run --failed" in plain
     result = json.loads((here / "run" / "result.json").read_text())
     assert [entry["name"] for entry in result["health"]] == ["failed", "constant_reward"]
     assert len(result["warnings"]) == 2
+
+
+def test_a_reward_that_always_raises_stops_the_search_after_its_first_iteration(
+    here: Path,
+) -> None:
+    (here / "r.py").write_text("def grade(task, prediction):\n    return task['solution']\n")
+    line = own(here, "'no'")
+    said = " ".join(run(f"train prompt {line} --reward r.py:grade --output run", 1).split())
+    assert re.search(
+        r"no rollout could be graded, and all \d+ failed alike: reward '\S*r\.py:grade", said
+    )
+    assert "at r.py:2: KeyError: 'solution'; the task has: id, question. Correct the rew" in said
+    assert "Iteration 1" in said
+    assert "Iteration 2" not in said
+    assert "Verdict" not in said
+    assert "tutelage resume" not in said
+    assert "failed alike" in run("resume run", 1), "the reward is found again"
+    assert "at r.py:2: KeyError: 'solution'" in run("show run --failed")
 
 
 def test_a_search_in_which_nothing_earns_anything_shows_one_rollout(here: Path) -> None:

@@ -49,9 +49,9 @@ def test_a_run(tutelage: Tutelage, runs: Path) -> None:
     assert "cold_start 1 2.5 -> 2.5" in shown
     assert "sampled 31.0 % 94.5 % +63.5" in shown
     assert "stored 4 rollouts" in shown
-    assert "failed 1 agent_error" in shown
+    assert "failed 1 agent error" in shown
     assert "roll_ddddddddd reward 1 answer step 9 after/greedy" in shown
-    assert "roll_aaaaaabbb reward 0 agent_error step 1 train" in shown
+    assert "roll_aaaaaabbb reward 0 agent error step 1 train" in shown
     assert "What is 17 * 23 + 5? -> 396" in shown
 
 
@@ -193,10 +193,10 @@ def test_what_training_made_of_a_rollout(tutelage: Tutelage, runs: Path) -> None
 
 def test_a_failed_rollout_says_why(tutelage: Tutelage, runs: Path) -> None:
     shown = tutelage("show", "roll_aaaaaabbb").stdout
-    assert "status  failed, agent_error" in shown
+    assert "status  failed, agent error" in shown
     assert "unreadable: half a call" in shown
     assert "-> calculator failed, raised: Error: division by zero" in shown
-    assert "failed, agent_error: ValueError: no\\x1b[31m" in shown
+    assert "failed, agent error: ValueError: no\\x1b[31m" in shown
     assert "  Traceback (most ..." in shown
     assert "\x1b" not in shown
 
@@ -210,7 +210,7 @@ def test_earlier_attempts_are_shown_by_how_they_failed(tutelage: Tutelage, runs:
         store.put_rollouts([tried])
     shown = tutelage("show", "roll_eeee").stdout
     assert "attempt 0: failed" in shown
-    assert shown.index("agent_error: ValueError") < shown.index("turn 1")
+    assert shown.index("agent error: ValueError") < shown.index("turn 1")
     assert shown.count("turn 1") == 1
 
 

@@ -183,7 +183,8 @@ async def test_an_agents_exception_is_recorded_with_its_traceback(codec: Codec) 
     assert attempt.status is RolloutStatus.FAILED
     assert attempt.failure is not None
     assert attempt.failure.cause is FailureCause.AGENT_ERROR
-    assert attempt.failure.message == "KeyError: 'which key'"
+    line = boom.__code__.co_firstlineno + 3
+    assert attempt.failure.message == f"test_runner.py:{line}: KeyError: 'which key'"
     assert "in boom" in (attempt.failure.traceback or "")
     assert attempt.stop is None
     assert len(attempt.calls) == 1

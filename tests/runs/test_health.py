@@ -96,6 +96,23 @@ def test_a_task_that_is_solved_is_said_once_and_is_no_warning() -> None:
     assert warnings_of([entry]) == []
 
 
+def test_a_finding_names_the_run_the_reward_and_the_first_failure() -> None:
+    ill = {"rollout/failed": 1.0, "rollout/agent_error": 1.0}
+    setup = Setup(reward="the reward 'math'", failures={"agent_error": "a.py:1: KeyError: 'x'"})
+    lines = [line([[0.0] * 8] * 64) | ill for _ in range(3)]
+    found = keep([], lines, setup, number=3, run="runs/a")
+    kept: list[JSON] = []
+    assert keep(kept, lines, setup, number=3, run="runs/a") == found
+    told = " ".join(warnings_of(kept, "iteration"))
+    for part in (
+        "from iteration 3: ",
+        "correct the reward 'math' if it always returns the same",
+        "mostly: agent error (the first: a.py:1: KeyError: 'x')",
+        "tutelage show runs/a --failed",
+    ):
+        assert part in told
+
+
 def test_a_reward_that_falls_to_nothing_and_stays_there() -> None:
     """As one of three seeds once did, for eight steps without a word."""
     lines = steps(binary, 16, 8, [0.3, 0.6, 0.9, 0.9, 0.9]) + [
@@ -125,7 +142,7 @@ def test_a_finding_that_passes_is_kept_with_its_steps() -> None:
     (entry,) = told(lines, 4)
     assert (entry["name"], entry["step"], entry["until"]) == ("failed", 6, 7)
     (warning,) = warnings_of([entry])
-    assert warning.startswith("step 6 to 7: 72 of 96 rollouts failed, mostly by timeout. Try: ")
+    assert warning.startswith("step 6 to 7: 72 of 96 rollouts failed, mostly: timeout. Try: ")
 
 
 @pytest.mark.parametrize(

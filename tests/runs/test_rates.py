@@ -86,7 +86,7 @@ def test_a_grader_that_cannot_read_an_answer_counts_it(tmp_path: Path) -> None:
     assert result.judged_after == (4, 4)
     told = read_evaluation(result.details, "after_sampled")
     assert told is not None
-    assert judged_text(told) == "4 of 4 judged; failed, and counted so: 3 answer error"
+    assert judged_text(told) == "4 of 4 judged; failed, and counted so: 3 reward raised"
 
 
 def graded(worth: float) -> dict[str, float]:

@@ -48,7 +48,7 @@ def test_a_grader_that_raised_is_no_success_of_the_others() -> None:
     assert (found.success, found.interval, found.mean_reward) == (None, None, None)
     assert (found.judged, found.rollouts, dict(found.lost)) == (1, 4, {"reward_error": 3})
     assert judged_text(evaluation_of_record(found.record())) == (
-        "1 of 4 judged; 3 lost: 3 reward error (reward_error on t0)"
+        "1 of 4 judged; 3 lost: 3 no reward (reward_error on t0)"
     )
 
 

@@ -60,6 +60,7 @@ TRAIN = ("train", "agent.py", "--model", "model", "--train", "a.jsonl", "--train
 def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     said = command(*TRAIN, "--val", "c.jsonl", "--steps", "2", *KEYS, "--output", "runs/a")
     assert "step 2/2" in said or "2 steps" in said
+    assert "reward what the agent returns" in said
     assert "tutelage ask agent.py --model runs/a/policy " in said
     assert "Your own: tutelage ask agent.py --model runs/a/policy QUESTION" in " ".join(
         command("ask", "a", "5").split()
@@ -92,6 +93,37 @@ def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: 
     assert "at r.py:2: KeyError: 'x'. Correct the reward, and begin again" in said
     assert "tutelage resume" not in said
     assert "all 16 failed alike" in command("resume", "a", code=1), "the reward is found again"
+
+
+def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
+    place: Path,
+) -> None:
+    code = (
+        "from tutelage import rollout\n\n\n@rollout\nasync def says(task, llm):\n"
+        "    said = await llm.chat(task['text'], max_tokens=4)\n"
+    )
+    (place / "agent.py").write_text(code)
+    (place / "r.py").write_text("def score(prediction):\n    return float('e' in prediction)\n")
+    words = (*TRAIN, *KEYS, "--val", "c.jsonl", "--steps", "1", "--output", "runs/a")
+    said = command(*words, "--reward", "r.py:score", code=1)
+    assert "reward r.py:score, which grades the reply" in said
+    assert "all 4 rollouts of a measurement failed (4 x no reward)" in said
+    assert "resume runs/a, with --allow-changes if you have corrected the agent" in said
+    assert "failed (4 x no reward)" in command("resume", "a", code=1), "it is played again"
+    (place / "agent.py").write_text(f"{code}    return said.reply.content or ''\n")
+    command("resume", "a", "--allow-changes")
+    result = RunFolder(place / "runs" / "a").read_result()
+    assert result is not None
+    assert result["judged_before_sampled"]["judged"] == 4
+    assert result["failures"] == result["first_failures"] == {}
+
+
+def test_a_text_that_nothing_grades_stops_a_training_at_once(place: Path) -> None:
+    (place / "agent.py").write_text(AGENT.replace("sum(", "str(").replace(" / 4", ""))
+    said = command(*TRAIN, *KEYS, "--val", "c.jsonl", "--output", "runs/a", code=1)
+    assert "agent 'digits' gave no reward on task " in said
+    assert "(in Python Trainer(reward=...)); then begin again (in another --output)" in said
+    assert "tutelage resume" not in said
 
 
 def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> None:

@@ -435,7 +435,7 @@ def test_a_step_in_which_everything_failed_stops_the_run_with_the_first_reason(
     made = trainer(tmp_path, 3, keys={"trainer.val_before_train": False})
     with pytest.raises(FailureBudgetError, match="all 32 rollouts of a step failed") as caught:
         made.fit(broken)
-    assert "32 x agent_error" in str(caught.value)
+    assert "32 x agent error" in str(caught.value)
     assert "oops" in str(caught.value)
 
 

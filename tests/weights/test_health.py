@@ -281,7 +281,7 @@ def test_an_entropy_that_explodes_is_told_of(train: Train) -> None:
 
 def test_an_agent_that_fails_is_told_of(train: Train) -> None:
     told = train("vary", steps=1, agent__agent_type=f"{train.__dict__['parts']}:Failing")
-    entry = check_said(told, "failed", "12 of 16 rollouts failed, mostly by agent_error", "show")
+    entry = check_said(told, "failed", "12 of 16 rollouts failed, mostly: agent error", "show")
     assert entry["step"] == 1
 
 

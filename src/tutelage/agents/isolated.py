@@ -29,6 +29,7 @@ from tutelage.agents.external import ProgramFailedError
 from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
+from tutelage.rewards.failures import exception_text
 from tutelage.tools.execute import call_in_thread
 from tutelage.types import Task
 
@@ -186,7 +187,7 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
         work: Any = agent.play(session.task_record, session, session.resources)
         value = asyncio.run(work)
     except BaseException as raised:
-        error = (f"{type(raised).__name__}: {raised}", traceback.format_exc())
+        error = (exception_text(raised), traceback.format_exc())
     return _Done(value, error, {name: getattr(session, name) for name in _BROUGHT_BACK})
 
 

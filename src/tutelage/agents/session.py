@@ -24,6 +24,15 @@ from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, P
 from tutelage.types import ChatClient, Mode, Task, ToolResult
 
 
+class _TaskFields(dict[str, Any]):
+    """What agents are given of a task; a name that it lacks is told with those that it has."""
+
+    def __missing__(self, name: str) -> Any:
+        missing = KeyError(name)
+        missing.add_note(f"the task has: {', '.join(key for key in self if key != 'id')}")
+        raise missing
+
+
 @dataclass(slots=True)
 class RolloutSession:
     """One attempt, as the agent that plays it sees it."""
@@ -65,7 +74,7 @@ class RolloutSession:
     def task(self) -> dict[str, Any]:
         """The task's fields and its `id`, as agents are given it."""
         fields = self.task_record.fields
-        return {**fields, "id": fields.get("id", self.task_record.id)}
+        return _TaskFields(fields, id=fields.get("id", self.task_record.id))
 
     @property
     def remaining(self) -> float:

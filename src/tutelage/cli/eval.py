@@ -222,7 +222,7 @@ def _show(
         _show_evaluation(console, one, samples)
         if name:
             say(console)
-    if paired is not None:
+    if paired is not None and not any(one.ungraded for one in found):
         console.print(drawn_table(words.pairs(paired)))
         if paired.conclusion is not None:
             prose(console, paired.conclusion, "bold")
@@ -312,7 +312,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     graded = found.kind.graded
     heads = ["success"] if found.kind.has_success else []
     heads.insert(0 if graded else 1, "reward")
-    if len(found.by_family) > 1:
+    if len(found.by_family) > 1 and not found.ungraded:
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
         for name, family in found.by_family.items():
@@ -329,7 +329,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         "reward": REWARD.cell(told, number, ends=True),
         "success": SUCCESS.cell(told, percent, ends=True),
     }
-    pairs = [] if told.withheld else [(name, words[name]) for name in heads]
+    pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
     pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
     if found.in_training:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))

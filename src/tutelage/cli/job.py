@@ -15,7 +15,7 @@ import typer
 
 from tutelage.cli.console import output, say, shown_path
 from tutelage.cli.failures import tell
-from tutelage.errors import RunBusyError, RunError
+from tutelage.errors import FailureBudgetError, RunBusyError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
@@ -76,7 +76,9 @@ def watched(
         refused = isinstance(error, RunError) or not isinstance(error, OSError)
         begun = display.worked or not refused
         if begun and not told and folder.config.is_file():
-            error.add_note(f"What was done is saved. {resume_hint(place)}")
+            failed = isinstance(error, FailureBudgetError)
+            changed = ", with --allow-changes if you have corrected the agent or its reward"
+            error.add_note(f"What was done is saved. {resume_hint(place)}{changed * failed}")
         raise
     finally:
         display.finish()

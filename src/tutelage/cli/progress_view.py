@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tutelage.cli.console import number, percent
 from tutelage.runs.estimate import duration
-from tutelage.statistics.outcome import too_many_lost
+from tutelage.statistics.outcome import cause_words, too_many_lost
 from tutelage.types import FailureCause
 
 METRICS: Mapping[str, str] = {
@@ -131,13 +131,13 @@ def _rate_words(
 
 
 def _failure_words(values: Mapping[str, float]) -> Iterator[str]:
-    """`3 timeout`, `2 lost to engine error`: how many rollouts of the step, by cause."""
+    """`3 timeout`, `2 lost: engine error`: how many rollouts of the step, by cause."""
     total = values.get("rollout/number", 0.0)
     for cause in FailureCause:
         many = values.get(f"rollout/{cause.value}", 0.0) * total
         if many and isfinite(many):
-            lost = "lost to " if cause.infrastructure else ""
-            yield f"{round(many)} {lost}{cause.value.replace('_', ' ')}"
+            lost = "lost: " if cause.infrastructure else ""
+            yield f"{round(many)} {lost}{cause_words(cause)}"
 
 
 def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:

@@ -57,13 +57,16 @@ def show_stored(
     """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
     from tutelage.cli.console import counted, facts, number, say, shown_path
     from tutelage.runs.stored import open_run
+    from tutelage.statistics.outcome import cause_words
     from tutelage.types import RolloutStatus
 
     if folder.store_address() is None:
         return
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
-        message = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
+        message = (
+            ", ".join(f"{number(f.number)} {cause_words(str(f.cause))}" for f in failed) or "none"
+        )
         say(console)
         facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", message)])
         rollouts = list(samples(store, run_id))
@@ -78,12 +81,13 @@ def show_stored(
 
 def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
     from tutelage.cli.console import number, one_line, say, visible
+    from tutelage.statistics.outcome import cause_words
 
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
-        end = last.failure.cause.value if last.failure is not None else last.stop or ""
+        end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
-        message = f"  {grade:<9} {visible(end):<12} step {rollout.step} "
+        message = f"  {grade:<9} {visible(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
@@ -92,6 +96,8 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         answer = one_line("none" if text is None else text, room // 3)
         question = one_line(rollout.task.title, room - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
+        if last.failure is not None:
+            say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
 
 
 def _find_rollout(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tutelage.cli.console import counted, facts, number, say, visible
 from tutelage.resources import POLICY
+from tutelage.statistics.outcome import cause_words
 from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
 from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
@@ -32,7 +33,10 @@ def show_head(console: Console, rollout: Rollout) -> None:
         ("task", rollout.task.id),
         ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
         ("place", place),
-        ("status", last.status.value + (f", {last.failure.cause.value}" if last.failure else "")),
+        (
+            "status",
+            last.status.value + (f", {cause_words(last.failure.cause)}" if last.failure else ""),
+        ),
         ("reward", reward_words(rollout.reward)),
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
@@ -191,7 +195,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
     failure = attempt.failure
     if failure is None:
         return
-    say(console, (f"failed, {failure.cause.value}: ", "bold red"), visible(failure.message))
+    say(console, (f"failed, {cause_words(failure.cause)}: ", "bold red"), visible(failure.message))
     if failure.traceback:
         _block(console, user_traceback(failure.traceback).rstrip(), "dim")
 

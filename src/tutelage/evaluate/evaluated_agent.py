@@ -23,6 +23,7 @@ from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, price_of
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
+from tutelage.errors import FailureBudgetError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -156,8 +157,12 @@ class EvaluatedAgent:
             on_done(rollout, self._cost(rollout, meter))
             return rollout
 
-        async with manager, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(spec)) for spec in specs]
+        tasks: list[asyncio.Task[Rollout]] = []
+        try:
+            async with manager, asyncio.TaskGroup() as group:
+                tasks += [group.create_task(one(spec)) for spec in specs]
+        except* FailureBudgetError as stopped:
+            raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
     def _sources(self) -> dict[str, PolicySource]:

@@ -30,6 +30,7 @@ from tutelage.evaluate.targets import (
     target_kind,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import Figures
 from tutelage.runs.folder import RunFolder
@@ -102,6 +103,8 @@ class PreparedEvaluation:
                 keep(rollout, cost)
             if self.on_rollout is not None:
                 self.on_rollout(rollout)
+            if len(rollouts) == 1:
+                stop_if_text(rollout, self.grader)
 
         await self.evaluated_agent.play(left, self.grader, run_id, count)
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]

@@ -46,7 +46,7 @@ from tutelage.runs.kinds import (
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
-from tutelage.runs.metrics import rollout_metrics, unused_template_warnings
+from tutelage.runs.metrics import rollout_metrics, stop_if_alike, unused_template_warnings
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Observer, Round
@@ -54,7 +54,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.readers import short
 from tutelage.tools.registry import resolve_tools
 from tutelage.tracing.export import endpoint, headers
-from tutelage.types import JSON, Rollout, Task, ToolSpec
+from tutelage.types import JSON, FailureCause, Rollout, Task, ToolSpec
 
 
 @register
@@ -179,7 +179,7 @@ class PromptSearch(RunKind):
             for warning in fields["warnings"]:
                 run.progress.note(f"Warning: {warning}")
             recorder.examine(ended=True)
-            fields["warnings"] += recorder.warnings + warnings_of(recorder.health)
+            fields["warnings"] += recorder.warnings + warnings_of(recorder.health, "iteration")
             self._found = fields | {"health": recorder.health} | search_resources.untold()
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
@@ -275,6 +275,8 @@ class _Recorder(Observer):
         self._resources = resources
         self.warnings: list[str] = []
         self.health: list[JSON] = []
+        self._number = 0
+        self._failures: dict[str, str] = {}
         self._steps: list[dict[str, float]] = []
         self._remedies: Mapping[str, str] = {}
         self._rollouts: list[Rollout] = []
@@ -315,6 +317,9 @@ class _Recorder(Observer):
         """Say at once what is wrong with the rollouts since the last time."""
         if self._rollouts:
             self._steps.append(rollout_metrics(self._rollouts))
+            for failure in (r.last.failure for r in self._rollouts):
+                if failure is not None:
+                    self._failures.setdefault(failure.cause.value, failure.message)
             poor = (r for r in self._rollouts if r.reward is not None and r.reward.value < 1)
             if (rollout := next(poor, None)) is not None:
                 self._remedies = {"constant_reward": _look_at(rollout, self._run.folder)}
@@ -324,8 +329,10 @@ class _Recorder(Observer):
             rules=ROLLOUT_RULES,
             ended=ended,
             remedies=self._remedies,
+            failures=self._failures,
         )
-        for finding in keep(self.health, self._steps, setup, number=len(self._steps)):
+        run = shlex.quote(str(self._run.folder.path))
+        for finding in keep(self.health, self._steps, setup, number=self._number, run=run):
             self._run.progress.note(f"Warning: {finding}")
 
     def round(self, found: Round) -> None:
@@ -341,7 +348,19 @@ class _Recorder(Observer):
         self._run.log(line)
         record.write_best(self._run.folder, found.best)
         self._inner.round(found)
+        self._number = found.number
+        if found.number == 1:
+            self._stop_if_never_graded()
         self.examine()
+
+    def _stop_if_never_graded(self) -> None:
+        """A reward that raises the same on every rollout of the first round reads no answer. Raises
+        `FailureBudgetError`."""
+        run = self._run
+        run.writer.flush()
+        count, failed = run.store.count(run.folder.name), run.store.failures(run.folder.name)
+        if [(f.cause, f.number) for f in failed] == [(FailureCause.ANSWER_ERROR, count)]:
+            stop_if_alike(list(run.store.rollouts(run.folder.name)), count)
 
 
 def _look_at(rollout: Rollout, folder: RunFolder) -> str:

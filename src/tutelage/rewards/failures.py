@@ -31,8 +31,8 @@ LONGEST = 500
 
 def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     """What a reward's exception means for its rollout, naming reward and task."""
-    message = f"{type(error).__name__}: {_shortened(error)}"
-    text = f"reward {name!r} failed on task {task_id!r}{_place(error)}: {message}"
+    at = " at " if _place(error) else ": "
+    text = f"reward {name!r} failed on task {task_id!r}{at}{exception_text(error)}"
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
             return told_so(text)
@@ -40,11 +40,17 @@ def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     return kind(text)
 
 
+def exception_text(error: BaseException) -> str:
+    """`agent.py:15: KeyError: 'question'`: its place in a user's file, its words and notes."""
+    told = f"{_place(error)}{type(error).__name__}: {_shortened(error)}"
+    return "; ".join([told, *getattr(error, "__notes__", ())])
+
+
 def _place(error: BaseException) -> str:
-    """` at FILE:LINE`, the last line of a user's file on the way to the exception."""
+    """`FILE:LINE: `, the last line of a user's file on the way to the exception."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(("<", _PACKAGE, *_LIBRARIES))]
-    return f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
 
 
 def _shortened(error: object) -> str:

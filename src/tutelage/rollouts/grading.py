@@ -12,10 +12,16 @@ from time import perf_counter
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
-from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
+from tutelage.errors import (
+    AnswerError,
+    FailureBudgetError,
+    GraderError,
+    RewardError,
+    RewardTimeoutError,
+)
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.values import LARGEST, to_reward
-from tutelage.types import Attempt, Failure, FailureCause, Reward, RolloutStatus, Task
+from tutelage.types import Attempt, Failure, FailureCause, Reward, Rollout, RolloutStatus, Task
 
 _LONGEST_TRACE = 20_000
 """Characters of a traceback that are kept, from its end."""
@@ -46,6 +52,8 @@ class Grader:
             if attempt.failure.cause.infrastructure:
                 return attempt
             return replace(attempt, reward=Reward(self.failure_reward))
+        if isinstance(value, str) and attempt.answer is None:
+            attempt = replace(attempt, answer=value)
         if type(value) is float and abs(value) <= LARGEST and not session.emitted:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
@@ -58,7 +66,6 @@ class Grader:
     ) -> Attempt:
         named, agent = dict(session.emitted), self.agent
         if isinstance(value, str):
-            attempt = replace(attempt, answer=value if attempt.answer is None else attempt.answer)
             value = None
         if value is None and "reward" not in named and self.reward is not None:
             if _returned_nothing(attempt, session, self.reward):
@@ -92,6 +99,16 @@ class Grader:
             return await compute_reward(reward, task, attempt, timeout=self.timeout)
         finally:
             del self._under_way[attempt.id]
+
+
+def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
+    """Raise `FailureBudgetError` where a run's first rollout gave a text that nothing grades: the
+    others will too."""
+    failure = rollout.last.failure
+    if reward is not None or failure is None or rollout.last.answer is None:
+        return
+    if failure.cause is FailureCause.REWARD_ERROR:
+        raise FailureBudgetError(f"{failure.message}; then begin again (in another --output)")
 
 
 def _returned_nothing(attempt: Attempt, session: RolloutSession, reward: RewardFunction) -> bool:

@@ -24,9 +24,10 @@ from typing import Any
 from tutelage.agents.agent import Agent
 from tutelage.agents.isolated import AgentRaisedError
 from tutelage.agents.session import RolloutSession, enter_rollout
-from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.errors import ContextOverflowError, EngineError, FailureBudgetError
 from tutelage.resources import MAIN_AGENT, NamedResources
 from tutelage.rewards import RewardFunction
+from tutelage.rewards.failures import exception_text
 from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.grading import Grader
 from tutelage.rollouts.models import ModelProvider
@@ -133,14 +134,17 @@ class Runner:
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
         """Run all specs and return their rollouts in order; `on_done` sees each as it ends.
-        Cancelling cancels them all."""
+        Cancelling cancels them all, and so does a `FailureBudgetError` of `on_done`."""
         gate = asyncio.Semaphore(self._settings.concurrency)
-        # Held until every rollout has begun, so that groups are admitted together.
-        async with asyncio.TaskGroup() as group, self._models.participant():
-            tasks: list[asyncio.Task[Rollout]] = []
-            for order, spec in enumerate(specs):
-                tasks.append(group.create_task(self._rollout(order, spec, gate, on_done)))
-            await asyncio.sleep(0)
+        tasks: list[asyncio.Task[Rollout]] = []
+        try:
+            # Held until every rollout has begun, so that groups are admitted together.
+            async with asyncio.TaskGroup() as group, self._models.participant():
+                for order, spec in enumerate(specs):
+                    tasks.append(group.create_task(self._rollout(order, spec, gate, on_done)))
+                await asyncio.sleep(0)
+        except* FailureBudgetError as stopped:
+            raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def _rollout(
@@ -297,7 +301,7 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the run is being stopped, not this agent by itself
-        cause, message = FailureCause.AGENT_ERROR, f"{type(error).__name__}: {error}"
+        cause, message = FailureCause.AGENT_ERROR, exception_text(error)
         if isinstance(error, EngineError):
             overflow = isinstance(error, ContextOverflowError)
             cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR

@@ -7,15 +7,17 @@ checkpoints and in `result.json`, and a resumed run says nothing twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tutelage.runs.health import Finding, Metrics, Setup, examine
 from tutelage.runs.misled import misled
 from tutelage.types import JSON
 
 
-def keep(kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int) -> list[Finding]:
-    """Bring `kept`, the findings of a run, up to date after the step `number`, the last of `steps`;
+def keep(
+    kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
+) -> list[Finding]:
+    """Bring `kept`, the findings of `run`, up to date after the step `number`, the last of `steps`;
     returns those that are new. One that no longer holds is kept with the step that ended it."""
     new: list[Finding] = []
     found = (*examine(steps, setup), *misled(steps, setup))
@@ -27,17 +29,19 @@ def keep(kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: in
         elif finding is not None:
             entry["until"] = None
     for finding in holding.values():
+        remedy = finding.remedy.replace("show RUN", f"show {run}")
+        finding = replace(finding, remedy=remedy)
         kept.append({"step": number, "until": None, **asdict(finding)})
         new.append(finding)
     return new
 
 
-def warnings_of(kept: Sequence[JSON]) -> list[str]:
+def warnings_of(kept: Sequence[JSON], unit: str = "step") -> list[str]:
     """The warnings among the findings of a run, each with the steps that it held for."""
     out: list[str] = []
     for entry in kept:
         if entry["warning"]:
             until = "" if entry["until"] is None else f" to {entry['until']}"
             finding = Finding(entry["name"], entry["text"], entry["remedy"])
-            out.append(f"{'from ' if not until else ''}step {entry['step']}{until}: {finding}")
+            out.append(f"{'from ' if not until else ''}{unit} {entry['step']}{until}: {finding}")
     return out

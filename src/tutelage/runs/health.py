@@ -3,8 +3,7 @@
 `examine` is asked after each step and gives what holds then: rewards that never differ, groups that
 teach nothing, a reward, an entropy or a policy that broke away, rollouts that are cut off or fail,
 tools that fail. It is pure: the same lines give the same findings, so a resumed run says the same.
-`findings.py` has each said once,
-and kept for the result.
+`findings.py` has each said once, and kept for the result.
 
 Every threshold is a constant with its reason. They are set so that a healthy run of any size gives
 none: what could be chance in a small step waits for more steps, and a task that is nearly solved is
@@ -18,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tutelage.statistics.outcome import cause_words
 from tutelage.types import FailureCause
 
 Metrics = Mapping[str, Any]
@@ -92,6 +92,10 @@ class Setup:
     """Tasks of a step."""
     compares: bool = True
     """Whether the advantages come from comparing rollouts of one task."""
+    reward: str = "the reward function"
+    """How it is called."""
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the first rollout that failed said, by cause."""
     limits: str = ""
     """The keys that bound a rollout, with their values."""
     rate: float | None = None
@@ -116,8 +120,7 @@ def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 
 def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """No two rollouts of the run have earned different rewards."""
-    values = _reward_range(steps)
-    if values is None or values[0] != values[1]:
+    if (values := _reward_range(steps)) is None or values[0] != values[1]:
         return None
     value, count = values[0], int(_total(steps, "rollout/judged"))
     enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
@@ -132,7 +135,7 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
             "look at a rollout (tutelage show RUN); a reward that grades part of the way, easier "
             "tasks, or demonstrations first, if the tasks are too hard"
         )
-    same = "correct the reward function if it always returns the same"
+    same = f"correct {setup.reward} if it always returns the same"
     return Finding("constant_reward", text, f"{remedy}; {same}")
 
 
@@ -286,8 +289,7 @@ def _gentler(setup: Setup) -> str:
 
 def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Half of the rollouts or more were cut off."""
-    values = _share(steps, "rollout/truncated")
-    if values is None:
+    if (values := _share(steps, "rollout/truncated")) is None:
         return None
     cut, total = values
     text = (
@@ -303,13 +305,13 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Half of the rollouts or more failed."""
-    values = _share(steps, "rollout/failed")
-    if values is None:
+    if (values := _share(steps, "rollout/failed")) is None:
         return None
     failed, total = values
     causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
-    named = max(causes, key=lambda name: causes[name]).removeprefix("rollout/")
-    text = f"{failed} of {total} rollouts failed, mostly by {named}"
+    cause = max(causes, key=lambda name: causes[name]).removeprefix("rollout/")
+    text = f"{failed} of {total} rollouts failed, mostly: {cause_words(cause)}"
+    text += f" (the first: {setup.failures[cause]})" if cause in setup.failures else ""
     return Finding("failed", text, "look at one: tutelage show RUN --failed")
 
 
@@ -353,8 +355,7 @@ def _maximum(least: float, greatest: float) -> float:
 
 
 def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
-    values = _reward_range(steps)
-    if values is None:
+    if (values := _reward_range(steps)) is None:
         return False
     least, top = values[0], _maximum(*values)
     return mean >= least + NEAR_MAXIMUM * (top - least)

@@ -116,3 +116,9 @@ def check_python(folder: RunFolder) -> None:
             f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
             f"program has: continue it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
         )
+
+
+def grader_of(given: JobInputs | None, reward: RewardFunction) -> RewardFunction | None:
+    """What grades texts: a job's `reward`, where an agent did not come with tasks of its own; None
+    where a reward is what the agent returns."""
+    return given.reward if given is not None and given.own_tasks else reward

@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import correlation
 
+from tutelage.errors import FailureBudgetError
 from tutelage.resources import PromptTemplate
 from tutelage.statistics.outcome import Success, succeeded
-from tutelage.types import Rollout, Sampled
+from tutelage.types import Failure, FailureCause, Mode, Rollout, Sampled
 
 TOOL_FAILURES = ("raised", "timeout", "bad_result")
 """Errors of tool calls that are not the model's: it named a tool that exists, with arguments that
@@ -138,6 +139,29 @@ def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
     """How many rollouts failed in the end, by cause, in the order of their names."""
     failures = (r.last.failure for r in rollouts)
     return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
+
+
+def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
+    """Why all failed: a training step in which nothing but failures came back has nothing to learn
+    from, and a measurement that lost every rollout has measured nothing; else empty."""
+    wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
+    failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
+    measured = any(r.mode is not Mode.TRAIN for r in rollouts)
+    if measured and not all(f.cause.infrastructure for f in failures):
+        return []
+    return failures if len(failures) == len(rollouts) else []
+
+
+def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
+    """Raise `FailureBudgetError` where all of a run's first rollouts, `count` of them, failed, the
+    latest with the same words but for the task's name and fields."""
+    named = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
+    told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in named}
+    if len(named) == len(rollouts) and len(told) == 1:
+        raise FailureBudgetError(
+            f"no rollout could be graded, and all {count} failed alike: {named[0][1]}. Correct the "
+            "reward, and begin again in another --output"
+        )
 
 
 def is_truncated(rollout: Rollout) -> bool:

@@ -23,7 +23,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from tutelage.statistics.outcome import RewardKind, too_many_lost
+from tutelage.statistics.outcome import RewardKind, cause_words, too_many_lost
 from tutelage.types import JSON
 
 Interval = tuple[float, float]
@@ -144,7 +144,7 @@ def control_estimator(result: Mapping[str, Any]) -> str | None:
 
 
 def judged_text(found: StoredEvaluation) -> str:
-    """`190 of 200 judged; 10 lost: 10 reward error (...)`; empty where counts are not known."""
+    """`190 of 200 judged; 10 lost: 10 no reward (...)`; empty where counts are not known."""
     if found.rollouts is None or found.judged is None:
         return ""
     words = f"{found.judged} of {found.rollouts} judged"
@@ -159,7 +159,7 @@ def judged_text(found: StoredEvaluation) -> str:
 
 def _causes_words(causes: Mapping[str, int]) -> str:
     """`12 timeout, 1 agent error`."""
-    return ", ".join(f"{number} {cause.replace('_', ' ')}" for cause, number in causes.items())
+    return ", ".join(f"{number} {cause_words(cause)}" for cause, number in causes.items())
 
 
 def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:

@@ -40,6 +40,12 @@ EXACT = "exact"
 """The part by which a grader says itself whether an answer was right."""
 
 
+def cause_words(cause: str) -> str:
+    """A cause of failure as people read it; files and metrics have its value."""
+    told: Mapping[str, str] = {"reward_error": "no reward", "answer_error": "reward raised"}
+    return told.get(cause, cause.replace("_", " "))
+
+
 @dataclass(frozen=True, slots=True)
 class Success:
     """What counts as success: the reward, or a part of it, reaches a bound."""

@@ -29,7 +29,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, cause_words, succeeded
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
@@ -335,5 +335,5 @@ def _lost(rollouts: Sequence[Rollout]) -> str:
 
 def _ends(rollouts: Sequence[Rollout]) -> str:
     """How the rollouts ended, counted: causes of failure, and how agents stopped."""
-    ends = (r.last.failure.cause.value if r.last.failure else r.last.stop for r in rollouts)
+    ends = (cause_words(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
     return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import count as numbered
 from typing import TYPE_CHECKING, Any
 
 from tutelage.engine.driver import Schedule
@@ -24,19 +25,21 @@ from tutelage.engine.protocol import Engine
 from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
+from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.runs.estimate import Pace
-from tutelage.runs.job_inputs import JobInputs
+from tutelage.runs.job_inputs import JobInputs, grader_of
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import (
+    all_failed,
     failures_by_cause,
     low_reward_warning,
     unused_template_warnings,
 )
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.signals import Clock
-from tutelage.statistics.outcome import RewardKind, Success
+from tutelage.statistics.outcome import RewardKind, Success, cause_words
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import FailureCause, Mode, Rollout
@@ -185,8 +188,9 @@ class TrainingContext:
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll", self.run.folder.name) for s in specs]
         job_inputs = None if self.state.phase == "cold_start" else self.setting.given
-        # A reward that failed has been fixed since, where it is a function of ours.
-        good = job_inputs is not None or not any(_ungraded(r) for r in known.values())
+        # What the run stopped at has been fixed since, so it is played again.
+        played = list(known.values())
+        good = not (any(map(_ungraded, played)) if job_inputs is None else all_failed(played))
         if len(known) == len(ids) and all(i in known for i in ids) and good:
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
@@ -214,7 +218,7 @@ class TrainingContext:
             self.sample = rollouts[:SAMPLE]
         self._counted(rollouts)
         if job_inputs is not None:
-            self._stop_if_all_failed(rollouts)
+            self._stop_ifall_failed(rollouts)
         else:
             self._stop_if_ungraded(rollouts)
         return rollouts
@@ -231,7 +235,11 @@ class TrainingContext:
         setting, manager = self.setting, given.manager
         items = [f for f in (on_done, given.on_rollout) if f is not None]
 
+        number, grader = numbered(self.state.rollouts), grader_of(given, setting.reward)
+
         def done(rollout: Rollout) -> None:
+            if next(number) == 0:
+                stop_if_text(rollout, grader)
             for listener in items:
                 listener(rollout)
 
@@ -252,7 +260,7 @@ class TrainingContext:
             setting.limits(self.run.folder.name, specs[0].mode),
             max_tokens=setting.config.turn_tokens,
             token_budget=setting.config.rollout.response_length,
-            reward=given.reward if given.own_tasks else setting.reward,
+            reward=grader,
             on_spans=keep,
             on_traces=partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name),
         )
@@ -269,17 +277,14 @@ class TrainingContext:
             self._frozen.version = 0
         return self._frozen
 
-    def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
-        """A training step in which nothing but failures came back has nothing to learn from, and a
-        measurement that lost every rollout has measured nothing."""
-        wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
-        failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
-        measured = rollouts[0].mode is not Mode.TRAIN
-        failed = len(failures) == len(rollouts)
-        if not failed or (measured and not all(f.cause.infrastructure for f in failures)):
+    def _stop_ifall_failed(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise `FailureBudgetError` where there is nothing to learn from, or to measure."""
+        failures = all_failed(rollouts)
+        if not failures:
             return
         self.run.writer.flush()
-        ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
+        measured, counts = rollouts[0].mode is not Mode.TRAIN, Counter(f.cause for f in failures)
+        ends = ", ".join(f"{n} x {cause_words(cause)}" for cause, n in counts.items())
         run = shlex.quote(str(self.run.folder.path))
         raise FailureBudgetError(
             f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "

@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 
 from tutelage.resources import POLICY
+from tutelage.rewards import RewardFunction
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.estimate import duration
+from tutelage.runs.job_inputs import grader_of
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.phases import seconds_left, step_limit
@@ -22,8 +24,10 @@ BACKWARD = 3.0
 
 
 def planned(setting: TrainingInputs) -> dict[str, str]:
-    """How many rollouts a training by rewards will play, and how many tokens they may have."""
-    return {"plan": _rollouts(setting), "tokens": _tokens(setting)}
+    """How many rollouts a training by rewards will play, how many tokens they may have, and what
+    grades them."""
+    plan = {"plan": _rollouts(setting), "tokens": _tokens(setting)}
+    return plan | {"reward": _graded_by(grader_of(setting.given, setting.reward))}
 
 
 def _rollouts(setting: TrainingInputs) -> str:
@@ -47,6 +51,13 @@ def _tokens(setting: TrainingInputs) -> str:
         most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
     bound = "" if setting.context == own else f" (the model: {own:,})"
     return f"{most}, context {setting.context:,}{bound}"
+
+
+def _graded_by(grader: RewardFunction | None) -> str:
+    if grader is None:
+        return "what the agent returns"
+    fields = ", ".join(map(repr, sorted(grader.fields_read or ())))
+    return f"{grader.name}, which grades the reply" + f" by the task's {fields}" * bool(fields)
 
 
 def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]:

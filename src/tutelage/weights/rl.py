@@ -13,6 +13,7 @@ measured as the trained policy is, and is not kept.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.resources import POLICY
 from tutelage.runs import findings, health
+from tutelage.runs.job_inputs import grader_of
 from tutelage.runs.metrics import reward_correlations, rollout_metrics
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.cost import tell_cost
@@ -105,15 +107,19 @@ def _tell_health(
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
         f"rollout.response_length={config.response_tokens}, rollout.max_len={ctx.setting.context}"
     )
+    grader = grader_of(ctx.setting.given, ctx.setting.reward)
     setup = health.Setup(
         groups=config.data.train_batch_size,
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
         limits=limits,
         rate=config.actor.optim.lr,
         ended=ended,
+        reward=f"the reward {grader.name!r}" if grader else "what the agent returns",
+        failures=ctx.state.results["first_failures"],
     )
     kept = ctx.state.results.setdefault("health", [])
-    for finding in findings.keep(kept, steps, setup, number=ctx.state.phase_step):
+    number, run = ctx.state.phase_step, shlex.quote(str(ctx.run.folder.path))
+    for finding in findings.keep(kept, steps, setup, number=number, run=run):
         ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
 
 

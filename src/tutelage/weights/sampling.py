@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
-from tutelage.errors import FailureBudgetError
 from tutelage.rollouts.runner import RolloutSpec
+from tutelage.runs.metrics import stop_if_alike
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights import curriculum
@@ -152,14 +152,8 @@ def _stop_if_never_graded(ctx: TrainingContext, rollouts: Sequence[Rollout]) -> 
     wrong, told = FailureCause.ANSWER_ERROR.value, ctx.state.results
     if told["failures"].get(wrong) != ctx.state.rollouts:
         return
-    failures = ((r.task.id, r.last.failure) for r in rollouts)
-    if len({f and f.message.replace(repr(name), "") for name, f in failures}) == 1:
-        ctx.run.writer.flush()
-        raise FailureBudgetError(
-            f"no rollout could be graded, and all {ctx.state.rollouts} failed alike: "
-            f"{told['first_failures'][wrong]}. Correct the reward, and begin again in another "
-            "--output"
-        )
+    ctx.run.writer.flush()
+    stop_if_alike(rollouts, ctx.state.rollouts)
 
 
 def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
