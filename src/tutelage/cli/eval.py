@@ -63,13 +63,11 @@ def evaluate(
 
     collector = endpoint(otlp)
     _check_pair(targets, options)
-    if len(targets) == 1:
-        asked = [PolicyEvaluation(_absolute(targets[0]), options, trust, otlp)]
-    else:
-        asked = [
-            PolicyEvaluation(_absolute(target), options.of_target(i), trust, otlp)
-            for i, target in enumerate(targets)
-        ]
+    each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
+    asked = [
+        PolicyEvaluation(_absolute(target), of_it, trust, otlp)
+        for target, of_it in zip(targets, each, strict=True)
+    ]
     for target in targets:
         fetch(target)
     _prepare([one for one in asked if one.asked.output is None])

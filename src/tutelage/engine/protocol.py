@@ -64,8 +64,8 @@ class Engine(Protocol):
         ...
 
     def free(self) -> None:
-        """Give up what takes memory until `update_weights`: nothing is sampled before. Its version
-        is none of the policy's until then, unless nothing was given up."""
+        """Give up what takes memory until `update_weights`: nothing is sampled before. An engine
+        that did has no version until then."""
         ...
 
     async def sample(self, request: Request) -> Sampled:

@@ -218,7 +218,7 @@ class TrainingContext:
             self.sample = rollouts[:SAMPLE]
         self._counted(rollouts)
         if job_inputs is not None:
-            self._stop_ifall_failed(rollouts)
+            self._stop_if_all_failed(rollouts)
         else:
             self._stop_if_ungraded(rollouts)
         return rollouts
@@ -234,7 +234,6 @@ class TrainingContext:
         """Run rollouts of a Python agent on its manager, storing each as it ends."""
         setting, manager = self.setting, given.manager
         items = [f for f in (on_done, given.on_rollout) if f is not None]
-
         number, grader = numbered(self.state.rollouts), grader_of(given, setting.reward)
 
         def done(rollout: Rollout) -> None:
@@ -277,7 +276,7 @@ class TrainingContext:
             self._frozen.version = 0
         return self._frozen
 
-    def _stop_ifall_failed(self, rollouts: Sequence[Rollout]) -> None:
+    def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
         """Raise `FailureBudgetError` where there is nothing to learn from, or to measure."""
         failures = all_failed(rollouts)
         if not failures:
@@ -285,12 +284,11 @@ class TrainingContext:
         self.run.writer.flush()
         measured, counts = rollouts[0].mode is not Mode.TRAIN, Counter(f.cause for f in failures)
         ends = ", ".join(f"{n} x {cause_words(cause)}" for cause, n in counts.items())
-        run = shlex.quote(str(self.run.folder.path))
         raise FailureBudgetError(
             f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
             f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
             f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id} "
-            f"--run {run}"
+            f"--run {shlex.quote(str(self.run.folder.path))}"
         )
 
     def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
@@ -301,9 +299,8 @@ class TrainingContext:
         self.kind = self.kind.after(rollouts, self.success)
         first: dict[str, str] = self.state.results.setdefault("first_failures", {})
         for cause, count in failures_by_cause(rollouts).items():
-            here = phases.setdefault(self.state.phase, {})
-            failed[cause] = failed.get(cause, 0) + count
-            here[cause] = here.get(cause, 0) + count
+            for known in (failed, phases.setdefault(self.state.phase, {})):
+                known[cause] = known.get(cause, 0) + count
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
@@ -316,8 +313,7 @@ class TrainingContext:
         return rollouts
 
     def _warn_of_agent(self, rollouts: Sequence[Rollout]) -> None:
-        """Say once, and keep, that failing earns more than some attempts did, and which prompt
-        templates the first rollouts did not use."""
+        """Say once that failing earned more than attempts, and which prompts none of them used."""
         warnings: list[str] = self.state.results.setdefault("warnings", [])
         new, given = list[str](), self.setting.given
         warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
@@ -366,8 +362,7 @@ class TrainingContext:
             self._engines[key] = self.setting.engine(
                 slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
             )
-        self._load(*key)
-        return self._engines[key]
+        return self._load(*key)
 
     def free_engines(self) -> None:
         """Before an update, let engines hold as little as they can until they are asked again."""
@@ -379,11 +374,12 @@ class TrainingContext:
         for key in [key for key in self._engines if not key[1]]:
             self._load(*key)
 
-    def _load(self, name: str, invariant: bool, schedule: Schedule) -> None:
-        """Have an engine sample from the weights that its policy has now."""
+    def _load(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
+        """An engine that samples from the weights that its policy has now."""
         engine, policy = self._engines[name, invariant, schedule], self._policy_of(name)
         if engine.version != policy.version:
             engine.update_weights(policy, policy.version)
+        return engine
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""
@@ -391,9 +387,8 @@ class TrainingContext:
         kept = [
             r
             for r in self.run.store.rollouts(self.run.folder.name, step=tick)
-            if (r.step, r.mode.value, r.label) != key
-            and (r.step, r.mode.value, r.label) not in self.recorded
-        ]  # fmt: skip
+            if (r.step, r.mode.value, r.label) not in {key, *self.recorded}
+        ]
         self.run.store.discard_after(self.run.folder.name, tick - 1)
         self.run.writer.submit(kept)
         self.recorded.clear()
