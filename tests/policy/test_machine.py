@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
@@ -259,3 +260,21 @@ def test_what_torch_sees_decides_the_device(
     assert told in choice.reason
     remark = machine.this_platform().remark
     assert remark in {name: found for name, found, _ in machine.describe()}["device"]
+
+
+def test_a_large_model_keeps_fewer_kernels_and_one_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, told = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", list[tuple[object, ...]]()
+    monkeypatch.setattr(machine, "_of_glibc", lambda *asked: told.append(asked))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setenv(name, "")
+    monkeypatch.delenv(name)
+    choice = machine.choose_compute(config("trainer.device=cpu"), LARGE)
+    machine.settle(choice, large=False)
+    assert not told
+    assert name not in os.environ
+    machine.settle(choice, large=True)
+    assert told == [("mallopt", -8, 1)]
+    assert os.environ[name] == "128"
+    monkeypatch.setenv(name, "7")
+    machine.settle(choice, large=True)
+    assert os.environ[name] == "7", "who sets it knows why"

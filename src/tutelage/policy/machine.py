@@ -28,6 +28,7 @@ from tutelage.policy.numerics import Numerics
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 OMP = "OMP_NUM_THREADS"
+_KERNELS = 128
 _ARENA_MAX = -8
 """The number of `mallopt` for how many heaps there are, in glibc's `malloc.h`."""
 _THREADS_FROM, _BY_SIZE = "operation_threads_from", "the model's size"
@@ -180,10 +181,12 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
 
 def settle(choice: ComputeSettings, *, large: bool) -> None:
     """Have this process compute as chosen. With a large model all threads allocate from one heap,
-    where the C library can (glibc): each would keep what tensors leave in one of its own."""
+    where the C library can (glibc): each would keep what tensors leave in one of its own. And of
+    oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024."""
     torch.set_num_threads(choice.operation_threads)
     if large:
         _of_glibc("mallopt", _ARENA_MAX, 1)
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
 
 
 @contextmanager
