@@ -188,3 +188,13 @@ async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     names = ("math", "exact_number")
     assert [resolve_reward(name).name for name in names] == [*names]
     assert len({resolve_reward(name).fn for name in names}) == 1
+
+
+def test_a_reward_knows_whether_it_is_given_what_the_agent_did() -> None:
+    graders: list[Callable[..., float]] = [
+        lambda prediction, answer: 1.0,
+        lambda trajectory: 1.0,
+        lambda **fields: 1.0,
+        lambda task, answer: 1.0,
+    ]
+    assert [reward(grader).sees_attempt for grader in graders] == [True, True, True, False]

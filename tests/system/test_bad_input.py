@@ -68,7 +68,7 @@ def test_a_broken_line_is_named_by_file_and_number(
         ({"tools": "code.py:untyped"}, "'untyped'"),
         ({"reward": "mth"}, "mth"),
         ({"reward": "code.py:nope"}, "code.py defines no 'nope'"),
-        ({"reward": "code.py:anser"}, "needs 'anser', which task 'q0' does not have"),
+        ({"reward": "code.py:anser"}, "needs 'anser', which task 'q0' does not have ("),
         ({"reward": "code.py:anser"}, "did you mean 'answer'?"),
         ({"seed": "x"}, "flag --seed"),
         ({"steps": "-1"}, "flag --steps"),

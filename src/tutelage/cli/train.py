@@ -83,8 +83,8 @@ _MEANINGS: Mapping[str, str] = {
     "Default: the server in .env in a search, else a small model that is made here.",
     "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
     "none. Default: the recipe's own.",
-    "reward": "Reward, by name or as FILE.py:function. Default: the recipe's own, or the value "
-    "that the agent returns.",
+    "reward": "Reward, by name or as FILE.py:function, which is given `prediction` (the reply) and "
+    "the task's fields it names. Default: the recipe's own, or the value that the agent returns.",
     "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
     "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
     "so, else a reward of 1 if all are 0 or 1.",

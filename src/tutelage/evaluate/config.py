@@ -64,7 +64,8 @@ class EvaluationConfig(RunSettings):
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     reward: str | None = None
-    """Reward by name or FILE.py:function; default: the run's."""
+    """Reward by name or FILE.py:function, which is given `prediction` (the reply) and the task's
+    fields it names; default: the run's."""
     success: str | None = None
     """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
     or a least part (`right>=0.5`)."""

@@ -193,7 +193,7 @@ class PolicyEvaluation(RunKind):
         if evaluation.ungraded:
             raise FailureBudgetError(
                 f"no rollout could be graded: {evaluation.ungraded}. Go on once that is fixed: "
-                f"{resume_command(run.folder.path)}"
+                f"{resume_command(run.folder.path)} --allow-changes"
             )
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
         self._result = self._told(evaluation)

@@ -64,6 +64,11 @@ class RewardFunction:
         return self.fn(*args, **kwargs)
 
     @property
+    def sees_attempt(self) -> bool:
+        """Whether it is given anything of what the agent did."""
+        return self.takes_any or bool({*self.required, *self.optional} & {*GIVEN} - {"task"})
+
+    @property
     def fields_read(self) -> frozenset[str] | None:
         """The fields of a task that it reads; None where it may read any."""
         named = {*self.required, *self.optional}
@@ -134,8 +139,8 @@ def _check_task(function: RewardFunction, task: Task) -> None:
         if parameter not in task.fields and parameter not in GIVEN:
             raise RewardError(
                 f"reward {function.name!r} needs {parameter!r}, which task {task.id!r} does not "
-                f"have; its fields are {fields}, and {', '.join(GIVEN)} are always there"
-                + hint(parameter, [*task.fields, *GIVEN])
+                f"have ({task.title[:60]!r}); its fields are {fields}, and {', '.join(GIVEN)} are "
+                "always there" + hint(parameter, [*task.fields, *GIVEN])
             )
     if function.one_of and not any(name in task.fields for name in function.one_of):
         raise RewardError(

@@ -56,6 +56,8 @@ def _tokens(setting: TrainingInputs) -> str:
 def _graded_by(grader: RewardFunction | None) -> str:
     if grader is None:
         return "what the agent returns"
+    if not grader.sees_attempt:
+        return f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
     fields = ", ".join(map(repr, sorted(grader.fields_read or ())))
     return f"{grader.name}, which grades the reply" + f" by the task's {fields}" * bool(fields)
 
