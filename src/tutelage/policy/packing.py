@@ -132,7 +132,8 @@ def plan_for_two(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]
     done = 0
     for i, _, new in order:
-        batches[done * len(batches) // total].append(i)
+        # A row that is equal to the one before computes nothing, also after all the others.
+        batches[min(done * len(batches) // total, len(batches) - 1)].append(i)
         done += new
     return [batch for batch in batches if batch]
 
