@@ -52,7 +52,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[train,dev]'
 	@touch $@
 
-train: venv ## train a real language model (10 minutes); further words in ARGS="--seed 1"
+train: venv ## train a real language model; further words in ARGS="--seed 1"
 	$(info tutelage train word-problems $(ARGS))
 	@$(BIN)/tutelage train word-problems $(ARGS) || { status=$$?; \
 		[ $$status -eq $(MISSING) ] || exit $$status; \

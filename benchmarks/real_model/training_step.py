@@ -4,7 +4,7 @@
     python -m benchmarks.real_model.training_step --dtype float32
     python -m benchmarks.real_model.training_step --peak ours        # memory, one kind a process
 
-A GRPO step of `train word-problems`: 8 tasks, 8 rollouts each, all trained, turns of different
+A GRPO step of word problems: 8 tasks, 8 rollouts each, all trained, turns of different
 lengths with the result of a tool between them. Ours is `update_policy` of `weights/update.py`, the
 optimizer step and its metrics included. The baseline is what one writes with transformers: float32
 master weights, autocast, rows sorted by length and padded on the right, logits from the first
@@ -28,7 +28,7 @@ import torch
 from benchmarks.measure import alternate, table
 
 from tutelage.config import Machine, RunConfig
-from tutelage.policy.machine import trim_memory
+from tutelage.policy.machine import choose_compute, trim_memory
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
@@ -102,9 +102,11 @@ class Ours:
     def __init__(self, policy: Policy, dtype: torch.dtype, overrides: Sequence[str]) -> None:
         laptop = Machine(cuda_devices=0, cores=2)
         # No correction: there are no log-probabilities of a sampler, and ratios have to be 1.
-        keys = ["rollout.correction=none", f"actor.optim.lr={RATE}", *overrides]
+        keys = ["rollout.correction=none", "rollout.temperature=1", f"actor.optim.lr={RATE}"]
+        keys += overrides
         self._config: RunConfig = resolve("word-problems", keys, machine=laptop).config
-        self._policy, self._numerics = policy, Numerics(dtype)
+        choice = choose_compute(self._config, policy.count())
+        self._policy, self._numerics = policy, Numerics(dtype, choice.numerics.threads)
         if self._config.model.enable_gradient_checkpointing:
             policy.network.recompute()
         self._optimizer = make_optimizer(policy.named(), self._config.actor.optim)

@@ -143,7 +143,8 @@ class FusedNetwork(nn.Module):
             self.shape, self.inv_freq, self.rope_scale, batch, dtype, lean=self.large
         )
         # Where the head is the embedding, it alone gives a gradient to all of its many lines.
-        sparse = scored and self.large and self.head is None
+        cpu = self.device.type == "cpu"  # elsewhere such gradients are added in any order
+        sparse = cpu and scored and self.large and self.head is None
         x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
