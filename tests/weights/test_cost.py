@@ -48,8 +48,8 @@ def test_rollouts_and_tokens_are_told_before_a_training(
     numbers = re.search(r"([\d,]+) rollouts x ([\d,]+) tokens = ([\d,]+)", line)
     assert numbers is not None
     left, each, tokens = (int(found.replace(",", "")) for found in numbers.groups())
-    tested = 2 * 2 if before == "true" else 6  # the measurement before, or else the first step
-    assert left == played - tested
+    tested = 2 * 2 * (before == "true")
+    assert left == played - 2 * 6 - 2 * 2 - tested, "told after the second step and its look"
     assert tokens == pytest.approx(left * each, rel=0.1)
     assert " tokens/s " in line
     assert done.output.index("Cost") < done.output.index("measure after")

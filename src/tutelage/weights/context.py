@@ -53,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 FROZEN = "frozen "
 """Means the policy as it was before training, among the names of policies."""
-SAMPLE = 8
-"""Rollouts that are kept to measure an update with."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether a stop was asked for."""
 STOP_SECONDS = 5.0
@@ -88,8 +86,6 @@ class TrainingContext:
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     pace: Pace | None = None
     """What rollouts at the training temperature took, the latest that were played."""
-    sample: Sequence[Rollout] = ()
-    """A few of them."""
     _engines: dict[tuple[str, bool, Schedule], Engine] = field(
         default_factory=dict[tuple[str, bool, Schedule], Engine]
     )
@@ -215,7 +211,6 @@ class TrainingContext:
         if temperature > 0:
             tokens = sum(len(c.sampled.token_ids) for r in rollouts for c in r.last.calls)
             self.pace = Pace(len(rollouts), tokens, time.perf_counter() - start)
-            self.sample = rollouts[:SAMPLE]
         self._counted(rollouts)
         if job_inputs is not None:
             self._stop_if_all_failed(rollouts)

@@ -1,26 +1,17 @@
-"""What a training will cost, said before it starts: how much is played, and how long that takes.
+"""What a training will cost: how much is played, said before it starts, and how long that takes.
 
-How many rollouts there will be is known from the configuration (`planned`). What one takes is
-measured on the first that are played at the training temperature: those of the measurement before
-training, or else those of the first step. `runs/estimate.py` puts both into words.
+How many rollouts there will be is known from the configuration (`planned`). What one takes, and its
+update, is measured in the second step. `runs/estimate.py` puts both into words.
 """
 
 from __future__ import annotations
 
-import time
-
-from tutelage.resources import POLICY
 from tutelage.rewards import RewardFunction
-from tutelage.rollouts.rows import build_rows
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.phases import seconds_left, step_limit
-from tutelage.weights.scoring import logp_of
-
-BACKWARD = 3.0
-"""How many forward passes a training pass takes as long as."""
 
 
 def planned(setting: TrainingInputs) -> dict[str, str]:
@@ -74,15 +65,13 @@ def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]
     return steps * config.rollouts_per_batch, measuring
 
 
-def tell_cost(ctx: TrainingContext, *, update: float | None = None) -> None:
-    """Say what is left of a training, once, as soon as a pace was measured. `update` is what an
-    update took; without it, it is reckoned from a forward pass over a few rows."""
+def tell_cost(ctx: TrainingContext, update: float) -> None:
+    """Say what is left of a training, once, after its second step: the first has work that is done
+    once. `update` is what the second step's update took, in seconds."""
     state, setting, pace = ctx.state, ctx.setting, ctx.pace
-    if pace is None or "cost" in state.phase_data:
+    if pace is None or state.phase_step != 2:
         return
-    state.phase_data["cost"] = True
-    batch = setting.config.rollouts_per_batch
-    each = _update_seconds(ctx) if update is None else update / batch
+    each = update / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)
     words: list[str] = []
     if limit is not None:
@@ -94,15 +83,3 @@ def tell_cost(ctx: TrainingContext, *, update: float | None = None) -> None:
         words.append(f"{duration(left)} are left, in which about {fit:,} rollouts fit")
     if words:
         ctx.run.progress.note(f"Cost from here: {'; '.join(words)}")
-
-
-def _update_seconds(ctx: TrainingContext) -> float:
-    """What the update of one rollout will take, from a forward pass over a few."""
-    setting = ctx.setting
-    rows = [row for r in ctx.sample for row in build_rows(r.last.calls, POLICY)]
-    if not rows:
-        return 0.0
-    start = time.perf_counter()
-    logp_of(setting.policy, rows, setting.config, setting.choice.numerics.dtype)
-    passes = BACKWARD * setting.config.actor.ppo_epochs
-    return passes * (time.perf_counter() - start) / len(ctx.sample)

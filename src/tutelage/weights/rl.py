@@ -51,7 +51,6 @@ def run_rl(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     limit = step_limit(ctx.setting)
     ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
-    tell_cost(ctx)
     _run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
     end_training(ctx)
 
@@ -92,7 +91,7 @@ def _run_steps(
         if phase == RL:
             steps.append(values)
             _tell_health(ctx, steps)
-            tell_cost(ctx, update=values["time/update"])
+            tell_cost(ctx, values["time/update"])
         end_step(ctx, phase, values)
     if phase == RL and steps:
         _tell_health(ctx, steps, ended=True)
