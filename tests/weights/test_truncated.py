@@ -1,10 +1,12 @@
-"""What is done about rollouts that are cut off: a length penalty, a mask, a bootstrapped value."""
+"""What is done about rollouts that are cut off: a length penalty, a mask, a bootstrapped value. And
+what failed tool calls cost."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tutelage.policy.row import Row
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
-from tutelage.types import Rollout
+from tutelage.types import Rollout, ToolResult
 from tutelage.weights.batch import make_rows, with_advantages
 from tutelage.weights.critic import Critic
 from tutelage.weights.learner import make_learner
@@ -42,13 +44,39 @@ def penalty_in_verl(length: int, most: int, buffer: int, factor: float) -> float
 
 def cut_off(policy: Any, seed: int = 0) -> list[Rollout]:
     """A step of which every third rollout was cut off."""
-    from dataclasses import replace
-
     out: list[Rollout] = []
     for i, one in enumerate(step_of_rollouts(policy, seed)):
         stop = ("token_budget", "answer", "answer")[i % 3]
         out.append(replace(one, attempts=(replace(one.last, stop=stop),)))
     return out
+
+
+@pytest.mark.parametrize(
+    ("reward", "failed", "penalty", "left"),
+    [
+        (1.0, 0, 0.2, 1.0),
+        (1.0, 1, 0.2, 0.8),
+        (0.5, 2, 0.2, 0.3),
+        (1.0, 7, 0.2, 0.0),
+        (0.0, 3, 0.2, 0.0),
+        (-1.0, 1, 0.2, -1.0),
+        (1.0, 2, 0.0, 1.0),
+    ],
+)
+def test_failed_tool_calls_cost_a_success_and_no_failure(
+    reward: float, failed: int, penalty: float, left: float
+) -> None:
+    one = rollout("a", "g", turns(random.Random(0), 3), reward)
+    results = [ToolResult(str(i), "t", "{}", "Error", "raised") for i in range(failed)]
+    results.append(ToolResult("good", "t", "{}", "2"))
+    one = replace(one, attempts=(replace(one.last, tool_results=tuple(results)),))
+    batch = make_rows([one], config(f"reward_model.tool_error_penalty={penalty}"))
+    (played,) = batch.rollouts
+    assert played.reward == pytest.approx(left)
+    assert float(batch.rewards_BT.sum()) == pytest.approx(left)
+    assert played.success is (reward == 1.0), "what is reported as success is not changed"
+    told = batch.group_metrics.get("reward/tool_errors", 0.0)
+    assert told == pytest.approx(left - reward)
 
 
 def test_the_length_penalty_is_verls() -> None:

@@ -117,6 +117,9 @@ class RewardModelConfig(Section):
 
     overlong_buffer: Annotated[_OverlongBufferConfig, BY_REWARDS] = _OverlongBufferConfig()
     """Soft length penalty."""
+    tool_error_penalty: Annotated[Share, BY_REWARDS] = 0.0
+    """Share of a positive reward that each failed tool call costs before the update; 1 leaves
+    nothing of it. What is reported as success is not changed."""
 
 
 class OptimizerConfig(Section):

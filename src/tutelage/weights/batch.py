@@ -45,8 +45,9 @@ class _Played:
     reward: float
     success: bool
     truncated: bool
-    penalty: float
-    """What its length cost, 0 or less; `reward` has it."""
+    overlong: float
+    tool_errors: float
+    """What its length and its failed tool calls cost, 0 or less; `reward` has both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +106,17 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Rows of a rollout that has any, shares of the zero-variance groups, and what length cost
-        a rollout on average."""
+        """Rows of a rollout that has any, shares of the zero-variance groups, and what length
+        and failed tool calls cost a rollout on average."""
         out = {
             "rollout/rows": len(self.rows) / len(set(self.rollouts_B)),
             "group/zero_variance": self.zero_variance / max(1, self.groups),
             "group/single": self.single_member / max(1, self.groups),
         }
-        if any(rollout.penalty for rollout in self.rollouts):
-            out["reward/overlong"] = sum(r.penalty for r in self.rollouts) / len(self.rollouts)
+        for name in ("overlong", "tool_errors"):
+            costs = [getattr(rollout, name) for rollout in self.rollouts]
+            if any(costs):
+                out[f"reward/{name}"] = sum(costs) / len(costs)
         return out
 
     def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
@@ -200,9 +203,9 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
     played: list[_Played] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
-        cost, cut = _overlong(r, config), is_truncated(r)
-        reward = r.reward.value + cost
-        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, cost))
+        costs, cut = (_overlong(r, config), _tool_errors(r, config)), is_truncated(r)
+        reward = r.reward.value + sum(costs)
+        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, *costs))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         rewards_BT[last, len(rows[last].ids) - 1] = played[number].reward
@@ -231,6 +234,15 @@ def _overlong(rollout: Rollout, config: RunConfig) -> float:
     length = sum(len(call.sampled.token_ids) for call in rollout.last.calls)
     exceeding = length - (config.response_tokens - buffer.len)
     return min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
+
+
+def _tool_errors(rollout: Rollout, config: RunConfig) -> float:
+    """What failed tool calls take from a positive reward. A failure has nothing to lose: else the
+    one with fewer errors would be better than its group."""
+    assert rollout.reward is not None, "it was judged"
+    failed = sum(result.error is not None for result in rollout.last.tool_results)
+    share = min(1.0, failed * config.reward_model.tool_error_penalty)
+    return -share * max(rollout.reward.value, 0.0)
 
 
 def _takes_part(rollout: Rollout, policy: str) -> bool:
