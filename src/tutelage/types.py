@@ -157,6 +157,8 @@ class Sampling:
     top_k: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    max_thinking_tokens: int | None = None
+    """Tokens after which a thought is closed, where that is sooner than the policy's own limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,8 @@ async def test_keys_and_secrets_are_never_logged(
     [
         ("GET", "/chat/completions", 405),
         ("POST", "/models", 405),
-        ("DELETE", "/responses/x", 405),
+        ("DELETE", "/responses/x", 404),
+        ("PUT", "/responses/x", 405),
         ("POST", "/completions", 404),
         ("POST", "/chat/completions/", 404),
         ("GET", "/../../etc/passwd", 404),

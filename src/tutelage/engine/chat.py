@@ -136,8 +136,10 @@ class ChatSession:
         """What the engine samples, with its thought closed at the limit where the turn has room for
         more than that."""
         room = min(request.sampling.max_tokens, self._engine.max_length - len(request.prompt_ids))
-        limit = self._codec.thoughts.max_tokens
-        if limit is None or limit >= room:
+        thoughts, asked = self._codec.thoughts, request.sampling.max_thinking_tokens
+        limits = [n for n in (thoughts.max_tokens, asked) if n is not None and thoughts.known]
+        limit = min(limits, default=room)
+        if limit >= room:
             return self._engine.sample(request)
         return self._closing(request, limit)
 

@@ -26,6 +26,7 @@ from tutelage.types import (
     Sampled,
     StopReason,
     ToolCall,
+    ToolSpec,
     recorded_options,
 )
 
@@ -131,16 +132,30 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
     return answer
 
 
+class _Thoughts:
+    """How a scripted reply writes a thought."""
+
+    known, begun = True, False
+    opening, closing = "<think>", "</think>"
+
+
 class _ByteCodec:
     """Text as its UTF-8 bytes: token ids without a tokenizer. 256 ends a turn."""
 
     end = 256
     eos_ids = frozenset({end})
     call_format = "hermes"
+    thoughts = _Thoughts()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, ...]:
+        """A prompt: who says what, a line each."""
+        return tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode())
 
 
 _WORD_ENDS = (32, 10, _ByteCodec.end)
@@ -185,7 +200,7 @@ class ScriptedClient:
             id=seeds.id("call"),
             index=index,
             messages=tuple(messages),
-            prompt_ids=tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode()),
+            prompt_ids=self.codec.render(messages),
             sampled=sampled,
             reply=_message(reply, sampled, seeds),
             **recorded_options(options),

@@ -31,6 +31,7 @@ from tutelage.errors import (
 from tutelage.gateway import http
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
+from tutelage.gateway.dialects.dialect import Attempt, Path
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.gateway.keys import SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
@@ -62,8 +63,10 @@ A ValueError is answered with its `status`, 400 where it has none.
 class _Endpoint:
     """One path: its methods, and errors as JSON."""
 
-    def __init__(self, app: App, **handlers: Handler) -> None:
-        self._app, self._handlers = app, handlers
+    def __init__(
+        self, app: App, written: Callable[[ApiError], JSON] = ApiError.body, **handlers: Handler
+    ) -> None:
+        self._app, self._written, self._handlers = app, written, handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -87,7 +90,7 @@ class _Endpoint:
             if told.code == "internal_error":
                 log.exception("a request failed")
             if not started:
-                await http.send_json(send, told.status, told.body(), told.headers)
+                await http.send_json(send, told.status, self._written(told), told.headers)
 
 
 class App:
@@ -99,10 +102,17 @@ class App:
         self.in_flight = 0
         self._registry, self._limits = registry, limits
         endpoints = {
-            **{each.path: _Endpoint(self, POST=partial(self._ask, each)) for each in DIALECTS},
-            "/v1/responses/{response}": _Endpoint(self, GET=_sent(_response)),
-            "/v1/models": _Endpoint(self, GET=_sent(_models)),
-            "/v1/models/{model:path}": _Endpoint(self, GET=_sent(_model)),
+            **{
+                each.path: _Endpoint(self, each.error, POST=partial(self._ask, each))
+                for each in DIALECTS
+            },
+            **{
+                path: _Endpoint(self, each.error, **{m: self._answer(f) for m, f in found.items()})
+                for each in DIALECTS
+                for path, found in each.paths.items()
+            },
+            "/v1/models": _Endpoint(self, GET=self._answer(_models)),
+            "/v1/models/{model:path}": _Endpoint(self, GET=self._answer(_model)),
             "/v1/traces": _Endpoint(self, POST=self._traces),
         }
         self._router = Router(
@@ -123,7 +133,7 @@ class App:
         """Run a handler for a request whose key fits, within the limits."""
         named = http.header(scope, b"x-tutelage-agent")
         attempt_session, agent = self._registry.admit(
-            http.header(scope, b"authorization"),
+            http.authorization(scope),
             scope.get("path_params") or {},
             None if named is None else named.decode("latin-1"),
         )
@@ -170,6 +180,18 @@ class App:
         await self._finished(answer, attempt_session, receive)
         await http.send_json(send, 200, dialect.written(_reply(answer, attempt_session, dialect)))
         answer.delivered = True
+
+    def _answer(self, find: Path) -> Handler:
+        """A handler that sends what is found for the parameters of a path and the body."""
+
+        async def handler(
+            scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
+        ) -> None:
+            body = await self._body(scope, receive) if scope["method"] == "POST" else b""
+            given = _read_json(body) if body else {}
+            await http.send_json(send, 200, find(scope["path_params"], given, attempt_session))
+
+        return handler
 
     async def _traces(
         self,
@@ -253,7 +275,7 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                await out.write(writer.failed(_error_response(error).body()), last=True)
+                await out.write(writer.failed(_error_response(error)), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True
@@ -279,7 +301,7 @@ def _reply(
     conversation = reply.request.conversation
     if conversation is not None:
         kept = (*conversation, reply.choices[0].reply)
-        attempt_session.responses.add(dialect.written(reply), kept)
+        attempt_session.responses.add(dialect.written(reply), kept, reply.request.items)
     return reply
 
 
@@ -295,29 +317,11 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
     return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
 
 
-def _sent(find: Callable[[Mapping[str, str], AttemptSession], JSON]) -> Handler:
-    """A handler that sends what is found for the parameters of a path."""
-
-    async def handler(
-        scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
-    ) -> None:
-        await http.send_json(send, 200, find(scope["path_params"], attempt_session))
-
-    return handler
-
-
-def _response(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
-    values = attempt_session.responses.get(path["response"])
-    if values is None:
-        raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
-    return values[1]
-
-
-def _models(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
+def _models(path: Mapping[str, str], body: JSON, attempt_session: Attempt) -> JSON:
     return {"object": "list", "data": [_model_object(name) for name in attempt_session.models()]}
 
 
-def _model(path: Mapping[str, str], attempt_session: AttemptSession) -> JSON:
+def _model(path: Mapping[str, str], body: JSON, attempt_session: Attempt) -> JSON:
     wanted = path["model"]
     if wanted not in attempt_session.models():
         raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")

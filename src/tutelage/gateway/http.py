@@ -27,6 +27,13 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
+def authorization(scope: Scope) -> bytes | None:
+    """How a request says its key: OpenAI's clients by `authorization`, Anthropic's by
+    `x-api-key`."""
+    key = header(scope, b"x-api-key")
+    return header(scope, b"authorization") or (None if key is None else b"Bearer " + key)
+
+
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
     """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long.
 

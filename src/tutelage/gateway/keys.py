@@ -104,7 +104,9 @@ class SessionRegistry:
         data = data.strip()
         if scheme.lower() != b"bearer" or not data:
             raise ApiError(
-                401, "send the attempt's key as `Authorization: Bearer KEY`", code="missing_key"
+                401,
+                "send the attempt's key as `Authorization: Bearer KEY`, or as `x-api-key`",
+                code="missing_key",
             )
         digest = _digest(data)
         values = self._by_key.get(digest)

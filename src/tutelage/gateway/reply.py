@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tutelage.gateway.completions import PendingCompletion
+from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder, TextStream, cut
 from tutelage.types import JSON, Call, StopReason
@@ -60,6 +61,13 @@ def finish_reason(call: Call) -> str:
     return "length" if call.sampled.stop_reason is StopReason.LENGTH else "stop"
 
 
+def stopped_by(call: Call) -> str | None:
+    """The stop string that ended a choice, None where none did."""
+    content = call.reply.content or ""
+    places = [(at, stop) for stop in call.sampling.stop if (at := content.find(stop)) >= 0]
+    return min(places)[1] if places else None
+
+
 def shown_content(call: Call) -> str | None:
     """The text of a choice as the client sees it; None only beside tool calls."""
     content = cut(call.reply.content, call.sampling.stop)
@@ -80,7 +88,7 @@ class Writer(Protocol):
         gone out."""
         ...
 
-    def failed(self, error: JSON) -> bytes:
+    def failed(self, error: ApiError) -> bytes:
         """The end of a stream that breaks."""
         ...
 

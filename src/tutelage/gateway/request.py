@@ -30,5 +30,7 @@ class ChatRequest:
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None
     """What a later request may continue from, together with the reply; None: nothing is kept."""
+    items: tuple[JSON, ...] = ()
+    """What the request brought, as its dialect keeps it beside the conversation."""
     echo: JSON = field(default_factory=dict[str, object])
     """Fields that the answer repeats, in the dialect's words."""

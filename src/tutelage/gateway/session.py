@@ -89,10 +89,16 @@ class AttemptSession:
     # ------------------------------------------------------------ for the runner
 
     def env(self, agent: str | None = None) -> dict[str, str]:
-        """Environment variables that point an OpenAI client, and a trace exporter, here."""
+        """Environment variables that point a client, and a trace exporter, here."""
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
-        values = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+        values = {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_BASE": url,
+            "OPENAI_API_KEY": key,
+            "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": key,
+        }
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
@@ -159,6 +165,15 @@ class AttemptSession:
                 code="model_not_found",
             )
         return self.main
+
+    def count(self, request: ChatRequest) -> int:
+        """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
+        here."""
+        model = self.model(request.model)
+        render = getattr(model.decoder, "render", None)
+        if render is None:
+            raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
+        return len(render(request.messages, request.tools))
 
     def answer(
         self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str

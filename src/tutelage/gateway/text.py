@@ -16,11 +16,25 @@ _CALL = "<tool_call>"
 _WINDOW = 16
 
 
+class ThoughtMarks(Protocol):
+    """How a chat template marks a thought."""
+
+    known: bool
+    opening: str
+    closing: str
+
+    @property
+    def begun(self) -> bool:
+        """Whether the template opens the thought itself."""
+        ...
+
+
 class TextDecoder(Protocol):
     """The half of a codec that is needed here."""
 
     eos_ids: Collection[int]
     call_format: str
+    thoughts: ThoughtMarks
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
@@ -93,6 +107,67 @@ class TextStream:
         while end > 0 and (text[end - 1].isspace() or text[end - 1] == "\ufffd"):
             end -= 1
         return end
+
+
+class ThoughtStream:
+    """A reply's text as it grows, cut into the thought that it begins with and the rest."""
+
+    def __init__(self, decoder: TextDecoder | None) -> None:
+        self.raw = ""
+        """The thought as it was sampled, with its markers and the white space around it."""
+        marks = None if decoder is None else decoder.thoughts
+        self._marks = marks
+        self._place = "start" if marks is not None and marks.known else "text"
+        self._kept = ""
+
+    def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
+        """Take more text; what may go out now of the thought, and of the text."""
+        self._kept += new
+        thought = text = ""
+        if self._place == "start":
+            self._start(last)
+        if self._place == "thought":
+            thought = self._thought(last)
+        if self._place == "gap" and (self._kept.strip() or last):
+            self._take(len(self._kept) - len(self._kept.lstrip()))
+            self._place = "text"
+        if self._place == "text":
+            text, self._kept = self._kept, ""
+        return thought, text
+
+    def _start(self, last: bool) -> None:
+        """Whether the reply begins with a thought, once that is sure."""
+        assert self._marks is not None
+        said, opening = self._kept.lstrip(), self._marks.opening
+        if said.startswith(opening):
+            self._take(len(self._kept) - len(said) + len(opening))
+            self._place = "thought"
+        elif last or not opening.startswith(said):
+            self._place = "thought" if self._marks.begun else "text"
+
+    def _thought(self, last: bool) -> str:
+        assert self._marks is not None
+        closing = self._marks.closing
+        at = self._kept.find(closing)
+        end = len(self._kept) if last else len(self._kept) - _overlap(self._kept, closing)
+        said = self._kept[: end if at < 0 else at]
+        # White space around a thought is none of it; at its end it may be inside.
+        begin = 0 if self.raw.strip() not in ("", self._marks.opening) else _blank(said)
+        shown = said[begin:].rstrip()
+        if at >= 0:
+            self._take(at + len(closing))
+            self._place = "gap"
+        else:
+            self._take(end if last else begin + len(shown))
+        return shown
+
+    def _take(self, count: int) -> None:
+        self.raw, self._kept = self.raw + self._kept[:count], self._kept[count:]
+
+
+def _blank(text: str) -> int:
+    """How much white space a text begins with."""
+    return len(text) - len(text.lstrip())
 
 
 def _overlap(text: str, mark: str) -> int:

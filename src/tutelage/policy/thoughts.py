@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Literal
 
 from tutelage.errors import ModelError
@@ -65,6 +66,7 @@ class Thoughts:
         Raises `ModelError` where the template allows only the other, or marks no thought.
         """
         self.options, self.keeps, self.max_tokens = {}, False, max_tokens
+        self.__dict__.pop("begun", None)
         if max_tokens is not None and not self.known:
             raise ModelError(
                 f"agent.max_thinking_tokens={max_tokens} closes a thought with the chat template's "
@@ -158,6 +160,11 @@ class Thoughts:
         opened = prompt.rstrip().endswith(self.opening)
         opened = opened or sampled.lstrip().startswith(self.opening)
         return opened and self.closing not in sampled
+
+    @cached_property
+    def begun(self) -> bool:
+        """Whether the template opens a turn inside a thought."""
+        return self.known and self.unclosed(self._render([_ASK], True, self.options), "")
 
     @property
     def close(self) -> str:

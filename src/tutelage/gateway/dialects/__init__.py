@@ -3,9 +3,11 @@ the parts their requests share.
 """
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions
-from tutelage.gateway.dialects.dialect import Dialect, StoredResponses
+from tutelage.gateway.dialects.dialect import Dialect
+from tutelage.gateway.dialects.messages import Messages
 from tutelage.gateway.dialects.responses import Responses
+from tutelage.gateway.dialects.stored import StoredResponses
 
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses())
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages())
 
-__all__ = ["DIALECTS", "ChatCompletions", "Dialect", "Responses", "StoredResponses"]
+__all__ = ["DIALECTS", "ChatCompletions", "Dialect", "Messages", "Responses", "StoredResponses"]

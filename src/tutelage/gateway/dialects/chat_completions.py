@@ -7,11 +7,12 @@ reason follow when sampling has ended. `responses.py` is the other API of OpenAI
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.dialects.dialect import StoredResponses
+from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
@@ -25,7 +26,8 @@ from tutelage.gateway.dialects.reading import (
     reply_schema,
     tool_specs,
 )
-from tutelage.gateway.errors import invalid
+from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
@@ -111,6 +113,7 @@ class ChatCompletions:
     name = "chat.completions"
     path = "/v1/chat/completions"
     prefix = "chatcmpl-"
+    paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
@@ -158,6 +161,10 @@ class ChatCompletions:
     def writer(self, reply: ChatReply) -> _Chunks:
         """The stream of a reply."""
         return _Chunks(reply)
+
+    def error(self, error: ApiError) -> JSON:
+        """OpenAI's error object."""
+        return error.body()
 
 
 # ---------------------------------------------------------------- reading
@@ -249,9 +256,9 @@ class _Chunks:
             out += event({**self._head, "choices": [], "usage": _usage(reply)})
         return out + DONE
 
-    def failed(self, error: JSON) -> bytes:
+    def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
-        return event(error)
+        return event(error.body())
 
     def _begin(self, index: int) -> bytes:
         if self._begun[index]:

@@ -7,40 +7,33 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.gateway.errors import ApiError
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling
-
-KEPT_RESPONSES = 1024
+from tutelage.types import JSON, Sampling
 
 
-class StoredResponses:
-    """Responses of an attempt for `previous_response_id`, `GET` and item references."""
+class Attempt(Protocol):
+    """What the further paths of a dialect may ask of the attempt whose key was sent."""
 
-    def __init__(self, size: int = KEPT_RESPONSES) -> None:
-        self._size = size
-        self._kept: OrderedDict[str, tuple[tuple[Message, ...], JSON]] = OrderedDict()
-        self._items: dict[str, JSON] = {}
+    sampling: Sampling
+    responses: StoredResponses
 
-    def add(self, response: JSON, conversation: tuple[Message, ...]) -> None:
-        """Keep a finished response with its whole conversation, its own turn included."""
-        self._kept[response["id"]] = (conversation, response)
-        self._items |= {item["id"]: item for item in response["output"]}
-        while len(self._kept) > self._size:
-            _, (_, old) = self._kept.popitem(last=False)
-            for item in old["output"]:
-                self._items.pop(item["id"], None)
+    def models(self) -> list[str]:
+        """Names that requests may use; the first is the main one."""
+        ...
 
-    def item(self, item_id: str) -> JSON | None:
-        """An output item."""
-        return self._items.get(item_id)
+    def count(self, request: ChatRequest) -> int:
+        """Tokens of the request's prompt. Raises `ApiError` where nobody here can count them."""
+        ...
 
-    def get(self, response_id: str) -> tuple[tuple[Message, ...], JSON] | None:
-        """The messages including that response, and the response as it was sent."""
-        return self._kept.get(response_id)
+
+Path = Callable[[Mapping[str, str], JSON, Attempt], JSON]
+"""Answers a further path: from its parameters, the body (empty without one) and the attempt."""
 
 
 class Dialect(Protocol):
@@ -51,6 +44,8 @@ class Dialect(Protocol):
     path: str
     prefix: str
     """Of the ids of its replies."""
+    paths: Mapping[str, Mapping[str, Path]]
+    """Its further paths, by method."""
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
@@ -67,4 +62,8 @@ class Dialect(Protocol):
 
     def writer(self, reply: ChatReply) -> Writer:
         """The stream of a reply that has just begun."""
+        ...
+
+    def error(self, error: ApiError) -> JSON:
+        """The body of an answer that is an error."""
         ...

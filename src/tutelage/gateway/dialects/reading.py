@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -182,8 +182,8 @@ Content = Annotated[
     GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
 ]
 Arguments = Annotated[StrictStr, AfterValidator(_readable)]
-_Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
-_Stop = Annotated[StrictStr, Field(min_length=1)]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
+Stop = Annotated[StrictStr, Field(min_length=1)]
 
 
 class FunctionTool(RequestObject):
@@ -191,7 +191,7 @@ class FunctionTool(RequestObject):
     where it applies."""
 
     type: Literal["function"] = "function"
-    name: _Name
+    name: Name
     description: StrictStr = ""
     parameters: JSON = Field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: StrictBool = False
@@ -206,7 +206,7 @@ class RequestReader(RequestObject):
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1)
-    stop: Annotated[Items[_Stop], BeforeValidator(_listed)] = Field(
+    stop: Annotated[Items[Stop], BeforeValidator(_listed)] = Field(
         default_factory=list[str], max_length=MAX_STOPS
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
@@ -236,7 +236,15 @@ class RequestReader(RequestObject):
         return Constraint(choice, self.parallel_tool_calls, schema)
 
 
-def tool_specs(functions: Sequence[FunctionTool]) -> tuple[ToolSpec, ...]:
+class NamedTool(Protocol):
+    """A function, whatever its dialect calls the schema."""
+
+    name: str
+    description: str
+    parameters: JSON
+
+
+def tool_specs(functions: Sequence[NamedTool]) -> tuple[ToolSpec, ...]:
     """The function tools. Refuses two of one name."""
     names = [each.name for each in functions]
     if len(set(names)) != len(names):

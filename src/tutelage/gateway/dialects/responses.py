@@ -21,7 +21,7 @@ from pydantic import (
     StrictStr,
 )
 
-from tutelage.gateway.dialects.dialect import StoredResponses
+from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
@@ -35,6 +35,7 @@ from tutelage.gateway.dialects.reading import (
     shown,
     tool_specs,
 )
+from tutelage.gateway.dialects.stored import PATHS, StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
@@ -43,14 +44,10 @@ from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (
-    _LOGPROBS,
-    "reasoning.encrypted_content",
-    "web_search_call.action.sources",
-    "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url",
-    "file_search_call.results",
-    "message.input_image.image_url",
-)
+    _LOGPROBS, "reasoning.encrypted_content", "web_search_call.action.sources",
+    "code_interpreter_call.outputs", "computer_call_output.output.image_url",
+    "file_search_call.results", "message.input_image.image_url",
+)  # fmt: skip
 """What may be asked for where there can be none: then none is sent."""
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
 """What a response that failed says of an error, by the type that errors have elsewhere."""
@@ -136,6 +133,7 @@ class Responses:
     name = "responses"
     path = "/v1/responses"
     prefix = "resp_"
+    paths: Mapping[str, Mapping[str, Path]] = PATHS
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
@@ -158,6 +156,7 @@ class Responses:
             stream=request.stream,
             logprobs=_LOGPROBS in request.include,
             conversation=conversation if request.store else None,
+            items=tuple(i for i in request.input if i.get("type") != "item_reference"),
             echo={
                 "instructions": instructions,
                 "max_output_tokens": request.max_output_tokens,
@@ -195,6 +194,10 @@ class Responses:
         """The stream of a reply."""
         return _Events(reply, self.written)
 
+    def error(self, error: ApiError) -> JSON:
+        """OpenAI's error object."""
+        return error.body()
+
 
 # ---------------------------------------------------------------- reading
 
@@ -203,20 +206,18 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
     before: tuple[Message, ...] = ()
     previous = given.previous_response_id
     if previous is not None:
-        values = stored.get(previous)
-        if values is None:
-            raise ApiError(
-                404,
+        found = stored.find(previous)
+        if found is None:
+            words = (
                 f"no response {previous!r} of this attempt is stored; it may have been made with "
-                "`store`: false, by another attempt, or long ago",
-                param="previous_response_id",
-                code="previous_response_not_found",
+                "`store`: false, by another attempt, or long ago"
             )
-        before, _ = values
-    whole = before + _messages(given.input, stored)
-    if not whole:
-        raise invalid("`input` must not be empty", "input")
-    return whole
+            where, code = "previous_response_id", "previous_response_not_found"
+            raise ApiError(404, words, param=where, code=code)
+        before = found.conversation
+    if whole := before + _messages(given.input, stored):
+        return whole
+    raise invalid("`input` must not be empty", "input")
 
 
 def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, ...]:
@@ -345,11 +346,11 @@ class _Events:
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
-    def failed(self, error: JSON) -> bytes:
+    def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
-        fields = {k: error["error"][k] for k in ("code", "message", "param")}
+        fields = {"code": error.code, "message": error.message, "param": error.param}
         final = _object(self._reply, "failed")
-        code = _CODES.get(error["error"]["type"], "server_error")
+        code = _CODES.get(error.type, "server_error")
         final["error"] = {"code": code, "message": fields["message"]}
         return self._events(("error", fields), ("response.failed", {"response": final}))
 
