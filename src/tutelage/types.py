@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, Required, TypedDict, cast
+from typing import Any, Protocol, Required, TypedDict, Unpack, cast
 
 JSON = dict[str, Any]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
@@ -368,6 +368,8 @@ class ChatOptions(TypedDict, total=False):
     agent: str
     constraint: Constraint | None
     seed: int | None
+    prompt: str | tuple[int, ...] | None
+    """What to continue in place of messages: a text or token ids, which no template touches."""
 
 
 def recorded_options(options: ChatOptions) -> dict[str, Any]:
@@ -383,19 +385,11 @@ def recorded_options(options: ChatOptions) -> dict[str, Any]:
 class ChatClient(Protocol):
     """Something that answers chat requests and keeps a record of every call it made."""
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-    ) -> Call:
+    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request. Raises `EngineError` when the engine cannot serve it.
 
         `agent` names the caller, where several agents share an attempt. `seed` replaces the one
-        that the seed tree gives the call.
+        that the seed tree gives the call. A `prompt` is continued as it is, and there are no
+        messages then.
         """
         ...

@@ -24,15 +24,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.call_barrier import acting_for, current_branches
 from tutelage.engine.protocol import Engine, OnToken, Request
+from tutelage.engine.thinking import SEED_BITS, sample
+from tutelage.errors import DataError
 from tutelage.policy.codec import Codec
-from tutelage.policy.grammar import Grammar
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -44,8 +45,6 @@ from tutelage.types import (
     ToolSpec,
     recorded_options,
 )
-
-_SEED_BITS = 63
 
 
 class ChatSession:
@@ -91,24 +90,25 @@ class ChatSession:
         constraint, seed = fields["constraint"], options.get("seed")
         grammar = self._codec.grammar(told, constraint)
         history = self._histories.setdefault(agent, _History())
-        prompt, lane = self._prompt(history, given, told)
+        raw = options.get("prompt")
+        prompt, lane = self._prompt(history, given, told) if raw is None else self._raw(raw)
         # Taken before anything is awaited: other calls of the attempt may begin meanwhile.
         seeds = lane.begin(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
             prompt,
             options["sampling"],
-            seeds.value(_SEED_BITS) if seed is None else seed % (1 << _SEED_BITS),
+            seeds.value(SEED_BITS) if seed is None else seed % (1 << SEED_BITS),
             self._order,
             self._session(agent, lane),
             lane.number,
             grammar,
             on_token,
-            history.shared,
+            0 if raw is not None else history.shared,
         )
         try:
             with acting_for(self._rollout):
-                sampled = await self._sample(request)
+                sampled = await sample(self._engine, self._codec, request)
         finally:
             lane.busy = False
         parsed = self._codec.parse(
@@ -116,86 +116,32 @@ class ChatSession:
             lambda i: seeds.child("tool", i).id("call")[:21],
             calls=_may_call(told, constraint),
         )
+        said = [i for i in sampled.token_ids if i not in self._codec.eos_ids]
+        whole = Message("assistant", self._codec.decode(said))
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
             messages=given,
             prompt_ids=prompt,
             sampled=sampled,
-            reply=parsed.message,
-            parse_errors=parsed.errors,
+            reply=parsed.message if raw is None else whole,
+            parse_errors=parsed.errors if raw is None else (),
             started=started,
             seconds=time.perf_counter() - clock,
             **fields,
         )
         self.calls.append(call)
-        history.add(_Said(call, self._ended(sampled), lane.number))
+        if raw is None:
+            history.add(_Said(call, self._ended(sampled), lane.number))
         return call
 
-    def _sample(self, request: Request) -> Awaitable[Sampled]:
-        """What the engine samples, with its thought closed at the limit where the turn has room for
-        more than that."""
-        room = min(request.sampling.max_tokens, self._engine.max_length - len(request.prompt_ids))
-        thoughts, asked = self._codec.thoughts, request.sampling.max_thinking_tokens
-        limits = [n for n in (thoughts.max_tokens, asked) if n is not None and thoughts.known]
-        limit = min(limits, default=room)
-        if limit >= room:
-            return self._engine.sample(request)
-        return self._closing(request, limit)
-
-    async def _closing(self, request: Request, limit: int) -> Sampled:
-        """What the engine samples. A thought that reaches its limit is closed by the template's own
-        marker, whose tokens were not sampled and say so, and the turn continues with its answer."""
-        sampling, prompt = request.sampling, request.prompt_ids
-        room = min(sampling.max_tokens, self._engine.max_length - len(prompt))
-        first = await self._engine.sample(
-            replace(request, sampling=replace(sampling, max_tokens=limit))
-        )
-        if first.stop_reason is not StopReason.LENGTH:
-            return first
-        first, forced, grammar = self._closed(request, first)
-        known = first.token_ids + forced
-        if len(known) >= room:
-            return first
-        if forced and request.on_token is not None:
-            request.on_token(forced)
-        rest = await self._engine.sample(
-            replace(
-                request,
-                prompt_ids=prompt + known,
-                sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
-                seed=SeedTree(request.seed).child("answer").value(_SEED_BITS),
-                grammar=grammar,
-            )
-        )
-        return _joined(first, forced, self._until(sampling.stop, known, rest))
-
-    def _closed(
-        self, request: Request, first: Sampled
-    ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
-        """What to keep of a reply at its limit, what closes its thought, and the grammar of the
-        rest. A last character of which only some bytes were sampled is not kept. A grammar without
-        thoughts is followed, whatever the prompt opens."""
-        codec, ids, whole = self._codec, first.token_ids, request.grammar
-        if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
-            closing = tuple(codec.encode(codec.thoughts.close))
-            for n in range(len(ids), max(0, len(ids) - 4), -1):
-                rest = None if whole is None else whole.after(ids[:n] + closing)
-                if whole is None and codec.decode(ids[:n]).endswith("\ufffd"):
-                    continue
-                if whole is None or rest is not None:
-                    return _cut(first, n), closing, rest
-            if whole is None:
-                return first, closing, None
-        return first, (), None if whole is None else whole.after(ids)
-
-    def _until(self, stops: Sequence[str], known: tuple[int, ...], rest: Sampled) -> Sampled:
-        """The second part of a reply, up to a stop string that began in the first."""
-        for n in range(len(rest.token_ids) if stops else 0):
-            text = self._codec.decode(known + rest.token_ids[:n])
-            if any(stop in text for stop in stops):
-                return replace(_cut(rest, n), stop_reason=StopReason.STOP)
-        return rest
+    def _raw(self, prompt: str | tuple[int, ...]) -> tuple[tuple[int, ...], _Lane]:
+        """The ids of a prompt that is no conversation, and a lane of its own."""
+        ids = tuple(self._codec.encode(prompt)) if isinstance(prompt, str) else prompt
+        most = len(self._codec.tokenizer) - 1
+        if not ids or max(ids) > most:
+            raise DataError(f"a prompt has at least one token id, and none above {most}")
+        return ids, self._lane(None)
 
     def close(self) -> None:
         """Give the engine's slots back."""
@@ -248,33 +194,6 @@ class ChatSession:
     def _ended(self, sampled: Sampled) -> bool:
         ids = sampled.token_ids
         return sampled.stop_reason is StopReason.STOP and ids[-1] in self._codec.eos_ids
-
-
-def _cut(reply: Sampled, n: int) -> Sampled:
-    """The first tokens of a reply."""
-    return replace(
-        reply,
-        token_ids=reply.token_ids[:n],
-        logprobs=reply.logprobs[:n],
-        raw_logprobs=reply.raw_logprobs[:n],
-        allowed=reply.allowed[:n],
-    )
-
-
-def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
-    """One reply of two parts, with forced tokens between them."""
-    zeros, allowed = (0.0,) * len(forced), ()
-    if forced or first.allowed:
-        known, more = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
-        allowed = (*known, *(1,) * len(forced), *more)
-    return Sampled(
-        first.token_ids + forced + rest.token_ids,
-        first.logprobs + zeros + rest.logprobs,
-        first.raw_logprobs + zeros + rest.raw_logprobs,
-        rest.stop_reason,
-        min(first.policy_version, rest.policy_version),
-        allowed,
-    )
 
 
 def _may_call(tools: Sequence[ToolSpec], constraint: Constraint | None) -> bool:

@@ -200,13 +200,20 @@ class ScriptedClient:
             id=seeds.id("call"),
             index=index,
             messages=tuple(messages),
-            prompt_ids=self.codec.render(messages),
+            prompt_ids=self._prompt(messages, options.get("prompt")),
             sampled=sampled,
             reply=_message(reply, sampled, seeds),
             **recorded_options(options),
         )
         self.calls.append(call)
         return call
+
+    def _prompt(
+        self, messages: Sequence[Message], raw: str | tuple[int, ...] | None
+    ) -> tuple[int, ...]:
+        if raw is None:
+            return self.codec.render(messages)
+        return tuple(raw.encode()) if isinstance(raw, str) else raw
 
 
 def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message:

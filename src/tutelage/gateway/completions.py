@@ -37,16 +37,17 @@ class ServedModel:
         decoder = cast("TextDecoder", found) if hasattr(found, "decode") else None
         return ServedModel(name, client, _hands_out_tokens(client), decoder)
 
-    def usage(self, calls: Sequence[Call]) -> tuple[int, int]:
-        """Prompt and completion tokens. A client without ids may know them from its server."""
+    def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
+        """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know
+        them from its server."""
         counted = getattr(self.client, "usage", None)
         pairs = [counted(c) if counted else None for c in calls]
         known = [
             pair or (len(call.prompt_ids), len(call.sampled.token_ids))
             for pair, call in zip(pairs, calls, strict=True)
         ]
-        # All choices answer one prompt, which counts once.
-        return max((p for p, _ in known), default=0), sum(n for _, n in known)
+        prompts = (max(p for p, _ in known[i : i + n]) for i in range(0, len(known), n))
+        return sum(prompts), sum(sampled for _, sampled in known)
 
 
 class PendingCompletion:
@@ -59,7 +60,7 @@ class PendingCompletion:
         self.id, self.request, self.model, self.agent = id, request, model, agent
         self.created = int(time.time())
         self.began_ns = time.time_ns()
-        self.tokens: list[list[int]] = [[] for _ in range(request.n)]
+        self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.delivered = False
         self._on_end: OnEnd | None = on_end
@@ -118,9 +119,9 @@ class PendingCompletion:
         self._end((), error)
 
     async def _choices(self) -> tuple[Call, ...]:
-        if self.request.n == 1:
+        if self.request.choices == 1:
             return (await self._choice(0),)
-        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.n)]
+        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.choices)]
         try:
             return tuple(await asyncio.gather(*tasks))
         finally:  # one choice that fails ends the others: no answer is half an answer
@@ -134,7 +135,9 @@ class PendingCompletion:
         if request.constraint is not None:
             extra["constraint"] = request.constraint
         if request.seed is not None:
-            extra["seed"] = request.seed + index
+            extra["seed"] = request.seed + index % request.n
+        if request.prompts:
+            extra["prompt"] = request.prompts[index // request.n]
         if self.model.streams and request.stream:
             extra["on_token"] = partial(self._token, index)
         return await self.model.client.chat(

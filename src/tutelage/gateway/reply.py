@@ -33,7 +33,7 @@ class ChatReply:
     @property
     def usage(self) -> tuple[int, int]:
         """Prompt and completion tokens."""
-        return self.answer.model.usage(self.choices)
+        return self.answer.model.usage(self.choices, self.request.n)
 
     def logprobs(self, choice: Call, *, ends: bool = False) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
@@ -70,7 +70,7 @@ def stopped_by(call: Call) -> str | None:
 
 def shown_content(call: Call) -> str | None:
     """The text of a choice as the client sees it; None only beside tool calls."""
-    content = cut(call.reply.content, call.sampling.stop)
+    content = cut(call.reply.content, call.sampling.stop, exact=not call.messages)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
@@ -99,12 +99,13 @@ class ReplyStream:
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._answer, self._writer = answer, writer
         request, decoder = answer.request, answer.model.decoder
-        self._read = [0] * request.n
+        self._read = [0] * request.choices
         self._texts: list[TextStream] = []
         """Of each choice; empty without a decoder: nothing goes out before the end."""
         if decoder is not None and _can_stream(decoder):
             stops = request.sampling.stop
-            self._texts = [TextStream(decoder, stops) for _ in range(request.n)]
+            exact = bool(request.prompts)
+            self._texts = [TextStream(decoder, stops, exact=exact) for _ in range(request.choices)]
 
     def feed(self) -> bytes:
         """What the tokens that came since the last call allow to be sent."""

@@ -22,6 +22,9 @@ class ChatRequest:
     constraint: Constraint | None = None
     seed: int | None = None
     n: int = 1
+    """Choices for the messages, or for each prompt."""
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    """What to continue in place of messages."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the tokens that were used, where its dialect leaves the choice."""
@@ -34,3 +37,8 @@ class ChatRequest:
     """What the request brought, as its dialect keeps it beside the conversation."""
     echo: JSON = field(default_factory=dict[str, object])
     """Fields that the answer repeats, in the dialect's words."""
+
+    @property
+    def choices(self) -> int:
+        """How many replies are sampled."""
+        return self.n * max(1, len(self.prompts))

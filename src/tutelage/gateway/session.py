@@ -227,7 +227,7 @@ class AttemptSession:
         self._running.discard(answer)
         if error is None:
             if answer.model is self.main:
-                self.spent += answer.model.usage(calls)[1]
+                self.spent += answer.model.usage(calls, answer.request.n)[1]
             for i, call in enumerate(calls):
                 self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
             while len(self._response_of) > KEPT_IDS:
@@ -246,7 +246,7 @@ class AttemptSession:
         calls: tuple[Call, ...],
         error: BaseException | None,
     ) -> CallSpan:
-        tokens = answer.model.usage(calls)
+        tokens = answer.model.usage(calls, answer.request.n)
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,

@@ -41,21 +41,27 @@ class TextDecoder(Protocol):
         ...
 
 
-def cut(content: str | None, stops: Sequence[str]) -> str | None:
-    """Content as OpenAI's API gives it: without the stop string that ended it."""
+def cut(content: str | None, stops: Sequence[str], *, exact: bool = False) -> str | None:
+    """Content as OpenAI's API gives it: without the stop string that ended it, and unless `exact`
+    without white space before that."""
     if content is None or not stops:
         return content
     ends = [at for stop in stops if (at := content.find(stop)) >= 0]
-    return content[: min(ends)].rstrip() if ends else content
+    if not ends:
+        return content
+    return content[: min(ends)] if exact else content[: min(ends)].rstrip()
 
 
 class TextStream:
-    """The text of one choice as it grows."""
+    """The text of one choice as it grows; an `exact` one has no calls, and keeps white space."""
 
-    def __init__(self, decoder: TextDecoder, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, decoder: TextDecoder, stops: Sequence[str] = (), *, exact: bool = False
+    ) -> None:
         self.sent = ""
-        self._decoder, self._marks = decoder, (_CALL, *stops)
-        self._llama = decoder.call_format == "llama"
+        self._decoder, self._exact = decoder, exact
+        self._marks = tuple(stops) if exact else (_CALL, *stops)
+        self._llama = decoder.call_format == "llama" and not exact
         self._ids: list[int] = []
         self._from = 0
         """Where the window of undecided tokens begins."""
@@ -69,7 +75,8 @@ class TextStream:
             return ""
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
         undecided = self._window()
-        text = (self._text + undecided).lstrip()
+        text = self._text + undecided
+        text = text if self._exact else text.lstrip()
         end = self._safe(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
@@ -95,6 +102,9 @@ class TextStream:
             self._from = middle
         return self._decoder.decode(self._ids[self._from :])
 
+    def _strips(self, character: str) -> bool:
+        return character.isspace() and not self._exact
+
     def _safe(self, text: str) -> int:
         if self._llama and (text.startswith(("{", "<")) or not text):
             return 0
@@ -103,8 +113,8 @@ class TextStream:
             self._closed = True
             end = min(marks)
         else:
-            end = len(text) - max(_overlap(text, mark) for mark in self._marks)
-        while end > 0 and (text[end - 1].isspace() or text[end - 1] == "\ufffd"):
+            end = len(text) - max((_overlap(text, mark) for mark in self._marks), default=0)
+        while end > 0 and (text[end - 1] == "\ufffd" or self._strips(text[end - 1])):
             end -= 1
         return end
 

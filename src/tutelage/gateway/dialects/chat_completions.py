@@ -72,7 +72,9 @@ class _Format(BaseModel):
     json_schema: _Schema | None = None
 
 
-class _StreamOptions(RequestObject):
+class StreamOptions(RequestObject):
+    """What a stream carries beside its choices."""
+
     harmless = ("include_obfuscation",)
     include_usage: StrictBool = False
 
@@ -103,7 +105,7 @@ class _Request(RequestReader):
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: StrictBool = False
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
 
@@ -152,7 +154,7 @@ class ChatCompletions:
                 }
                 for i, choice in enumerate(reply.choices)
             ],
-            "usage": _usage(reply),
+            "usage": usage(reply),
         }
         if with_ids:
             out["prompt_token_ids"] = reply.choices[0].prompt_ids
@@ -208,7 +210,8 @@ def _head(reply: ChatReply, of: str) -> JSON:
     }
 
 
-def _usage(reply: ChatReply) -> JSON:
+def usage(reply: ChatReply) -> JSON:
+    """The tokens that a reply used, in OpenAI's words."""
     prompt, sampled = reply.usage
     return {
         "prompt_tokens": prompt,
@@ -253,7 +256,7 @@ class _Chunks:
                 out += self._chunk(i, {"tool_calls": [fields]})
             out += self._last(i, reply, choice)
         if self._include_usage:
-            out += event({**self._head, "choices": [], "usage": _usage(reply)})
+            out += event({**self._head, "choices": [], "usage": usage(reply)})
         return out + DONE
 
     def failed(self, error: ApiError) -> bytes:

@@ -1,0 +1,106 @@
+"""Sampling of a turn whose thought has a limit: a thought that reaches it is closed by the chat
+template's own marker, and the turn goes on with its answer.
+
+The closing tokens were not sampled, and their record says so. The limit is the run's
+(`agent.max_thinking_tokens`), or what the request asked for (`Sampling.max_thinking_tokens`), the
+smaller of both. `policy/thoughts.py` knows the markers; `chat.py` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tutelage.engine.protocol import Engine, Request
+from tutelage.policy.codec import Codec
+from tutelage.policy.grammar import Grammar
+from tutelage.seeds import SeedTree
+from tutelage.types import Sampled, StopReason
+
+SEED_BITS = 63
+
+
+async def sample(engine: Engine, codec: Codec, request: Request) -> Sampled:
+    """What the engine samples, with its thought closed at the limit where the turn has room for
+    more than that."""
+    sampling, prompt = request.sampling, request.prompt_ids
+    room = min(sampling.max_tokens, engine.max_length - len(prompt))
+    limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
+    limit = min((n for n in limits if n is not None and codec.thoughts.known), default=room)
+    if limit >= room:
+        return await engine.sample(request)
+    first = await engine.sample(replace(request, sampling=replace(sampling, max_tokens=limit)))
+    if first.stop_reason is not StopReason.LENGTH:
+        return first
+    first, forced, grammar = _closed(codec, request, first)
+    known = first.token_ids + forced
+    if len(known) >= room:
+        return first
+    if forced and request.on_token is not None:
+        request.on_token(forced)
+    rest = await engine.sample(
+        replace(
+            request,
+            prompt_ids=prompt + known,
+            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
+            seed=SeedTree(request.seed).child("answer").value(SEED_BITS),
+            grammar=grammar,
+        )
+    )
+    return _joined(first, forced, _until(codec, sampling.stop, known, rest))
+
+
+def _closed(
+    codec: Codec, request: Request, first: Sampled
+) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
+    """What to keep of a reply at its limit, what closes its thought, and the grammar of the rest. A
+    last character of which only some bytes were sampled is not kept. A grammar without thoughts is
+    followed, whatever the prompt opens."""
+    ids, whole = first.token_ids, request.grammar
+    if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
+        closing = tuple(codec.encode(codec.thoughts.close))
+        for n in range(len(ids), max(0, len(ids) - 4), -1):
+            rest = None if whole is None else whole.after(ids[:n] + closing)
+            if whole is None and codec.decode(ids[:n]).endswith("\ufffd"):
+                continue
+            if whole is None or rest is not None:
+                return _cut(first, n), closing, rest
+        if whole is None:
+            return first, closing, None
+    return first, (), None if whole is None else whole.after(ids)
+
+
+def _until(codec: Codec, stops: Sequence[str], known: tuple[int, ...], rest: Sampled) -> Sampled:
+    """The second part of a reply, up to a stop string that began in the first."""
+    for n in range(len(rest.token_ids) if stops else 0):
+        text = codec.decode(known + rest.token_ids[:n])
+        if any(stop in text for stop in stops):
+            return replace(_cut(rest, n), stop_reason=StopReason.STOP)
+    return rest
+
+
+def _cut(reply: Sampled, n: int) -> Sampled:
+    """The first tokens of a reply."""
+    return replace(
+        reply,
+        token_ids=reply.token_ids[:n],
+        logprobs=reply.logprobs[:n],
+        raw_logprobs=reply.raw_logprobs[:n],
+        allowed=reply.allowed[:n],
+    )
+
+
+def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
+    """One reply of two parts, with forced tokens between them."""
+    zeros, allowed = (0.0,) * len(forced), ()
+    if forced or first.allowed:
+        known, more = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
+        allowed = (*known, *(1,) * len(forced), *more)
+    return Sampled(
+        first.token_ids + forced + rest.token_ids,
+        first.logprobs + zeros + rest.logprobs,
+        first.raw_logprobs + zeros + rest.raw_logprobs,
+        rest.stop_reason,
+        min(first.policy_version, rest.policy_version),
+        allowed,
+    )

@@ -1,0 +1,183 @@
+"""Completions: `POST /v1/completions`, which continues a text or token ids as they are.
+
+Token ids come in as the prompt and go out as vLLM gives them (`return_token_ids`). A request may
+have several prompts; the choices of each follow one another. `chat_completions.py` is the API for
+conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+
+from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
+from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.reading import Items, RequestReader, read
+from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.http import DONE, event
+from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
+from tutelage.gateway.request import ChatRequest
+from tutelage.types import JSON, Call, Sampling
+
+_TOKENS = 16
+"""What is sampled where a request says nothing, as at OpenAI."""
+_Id = Annotated[StrictInt, Field(ge=0)]
+
+
+def _listed(prompt: Any) -> Any:
+    """One prompt or several, as a list of several."""
+    one = isinstance(prompt, str) or (
+        isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
+    )
+    return [prompt] if one else prompt
+
+
+class _Request(RequestReader):
+    harmless = ("user", "metadata", "best_of")
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "suffix": ("",),
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "repetition_penalty": (1,),
+        "min_p": (0,),
+        "logit_bias": ({},),
+        "add_special_tokens": (False,),
+        "tools": ([],),
+    }
+    prompt: Annotated[
+        Items[StrictStr | Annotated[list[_Id], Field(min_length=1)]], BeforeValidator(_listed)
+    ] = Field(min_length=1, max_length=MAX_CHOICES)
+    max_tokens: StrictInt = Field(_TOKENS, ge=1)
+    n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
+    echo: StrictBool = False
+    logprobs: StrictInt | None = Field(None, ge=0, le=0)
+    stream_options: StreamOptions | None = None
+    return_token_ids: StrictBool = False
+
+
+class Completions:
+    """The dialect; see `Dialect`."""
+
+    name = "completions"
+    path = "/v1/completions"
+    prefix = "cmpl-"
+    paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
+
+    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+        """The request. Raises `ApiError`."""
+        request = read(_Request, body)
+        if body.get("best_of") not in (None, request.n):
+            raise invalid("`best_of` has to be `n`: all that is sampled is returned", "best_of")
+        if request.n * len(request.prompt) > MAX_CHOICES:
+            raise invalid(f"a request has at most {MAX_CHOICES} choices", "n")
+        echoed = request.echo and all(isinstance(p, str) for p in request.prompt)
+        if request.echo and (request.logprobs is not None or not echoed):
+            words = "`echo` repeats the text of prompts, without log-probabilities"
+            raise invalid(words, "echo")
+        return ChatRequest(
+            model=request.model,
+            messages=(),
+            sampling=request.sampling(defaults, request.max_tokens),
+            seed=request.seed,
+            n=request.n,
+            prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),
+            stream=request.stream,
+            include_usage=request.stream_options is not None
+            and request.stream_options.include_usage,
+            logprobs=request.logprobs is not None,
+            token_ids=request.return_token_ids,
+            echo={"echo": True} if echoed else {},
+        )
+
+    def written(self, reply: ChatReply) -> JSON:
+        """The `text_completion` object."""
+        choices = [
+            _choice(reply, i, _prompt(reply, i) + (shown_content(choice) or ""), choice)
+            for i, choice in enumerate(reply.choices)
+        ]
+        return {**_head(reply), "choices": choices, "usage": usage(reply)}
+
+    def writer(self, reply: ChatReply) -> _Chunks:
+        """The stream of a reply."""
+        return _Chunks(reply)
+
+    def error(self, error: ApiError) -> JSON:
+        """OpenAI's error object."""
+        return error.body()
+
+
+def _head(reply: ChatReply) -> JSON:
+    return {
+        "id": reply.answer.id,
+        "object": "text_completion",
+        "created": reply.answer.created,
+        "model": reply.request.model,
+    }
+
+
+def _prompt(reply: ChatReply, index: int) -> str:
+    """The prompt's text before a choice, where the request wants to see it again."""
+    request = reply.request
+    return str(request.prompts[index // request.n]) if request.echo else ""
+
+
+def _choice(reply: ChatReply, index: int, text: str, choice: Call) -> JSON:
+    out: JSON = {
+        "index": index,
+        "text": text,
+        "logprobs": _logprobs(reply, choice),
+        "finish_reason": finish_reason(choice),
+    }
+    if reply.request.token_ids:
+        ids = {"token_ids": choice.sampled.token_ids, "prompt_token_ids": choice.prompt_ids}
+        out |= ids
+    return out
+
+
+def _logprobs(reply: ChatReply, choice: Call) -> JSON | None:
+    """Tokens, their log-probabilities, and where each begins in the text."""
+    entries = reply.logprobs(choice, ends=reply.request.token_ids)
+    if entries is None:
+        return None
+    tokens = [entry["token"] for entry in entries]
+    offsets = [sum(map(len, tokens[:i])) for i in range(len(tokens))]
+    values = [entry["logprob"] for entry in entries]
+    return {
+        "tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets,
+    }  # fmt: skip
+
+
+class _Chunks:
+    """The chunks of a stream; see `Writer`."""
+
+    def __init__(self, reply: ChatReply) -> None:
+        self._reply = reply
+        self._begun = [False] * reply.request.choices
+
+    def text(self, index: int, new: str) -> bytes:
+        """More text of a choice."""
+        before = "" if self._begun[index] else _prompt(self._reply, index)
+        self._begun[index] = True
+        nothing: JSON = {"logprobs": None, "finish_reason": None}
+        return self._chunk([{"index": index, "text": before + new, **nothing}])
+
+    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+        """What is left of each choice, with its end; then what was used."""
+        out = b""
+        for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
+            before = "" if self._begun[i] else _prompt(reply, i)
+            out += self._chunk([_choice(reply, i, before + rest, choice)])
+        if reply.request.include_usage:
+            out += self._chunk([], {"usage": usage(reply)})
+        return out + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """What a stream that breaks ends with."""
+        return event(error.body())
+
+    def _chunk(self, choices: list[JSON], more: JSON | None = None) -> bytes:
+        return event({**_head(self._reply), "choices": choices, **(more or {})})
