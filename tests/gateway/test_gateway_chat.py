@@ -394,3 +394,39 @@ async def test_without_names_the_main_client_answers_to_any(attempt_session: Ope
     answer = await attempt_session("main").chat(model="gpt-4o")
     assert answer.json()["model"] == "gpt-4o"
     assert math.isclose(answer.json()["usage"]["completion_tokens"], 5)
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": SCHEMA},
+        {"guided_json": json.dumps(SCHEMA)},
+        {"structured_outputs": {"json": SCHEMA}},
+    ],
+)
+async def test_schemas_in_vllms_words(attempt_session: Open, fields: Any) -> None:
+    case = attempt_session('{"n": 2}')
+    answer = await case.chat(**fields)
+    assert answer.status_code == 200, answer.text
+    assert case.client.calls[0].constraint.json_schema == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "one schema"),
+        ({"structured_outputs": {"regex": "a+"}}, "`structured_outputs.regex`"),
+        ({"structured_outputs": {"wanted": SCHEMA}}, "`structured_outputs.wanted`"),
+        ({"guided_json": "{"}, "`guided_json`"),
+        ({"guided_regex": "a+"}, "`guided_regex`"),
+    ],
+)
+async def test_other_constraints_of_vllm_are_refused_by_name(
+    attempt_session: Open, fields: Any, words: str
+) -> None:
+    answer = await attempt_session("x").chat(**fields)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]

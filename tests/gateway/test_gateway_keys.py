@@ -183,7 +183,7 @@ async def test_keys_and_secrets_are_never_logged(
         ("POST", "/models", 405),
         ("DELETE", "/responses/x", 404),
         ("PUT", "/responses/x", 405),
-        ("POST", "/completions", 404),
+        ("POST", "/embeddings", 404),
         ("POST", "/chat/completions/", 404),
         ("GET", "/../../etc/passwd", 404),
         ("GET", "/responses/..%2f..%2fetc", 404),

@@ -243,3 +243,12 @@ async def test_turns_make_one_row(attempt_session: Open, tiny: Any, stream: bool
     assert chat.calls[1].reply.content == "It is 2."
     (row,) = build_rows(chat.calls)
     assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
+
+
+async def test_requests_have_ids(attempt_session: Open) -> None:
+    case = attempt_session("x")
+    for answer in (await ask(case), await ask(case, stream=True), await ask(case, top_p=2)):
+        assert answer.headers["request-id"] == answer.headers["x-request-id"]
+        assert answer.headers["request-id"].startswith("req_")
+    answer = await case.post("/chat/completions", {"model": "m", "messages": ASK}, x_request_id="7")
+    assert answer.headers["x-request-id"] == "7"

@@ -18,7 +18,7 @@ from typing import cast
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route, Router
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tutelage.bounded import parse_json
 from tutelage.errors import (
@@ -72,10 +72,12 @@ class _Endpoint:
         """Serve one request."""
         started = False
 
-        async def sending(message: object) -> None:
+        async def sending(message: Message) -> None:
             nonlocal started
-            started = True
-            await send(message)  # pyright: ignore[reportArgumentType]
+            if not started:
+                started = True
+                message = {**message, "headers": [*message["headers"], *http.request_ids(scope)]}
+            await send(message)
 
         try:
             handler = self._handlers.get(scope["method"])
@@ -90,7 +92,7 @@ class _Endpoint:
             if told.code == "internal_error":
                 log.exception("a request failed")
             if not started:
-                await http.send_json(send, told.status, self._written(told), told.headers)
+                await http.send_json(sending, told.status, self._written(told), told.headers)
 
 
 class App:

@@ -7,6 +7,7 @@ see `benchmarks/gateway`. `app.py` is what uses it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tutelage.gateway.errors import ApiError
 from tutelage.gateway.limits import GatewayLimits
 
 _CLOSE: Mapping[str, str] = {"connection": "close"}
+_LONGEST_ID = 200
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
@@ -32,6 +34,15 @@ def authorization(scope: Scope) -> bytes | None:
     `x-api-key`."""
     key = header(scope, b"x-api-key")
     return header(scope, b"authorization") or (None if key is None else b"Bearer " + key)
+
+
+def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Headers by which OpenAI's and Anthropic's clients name a request: the client's own name for
+    it, or a new one."""
+    named = header(scope, b"x-request-id")
+    if named is None or len(named) > _LONGEST_ID:
+        named = b"req_" + os.urandom(12).hex().encode()
+    return [(b"x-request-id", named), (b"request-id", named)]
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:

@@ -63,7 +63,7 @@ class _Message(RequestObject):
 
 
 class _Schema(RequestObject):
-    harmless = ("type", "name", "description", "strict", "schema")
+    harmless = ("type", "name", "description", "strict")
     wanted: JSON = Field(alias="schema")
 
 

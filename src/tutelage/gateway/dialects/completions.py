@@ -82,6 +82,7 @@ class Completions:
             model=request.model,
             messages=(),
             sampling=request.sampling(defaults, request.max_tokens),
+            constraint=request.constraint((), None),
             seed=request.seed,
             n=request.n,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),

@@ -100,7 +100,7 @@ class _Message(RequestObject):
 
 class _Tool(RequestObject):
     harmless = (
-        "cache_control", "eager_input_streaming", "defer_loading", "input_examples", "input_schema",
+        "cache_control", "eager_input_streaming", "defer_loading", "input_examples",
     )  # fmt: skip
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"allowed_callers": (["direct"],)}
     type: Literal["custom"] = "custom"
@@ -123,7 +123,6 @@ class _ThinkingSetting(RequestObject):
 
 
 class _Format(RequestObject):
-    harmless = ("schema",)
     type: Literal["json_schema"]
     wanted: JSON = Field(alias="schema")
 

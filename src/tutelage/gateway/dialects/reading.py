@@ -61,7 +61,8 @@ class RequestObject(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        cls.known = frozenset((*cls.__pydantic_fields__, *cls.harmless))
+        fields = cls.__pydantic_fields__.items()
+        cls.known = frozenset((*(field.alias or name for name, field in fields), *cls.harmless))
 
     @model_validator(mode="before")
     @classmethod
@@ -161,6 +162,11 @@ def _printable(name: str) -> str:
     return name
 
 
+def _parsed(schema: Any) -> Any:
+    """A schema, also as JSON text, which vLLM takes too."""
+    return parse_json(schema) if isinstance(schema, str) else schema
+
+
 def _chosen(value: Any) -> str:
     """`tool_choice` in the words of `Constraint`; both dialects' ways to name a function."""
     match value:
@@ -197,6 +203,13 @@ class FunctionTool(RequestObject):
     strict: StrictBool = False
 
 
+class StructuredOutputs(RequestObject):
+    """vLLM's words for a constraint, of which a JSON schema is honoured."""
+
+    harmless = ("disable_any_whitespace", "disable_additional_properties")
+    wanted: JSON | None = Field(None, alias="json")
+
+
 class RequestReader(RequestObject):
     """What the requests of all dialects have."""
 
@@ -212,6 +225,8 @@ class RequestReader(RequestObject):
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
     top_logprobs: StrictInt = Field(0, ge=0, le=0)
+    guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
+    structured_outputs: StructuredOutputs | None = None
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """How to sample; `defaults` says what holds where the request is silent."""
@@ -224,8 +239,15 @@ class RequestReader(RequestObject):
         )
 
     def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
-        """The constraint of the reply, None when there is nothing to enforce."""
+        """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
+        the dialect's own field."""
         choice = self.tool_choice
+        structured = self.structured_outputs
+        asked = (schema, self.guided_json, None if structured is None else structured.wanted)
+        given = [each for each in asked if each is not None]
+        if len(given) > 1:
+            raise invalid("a reply has one schema; keep one of the fields that ask for one")
+        schema = given[0] if given else None
         if choice == "required" and not tools:
             raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):

@@ -79,7 +79,7 @@ class _FunctionCallOutput(BaseModel):
 
 
 class _Format(RequestObject):
-    harmless = ("name", "description", "strict", "schema")
+    harmless = ("name", "description", "strict")
     type: Literal["text", "json_object", "json_schema"]
     wanted: JSON | None = Field(None, alias="schema")
 
