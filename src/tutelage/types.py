@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol, Required, TypedDict, Unpack, cast
 
 JSON = dict[str, Any]
+Alternatives = tuple[tuple[int, float], ...]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
@@ -194,6 +195,8 @@ class Sampled:
     stop_reason: StopReason
     policy_version: int
     allowed: tuple[int, ...] = ()
+    top: tuple[Alternatives, ...] = ()
+    """The most probable tokens beside each, at temperature 1, for requests that ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +371,10 @@ class ChatOptions(TypedDict, total=False):
     agent: str
     constraint: Constraint | None
     seed: int | None
+    top_logprobs: int
+    """How many of the most probable tokens to tell beside each that is sampled."""
     prompt: str | tuple[int, ...] | None
-    """What to continue in place of messages: a text or token ids, which no template touches."""
+    """A text or token ids to continue, in place of messages and of any template."""
 
 
 def recorded_options(options: ChatOptions) -> dict[str, Any]:
@@ -389,7 +394,6 @@ class ChatClient(Protocol):
         """Send one request. Raises `EngineError` when the engine cannot serve it.
 
         `agent` names the caller, where several agents share an attempt. `seed` replaces the one
-        that the seed tree gives the call. A `prompt` is continued as it is, and there are no
-        messages then.
+        that the seed tree gives the call. With a `prompt` there are no messages.
         """
         ...

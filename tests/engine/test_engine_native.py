@@ -6,6 +6,7 @@ import functools
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,35 @@ def test_a_request_does_not_notice_its_neighbours(kind: str, tiny: Any) -> None:
     got = finish(tiny_engine(tiny(kind), slots=5), [requests[i] for i in order])
     for place, i in enumerate(order):
         same(got[place], wanted[i])
+
+
+@kinds
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_the_most_probable_tokens_are_told_and_change_nothing(
+    kind: str, temperature: float, tiny: Any
+) -> None:
+    policy = tiny(kind)
+    asked = [request(s, temperature=temperature, max_tokens=3 + s) for s in range(4)]
+    plain = finish(tiny_engine(policy, slots=4), asked)
+    some = [replace(r, top_logprobs=(0, 1, 5, 20)[s]) for s, r in enumerate(asked)]
+    told = finish(tiny_engine(policy, slots=4), some)
+    for wanted, got, r in zip(plain, told, some, strict=True):
+        assert (got.token_ids, got.logprobs) == (wanted.token_ids, wanted.logprobs)
+        assert len(got.top) == (len(got.token_ids) if r.top_logprobs else 0)
+        for i, alternatives in enumerate(got.top):
+            ids = r.prompt_ids + got.token_ids[:i]
+            row = Row((*ids, 0), (0,) * len(ids) + (1,))
+            assert len(alternatives) == r.top_logprobs
+            values = [value for _, value in alternatives]
+            assert values == sorted(values, reverse=True)
+            for token, value in alternatives[:2]:
+                scored = policy.score([replace(row, ids=(*ids, token))]).logp_K
+                assert float(scored[0].detach()) == pytest.approx(value, abs=1e-4)
+            known = dict(alternatives)
+            drawn = known.get(got.token_ids[i])
+            assert drawn is None or drawn == pytest.approx(got.raw_logprobs[i], abs=1e-5)
+            if temperature == 0.0:
+                assert alternatives[0][0] == got.token_ids[i]
 
 
 def test_late_requests_join_while_others_run(tiny: Any) -> None:

@@ -167,3 +167,30 @@ async def test_a_body_that_is_nested_too_deeply_is_a_400(
     )
     assert answer.status_code == 400, answer.text
     assert "nested more than" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "completions"])
+async def test_the_most_probable_tokens_beside_each(
+    attempt_session: Open, tiny: Any, api: str
+) -> None:
+    policy = tiny("qwen2")
+    driver = EngineDriver(tiny_engine(policy))
+    chat = ChatSession(driver, policy.codec, seeds=SeedTree(0), name="att")
+    case = attempt_session(chat)
+    if api == "chat":
+        answer = await case.chat(logprobs=True, top_logprobs=3, max_tokens=5)
+        entries = answer.json()["choices"][0]["logprobs"]["content"]
+    elif api == "responses":
+        include = ["message.output_text.logprobs"]
+        answer = await case.respond(include=include, top_logprobs=3, max_output_tokens=5)
+        entries = answer.json()["output"][0]["content"][0]["logprobs"]
+    else:
+        body = {"model": "m", "prompt": "x", "logprobs": 3, "max_tokens": 5}
+        found = (await case.post("/completions", body)).json()["choices"][0]["logprobs"]
+        assert all(1 <= len(top) <= 3 for top in found["top_logprobs"])
+        return
+    assert entries
+    for entry in entries:
+        values = [each["logprob"] for each in entry["top_logprobs"]]
+        assert len(values) == 3
+        assert values == sorted(values, reverse=True)

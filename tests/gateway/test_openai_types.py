@@ -32,7 +32,7 @@ CHAT_BODIES: dict[str, dict[str, Any]] = {
     "cut": {"max_tokens": 3},
     "several": {"n": 3},
     "tools": {"tools": [CALCULATOR], "tool_choice": "required"},
-    "logprobs": {"logprobs": True},
+    "logprobs": {"logprobs": True, "top_logprobs": 20},
     "token ids": {"logprobs": True, "return_token_ids": True},
 }
 RESPONSE_BODIES: dict[str, dict[str, Any]] = {

@@ -105,6 +105,7 @@ class ChatSession:
             grammar,
             on_token,
             0 if raw is not None else history.shared,
+            options.get("top_logprobs", 0),
         )
         try:
             with acting_for(self._rollout):

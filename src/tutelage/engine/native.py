@@ -355,7 +355,7 @@ class NativeEngine:
         for (slot, reason), record in zip(ended.items(), records, strict=True):
             state = self._slots[slot]
             assert state.handle is not None, "a slot without a request cannot finish"
-            result = Sampled(*record, reason, state.version, self._streams.take_allowed(slot))
+            result = Sampled(*record, reason, state.version, *self._streams.take(slot))
             results.append((state.handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
             state.ids = self._slots[slot].prompt + result.token_ids[:-1]

@@ -34,6 +34,8 @@ class Request:
     The first `shared` tokens, less than all, are a system prompt and tools that other conversations
     begin with too: an engine of a large model computes them once for all.
 
+    `top_logprobs` asks for that many of the most probable tokens beside each that is drawn.
+
     With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, receives
     tokens as they are drawn; what it raises fails the request.
     """
@@ -47,6 +49,7 @@ class Request:
     grammar: Grammar | None = field(default=None, compare=False)
     on_token: OnToken | None = field(default=None, compare=False)
     shared: int = 0
+    top_logprobs: int = 0
 
 
 class Engine(Protocol):

@@ -7,6 +7,7 @@ whose request has a grammar draw by themselves, from what it allows; the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from tutelage.engine.sampler import draw, uniforms
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
 from tutelage.policy.grammar import Matcher
+from tutelage.types import Alternatives
 
 Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 """Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""
@@ -43,6 +45,8 @@ class Streams:
         """Where each slot with a grammar is in it."""
         self._allowed: dict[int, list[int]] = {}
         """How many tokens a grammar allowed at each draw so far, for slots with a grammar."""
+        self._top: dict[int, tuple[int, list[Alternatives]]] = {}
+        """For slots that tell the most probable tokens: how many, and those of each draw so far."""
         self.failed: dict[int, EngineError] = {}
         """Slots whose grammar failed, and how."""
 
@@ -64,8 +68,10 @@ class Streams:
         self._plain[at] = self._tensor(plain, torch.bool)
         self._uniform[at] = torch.from_numpy(numbers).to(self._device)
         for slot, request in zip(slots, requests, strict=True):
-            self._bound.pop(slot, None)
-            self.failed.pop(slot, None)
+            for kept in (self._bound, self.failed, self._top):
+                kept.pop(slot, None)
+            if request.top_logprobs:
+                self._top[slot] = request.top_logprobs, []
             if request.grammar is not None:
                 self._bound[slot], self._allowed[slot] = request.grammar.start(), []
 
@@ -138,19 +144,33 @@ class Streams:
             line_B=line_B,
             threads=self._threads,
         )
+        if self._top:
+            self._tell_top(slots, logits_LV, line_B)
         self._tokens[at, count] = token
         self._logp[at, count] = logp
         self._raw[at, count] = raw
         self._count[at] = count + 1
         return token, (count + 1 >= self._limit[at]).tolist()
 
+    def _tell_top(self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor) -> None:
+        """Note the most probable tokens for the slots that tell them."""
+        for slot, line in zip(slots, line_B.tolist(), strict=True):
+            if slot in self._top:
+                count, found = self._top[slot]
+                logp, ids = logits_LV[line].float().log_softmax(-1).topk(count)
+                pairs = zip(ids.tolist(), logp.tolist(), strict=True)
+                found.append(tuple((i, x) for i, x in pairs if x > -math.inf))
+
     def tokens(self, slot: int) -> list[int]:
         """What a slot has drawn."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
 
-    def take_allowed(self, slot: int) -> tuple[int, ...]:
-        """How many tokens each draw of a slot was made from, at its end; () without a grammar."""
-        return () if self._bound.pop(slot, None) is None else tuple(self._allowed.pop(slot))
+    def take(self, slot: int) -> tuple[tuple[int, ...], tuple[Alternatives, ...]]:
+        """At a slot's end, how many tokens each draw was made from, () without a grammar, and the
+        most probable tokens of each, () where none are told."""
+        bound = self._bound.pop(slot, None) is not None
+        allowed = tuple(self._allowed.pop(slot)) if bound else ()
+        return allowed, tuple(self._top.pop(slot, (0, []))[1])
 
     def records(self, slots: Sequence[int]) -> list[Record]:
         """What each slot has drawn, with its log-probabilities."""

@@ -87,6 +87,7 @@ def _cut(reply: Sampled, n: int) -> Sampled:
         logprobs=reply.logprobs[:n],
         raw_logprobs=reply.raw_logprobs[:n],
         allowed=reply.allowed[:n],
+        top=reply.top[:n],
     )
 
 
@@ -103,4 +104,5 @@ def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
         rest.stop_reason,
         min(first.policy_version, rest.policy_version),
         allowed,
+        first.top + ((),) * (len(forced) if first.top else 0) + rest.top,
     )

@@ -136,6 +136,8 @@ class PendingCompletion:
             extra["constraint"] = request.constraint
         if request.seed is not None:
             extra["seed"] = request.seed + index % request.n
+        if request.top_logprobs:
+            extra["top_logprobs"] = request.top_logprobs
         if request.prompts:
             extra["prompt"] = request.prompts[index // request.n]
         if self.model.streams and request.stream:

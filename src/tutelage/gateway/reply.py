@@ -35,23 +35,33 @@ class ChatReply:
         """Prompt and completion tokens."""
         return self.answer.model.usage(self.choices, self.request.n)
 
-    def logprobs(self, choice: Call, *, ends: bool = False) -> list[JSON] | None:
+    def logprobs(
+        self, choice: Call, *, ends: bool = False, unknown: list[int] | None = None
+    ) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
 
-        One entry for each token; the end-of-turn token, which is no text, only if `ends`.
+        One entry for each token; the end-of-turn token, which is no text, only if `ends`. A token
+        that is part of a character has the bytes `unknown`.
         """
         decoder, sampled = self.answer.model.decoder, choice.sampled
         if decoder is None or not self.request.logprobs:
             return None
         records: list[JSON] = []
-        for token, value in zip(sampled.token_ids, sampled.raw_logprobs, strict=True):
+        pairs = zip(sampled.token_ids, sampled.raw_logprobs, strict=True)
+        for i, (token, value) in enumerate(pairs):
             if token in decoder.eos_ids and not ends:
                 continue
-            text = decoder.decode([token])
-            # A token may be part of a character: its bytes are not known then.
-            exact = None if "\ufffd" in text else list(text.encode())
-            records.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
+            others = sampled.top[i] if i < len(sampled.top) else ()
+            top = [_entry(decoder, *pair, unknown) for pair in others]
+            records.append({**_entry(decoder, token, value, unknown), "top_logprobs": top})
         return records
+
+
+def _entry(decoder: TextDecoder, token: int, value: float, unknown: list[int] | None) -> JSON:
+    """A token with its log-probability."""
+    text = decoder.decode([token])
+    exact = unknown if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": value, "bytes": exact}
 
 
 def finish_reason(call: Call) -> str:

@@ -29,6 +29,7 @@ class ChatRequest:
     include_usage: bool = False
     """Whether a stream ends with the tokens that were used, where its dialect leaves the choice."""
     logprobs: bool = False
+    top_logprobs: int = 0
     token_ids: bool = False
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None

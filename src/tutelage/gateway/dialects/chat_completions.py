@@ -122,6 +122,8 @@ class ChatCompletions:
         request = read(_Request, body)
         if request.stream_options is not None and not request.stream:
             raise invalid("`stream_options` needs `stream`: true", "stream_options")
+        if request.top_logprobs and not request.logprobs:
+            raise invalid("`top_logprobs` needs `logprobs`: true", "top_logprobs")
         tools = tool_specs([tool.function for tool in request.tools])
         return ChatRequest(
             model=request.model,
@@ -137,6 +139,7 @@ class ChatCompletions:
             include_usage=request.stream_options is not None
             and request.stream_options.include_usage,
             logprobs=request.logprobs,
+            top_logprobs=request.top_logprobs,
             token_ids=request.return_token_ids,
         )
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.reading import Items, RequestReader, read
+from tutelage.gateway.dialects.reading import MAX_TOP, Items, RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
@@ -54,7 +54,7 @@ class _Request(RequestReader):
     max_tokens: StrictInt = Field(_TOKENS, ge=1)
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     echo: StrictBool = False
-    logprobs: StrictInt | None = Field(None, ge=0, le=0)
+    logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
@@ -90,6 +90,7 @@ class Completions:
             include_usage=request.stream_options is not None
             and request.stream_options.include_usage,
             logprobs=request.logprobs is not None,
+            top_logprobs=request.logprobs or 0,
             token_ids=request.return_token_ids,
             echo={"echo": True} if echoed else {},
         )
@@ -147,9 +148,13 @@ def _logprobs(reply: ChatReply, choice: Call) -> JSON | None:
     tokens = [entry["token"] for entry in entries]
     offsets = [sum(map(len, tokens[:i])) for i in range(len(tokens))]
     values = [entry["logprob"] for entry in entries]
+    top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} for entry in entries]
     return {
-        "tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets,
-    }  # fmt: skip
+        "tokens": tokens,
+        "token_logprobs": values,
+        "top_logprobs": top if reply.request.top_logprobs else None,
+        "text_offset": offsets,
+    }
 
 
 class _Chunks:

@@ -38,13 +38,12 @@ T = TypeVar("T", bound=BaseModel)
 MAX_TOOLS = 1024
 MAX_STOPS = 16
 MAX_NAME = 256
+MAX_TOP = 20
 _SEED = 1 << 63
 _CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported_value"}
 _WORDS = {"model_type": "Input should be a valid object"}
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
-    "top_logprobs": "; only the sampled token's log-probability is recorded, which chat "
-    "completions give for `logprobs`: true",
 }
 """What helps beside the reason, by path."""
 
@@ -224,7 +223,7 @@ class RequestReader(RequestObject):
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
-    top_logprobs: StrictInt = Field(0, ge=0, le=0)
+    top_logprobs: StrictInt = Field(0, ge=0, le=MAX_TOP)
     guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
     structured_outputs: StructuredOutputs | None = None
 

@@ -138,6 +138,8 @@ class Responses:
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
         request = read(_Request, body)
+        if request.top_logprobs and _LOGPROBS not in request.include:
+            raise invalid(f"`top_logprobs` needs `include`: [{_LOGPROBS!r}]", "top_logprobs")
         tools = tool_specs(request.tools)
         wanted = None if request.text is None else request.text.format
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
@@ -155,6 +157,7 @@ class Responses:
             seed=request.seed,
             stream=request.stream,
             logprobs=_LOGPROBS in request.include,
+            top_logprobs=request.top_logprobs,
             conversation=conversation if request.store else None,
             items=tuple(i for i in request.input if i.get("type") != "item_reference"),
             echo={
@@ -283,7 +286,7 @@ def _items(reply: ChatReply, choice: Call) -> list[JSON]:
     if content is not None:
         stopped = choice.sampled.stop_reason
         status = "incomplete" if stopped is StopReason.LENGTH else "completed"
-        part = _part(content, _logprobs(reply, choice))
+        part = _part(content, reply.logprobs(choice, unknown=[]) or ())
         items.append({**_begun_message(reply), "status": status, "content": [part]})
     own = reply.answer.id.replace(Responses.prefix, "fc_", 1)
     return items + [
@@ -311,11 +314,6 @@ def _begun_message(reply: ChatReply) -> JSON:
 
 def _part(text: str, logprobs: Sequence[JSON] = ()) -> JSON:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _logprobs(reply: ChatReply, choice: Call) -> list[JSON]:
-    """Bytes that are not known are an empty list here."""
-    return [{**entry, "bytes": entry["bytes"] or []} for entry in reply.logprobs(choice) or ()]
 
 
 class _Events:
