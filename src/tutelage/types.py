@@ -96,10 +96,12 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """What else came with it over an API; on record, and in no prompt."""
 
-    def to_dict(self) -> JSON:
-        """The OpenAI chat form, without empty fields."""
-        out: JSON = {"role": self.role, "content": self.content}
+    def to_dict(self, *, extra: bool = False) -> JSON:
+        """The OpenAI chat form, without empty fields; with `extra` all that came with it."""
+        out: JSON = {"role": self.role, "content": self.content, **(self.extra if extra else {})}
         if self.tool_calls:
             out["tool_calls"] = [
                 {
@@ -372,7 +374,6 @@ class ChatOptions(TypedDict, total=False):
     constraint: Constraint | None
     seed: int | None
     top_logprobs: int
-    """How many of the most probable tokens to tell beside each that is sampled."""
     prompt: str | tuple[int, ...] | None
     """A text or token ids to continue, in place of messages and of any template."""
 

@@ -18,7 +18,7 @@ from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
 
-from .conftest import CALCULATOR, FLAT_CALCULATOR, Open, events
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, Open, events
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression":"1+1"}}</tool_call>'
 
@@ -194,3 +194,45 @@ async def test_the_most_probable_tokens_beside_each(
         values = [each["logprob"] for each in entry["top_logprobs"]]
         assert len(values) == 3
         assert values == sorted(values, reverse=True)
+
+
+STRANGE: dict[str, Any] = {
+    "provider_specific_fields": {"refusal": None, "x": [1]},
+    "parsed": None,
+    "id": "msg_1",
+    "thinking_blocks": [],
+    "annotations": [],
+    "audio": None,
+    "reasoning_content": "hm",
+    "function_call": None,
+    "prefix": False,
+}
+"""What LiteLLM's and the official clients' own replies have, appended as they are."""
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_what_a_client_adds_to_messages_changes_no_token(
+    attempt_session: Open, codec: Codec, name: str
+) -> None:
+    prompts: list[tuple[int, ...]] = []
+    for extra in ({}, {name: STRANGE[name]}):
+        chat = session(codec, f"Hm. {CALL}", "It is 2.")
+        case = attempt_session(chat)
+        first = await case.chat(tools=[CALCULATOR])
+        turn = first.json()["choices"][0]["message"] | extra
+        result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "2"}
+        ask = {"role": "user", "content": "What is 1 + 1?"} | extra
+        answer = await case.chat(messages=[ask, turn, result | extra], tools=[CALCULATOR])
+        assert answer.status_code == 200, answer.text
+        prompts.append(chat.calls[1].prompt_ids)
+        kept = chat.calls[1].messages[1].extra
+        assert all(kept[k] == v for k, v in extra.items() if v is not None and k != "prefix")
+    assert prompts[0] == prompts[1]
+
+
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+async def test_a_turn_to_be_continued_is_refused(attempt_session: Open, name: str) -> None:
+    turn = {"role": "assistant", "content": "It is", name: True}
+    answer = await attempt_session("x").chat(messages=[*ASK, turn])
+    assert answer.status_code == 400
+    assert f"`messages[1].{name}` = True" in answer.json()["error"]["message"]

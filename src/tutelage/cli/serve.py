@@ -179,7 +179,7 @@ class _CallLog:
                 "agent": span.agent,
                 "model": span.model,
                 "api": span.api,
-                "messages": [m.to_dict() for m in call.messages],
+                "messages": [m.to_dict(extra=True) for m in call.messages],
                 "tools": [t.to_dict() for t in call.tools],
                 "sampling": call.sampling,
                 "reply": call.reply.to_dict(),

@@ -130,7 +130,7 @@ class RemoteChatClient:
         sampling, tools = options["sampling"], options.get("tools", ())
         body: JSON = {
             "model": self._model,
-            "messages": [m.to_dict() for m in messages],
+            "messages": [m.to_dict(extra=True) for m in messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }

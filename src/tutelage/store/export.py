@@ -96,7 +96,7 @@ def _call_record(call: Call) -> JSON:
     return {
         **record,
         **sampled,
-        "messages": [m.to_dict() for m in call.messages],
+        "messages": [m.to_dict(extra=True) for m in call.messages],
         "reply": call.reply.to_dict(),
         "tools": [tool.to_dict() for tool in call.tools],
     }

@@ -19,6 +19,7 @@ from tutelage.gateway.dialects.reading import (
     Content,
     FunctionTool,
     Items,
+    MessageObject,
     RequestObject,
     RequestReader,
     missing,
@@ -52,8 +53,13 @@ class _ToolCall(BaseModel):
     function: _CalledFunction
 
 
-class _Message(RequestObject):
-    harmless = ("annotations", "reasoning", "reasoning_content", "reasoning_details")
+class _Message(MessageObject):
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "prefix": (False,),
+        "partial": (False,),
+        "audio": (),
+        "function_call": (),
+    }
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: StrictStr | None = None
@@ -183,14 +189,17 @@ def _message(given: _Message, position: int) -> Message:
         raise missing(f"messages[{position}].tool_call_id")
     if role != "assistant":
         answered = given.tool_call_id if role == "tool" else None
-        return Message(role, text or "", tool_call_id=answered, name=given.name)
+        return Message(
+            role, text or "", tool_call_id=answered, name=given.name, extra=given.model_extra or {}
+        )
     if text is None:
         text = given.refusal
     calls = tuple(
         ToolCall(each.id, each.function.name, each.function.arguments) for each in given.tool_calls
     )
     # An empty string beside calls is what some SDKs make of the null that they were sent.
-    return Message(role, (text or None) if calls else text or "", calls, name=given.name)
+    said = (text or None) if calls else text or ""
+    return Message(role, said, calls, name=given.name, extra=given.model_extra or {})
 
 
 def _schema(wanted: _Format | None) -> JSON | None:

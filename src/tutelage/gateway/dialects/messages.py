@@ -24,6 +24,7 @@ from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
     Items,
+    MessageObject,
     Name,
     RequestObject,
     RequestReader,
@@ -56,14 +57,12 @@ _NO_CACHE: JSON = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 
 _ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
 
-class _Text(RequestObject):
-    harmless = ("cache_control", "citations")
+class _Text(MessageObject):
     type: Literal["text"]
     text: StrictStr
 
 
-class _ToolUse(RequestObject):
-    harmless = ("cache_control", "caller")
+class _ToolUse(MessageObject):
     type: Literal["tool_use"]
     id: StrictStr
     name: StrictStr
@@ -75,15 +74,13 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class _ToolResult(RequestObject):
-    harmless = ("cache_control", "is_error")
+class _ToolResult(MessageObject):
     type: Literal["tool_result"]
     tool_use_id: StrictStr
     content: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
 
 
-class _Thinking(RequestObject):
-    harmless = ("thinking", "data")
+class _Thinking(MessageObject):
     type: Literal["thinking", "redacted_thinking"]
     signature: StrictStr = ""
 
@@ -91,7 +88,7 @@ class _Thinking(RequestObject):
 _Block = _Text | _ToolUse | _ToolResult | _Thinking
 
 
-class _Message(RequestObject):
+class _Message(MessageObject):
     role: Literal["user", "assistant"]
     content: Annotated[
         Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_blocks)

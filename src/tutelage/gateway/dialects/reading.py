@@ -16,6 +16,7 @@ from pydantic import (
     AliasChoices,
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     FailFast,
     Field,
     GetPydanticSchema,
@@ -57,6 +58,8 @@ class RequestObject(BaseModel):
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """Fields that cannot be honoured, with the values of each that ask for nothing."""
     known: ClassVar[frozenset[str]] = frozenset()
+    liberal: ClassVar[bool] = False
+    """Whether what nobody would read may be there too: it is in `model_extra`."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -75,12 +78,22 @@ class RequestObject(BaseModel):
             return values
         for name in (name for name in values if name not in cls.known):
             if name not in cls.neutral:
+                if cls.liberal:
+                    continue
                 words = "this server does not know it"
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
             if values[name] not in cls.neutral[name]:
                 words = "it cannot be honoured by this server; leave it out"
                 raise PydanticCustomError("unsupported_parameter", words, {"name": name})
         return values
+
+
+class MessageObject(RequestObject):
+    """A message, or a part of one. Clients send back what they were sent, with fields of their own
+    and of others' servers: what cannot change the prompt stays with the message."""
+
+    model_config = ConfigDict(extra="allow")
+    liberal = True
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:

@@ -28,6 +28,7 @@ from tutelage.gateway.dialects.reading import (
     Content,
     FunctionTool,
     Items,
+    MessageObject,
     RequestObject,
     RequestReader,
     read,
@@ -61,8 +62,7 @@ class _Item(BaseModel):
     id: StrictStr | None = None
 
 
-class _Message(RequestObject):
-    harmless = ("type", "id", "status", "phase")
+class _Message(MessageObject):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content = ""
 
@@ -250,7 +250,7 @@ def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, .
             message = read(_Message, item, at)
             # Templates know a developer's message as a system message.
             role = "system" if message.role == "developer" else message.role
-            messages.append(Message(role, message.content))
+            messages.append(Message(role, message.content, extra=message.model_extra or {}))
         open_turn = messages[-1].role == "assistant"
     return tuple(messages)
 
@@ -286,7 +286,7 @@ def _items(reply: ChatReply, choice: Call) -> list[JSON]:
     if content is not None:
         stopped = choice.sampled.stop_reason
         status = "incomplete" if stopped is StopReason.LENGTH else "completed"
-        part = _part(content, reply.logprobs(choice, unknown=[]) or ())
+        part = _part(content, reply.logprobs(choice, unknown=[]) or [])
         items.append({**_begun_message(reply), "status": status, "content": [part]})
     own = reply.answer.id.replace(Responses.prefix, "fc_", 1)
     return items + [
