@@ -83,7 +83,7 @@ async def test_token_ids_go_in_and_out_and_make_one_row(attempt_session: Open, t
         ({"prompt": [True]}, "`prompt[0]"),
         ({"prompt": "x", "suffix": "y"}, "`suffix`"),
         ({"prompt": "x", "best_of": 3}, "`best_of`"),
-        ({"prompt": "x", "logprobs": 5}, "`logprobs`"),
+        ({"prompt": "x", "logprobs": 21}, "`logprobs`"),
         ({"prompt": [1], "echo": True}, "`echo`"),
         ({"prompt": ["x"] * 100, "n": 2}, "choices"),
         ({"prompt": ""}, "at least one token"),

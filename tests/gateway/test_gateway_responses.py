@@ -167,7 +167,7 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
     [
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"nonsense": 1}, "nonsense"),
@@ -180,8 +180,7 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"text": {"verbosity": "high"}}, "text.verbosity"),
-        ({"include": ["weather"]}, "include"),
+        ({"include": ["weather"]}, "include[0]"),
         ({"instructions": 5}, "instructions"),
         ({"previous_response_id": 5}, "previous_response_id"),
         ({"temperature": -1}, "temperature"),

@@ -22,6 +22,7 @@ from tutelage.gateway.dialects.reading import (
     MessageObject,
     RequestObject,
     RequestReader,
+    TopLogprobs,
     missing,
     read,
     reply_schema,
@@ -88,7 +89,7 @@ class StreamOptions(RequestObject):
 class _Request(RequestReader):
     harmless = (
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "prediction",
+        "prompt_cache_retention", "prediction", "verbosity",
     )  # fmt: skip
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         "frequency_penalty": (0,),
@@ -97,7 +98,6 @@ class _Request(RequestReader):
         "min_p": (0,),
         "logit_bias": ({},),
         "modalities": (["text"],),
-        "verbosity": ("medium",),
         "reasoning_effort": ("none",),
         "audio": (),
         "web_search_options": (),
@@ -111,6 +111,7 @@ class _Request(RequestReader):
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: StrictBool = False
+    top_logprobs: TopLogprobs = 0
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
@@ -121,6 +122,7 @@ class ChatCompletions:
     name = "chat.completions"
     path = "/v1/chat/completions"
     prefix = "chatcmpl-"
+    request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:

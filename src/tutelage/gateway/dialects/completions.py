@@ -37,7 +37,7 @@ def _listed(prompt: Any) -> Any:
 
 
 class _Request(RequestReader):
-    harmless = ("user", "metadata", "best_of")
+    harmless = ("user", "metadata")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         "suffix": ("",),
         "frequency_penalty": (0,),
@@ -53,6 +53,7 @@ class _Request(RequestReader):
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_TOKENS, ge=1)
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
+    best_of: StrictInt | None = None
     echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
     stream_options: StreamOptions | None = None
@@ -65,12 +66,13 @@ class Completions:
     name = "completions"
     path = "/v1/completions"
     prefix = "cmpl-"
+    request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
         request = read(_Request, body)
-        if body.get("best_of") not in (None, request.n):
+        if request.best_of not in (None, request.n):
             raise invalid("`best_of` has to be `n`: all that is sampled is returned", "best_of")
         if request.n * len(request.prompt) > MAX_CHOICES:
             raise invalid(f"a request has at most {MAX_CHOICES} choices", "n")

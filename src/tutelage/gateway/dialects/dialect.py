@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.reply import ChatReply, Writer
@@ -44,6 +45,8 @@ class Dialect(Protocol):
     path: str
     prefix: str
     """Of the ids of its replies."""
+    request: type[RequestObject]
+    """What its requests may have, for the table of `docs/gateway.md`."""
     paths: Mapping[str, Mapping[str, Path]]
     """Its further paths, by method."""
 

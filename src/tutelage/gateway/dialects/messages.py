@@ -150,6 +150,7 @@ class Messages:
     name = "messages"
     path = "/v1/messages"
     prefix = "msg_"
+    request = _Request
 
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
@@ -161,8 +162,8 @@ class Messages:
         choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
         request = read(_Request, {**body, "tool_choice": None})
         request.tool_choice = _chosen(choice)
-        request.parallel_tool_calls = not choice.disable_parallel_tool_use
-        request.stop = request.stop_sequences
+        request.parallel_tool_calls &= not choice.disable_parallel_tool_use
+        request.stop += request.stop_sequences
         tools = tool_specs(request.tools)
         wanted = None if request.output_config is None else request.output_config.format
         sampling = request.sampling(defaults, request.max_tokens)

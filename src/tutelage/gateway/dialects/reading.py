@@ -194,6 +194,7 @@ def _chosen(value: Any) -> str:
 
 
 Item = TypeVar("Item")
+TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP)]
 Items = Annotated[list[Item], FailFast()]
 Content = Annotated[
     str,
@@ -236,7 +237,6 @@ class RequestReader(RequestObject):
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
-    top_logprobs: StrictInt = Field(0, ge=0, le=MAX_TOP)
     guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
     structured_outputs: StructuredOutputs | None = None
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -31,9 +30,9 @@ from tutelage.gateway.dialects.reading import (
     MessageObject,
     RequestObject,
     RequestReader,
+    TopLogprobs,
     read,
     reply_schema,
-    shown,
     tool_specs,
 )
 from tutelage.gateway.dialects.stored import PATHS, StoredResponses
@@ -44,11 +43,12 @@ from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
 
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDES = (
-    _LOGPROBS, "reasoning.encrypted_content", "web_search_call.action.sources",
-    "code_interpreter_call.outputs", "computer_call_output.output.image_url",
-    "file_search_call.results", "message.input_image.image_url",
-)  # fmt: skip
+_Include = Literal[
+    "message.output_text.logprobs", "reasoning.encrypted_content",
+    "web_search_call.action.sources", "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url", "file_search_call.results",
+    "message.input_image.image_url",
+]  # fmt: skip
 """What may be asked for where there can be none: then none is sent."""
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
 """What a response that failed says of an error, by the type that errors have elsewhere."""
@@ -85,7 +85,7 @@ class _Format(RequestObject):
 
 
 class _Text(RequestObject):
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"verbosity": ("medium",)}
+    harmless = ("verbosity",)
     format: _Format | None = None
 
 
@@ -93,11 +93,9 @@ class _StreamOptions(RequestObject):
     harmless = ("include_obfuscation",)
 
 
-def _known(listed: list[Any]) -> list[Any]:
-    for word in listed:
-        if word not in _INCLUDES:
-            raise ValueError(f"{shown(word)} is not supported")
-    return listed
+class _Reasoning(RequestObject):
+    harmless = ("summary", "generate_summary")
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"effort": ("none",)}
 
 
 class _Request(RequestReader):
@@ -110,7 +108,6 @@ class _Request(RequestReader):
         "truncation": ("disabled",),
         "conversation": (),
         "prompt": (),
-        "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
         "context_management": ([],),
     }
     input: Annotated[
@@ -121,10 +118,12 @@ class _Request(RequestReader):
     previous_response_id: StrictStr | None = None
     tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
     text: _Text | None = None
+    reasoning: _Reasoning | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     stream_options: _StreamOptions | None = None
     store: StrictBool = True
-    include: Annotated[list[Any], AfterValidator(_known)] = Field(default_factory=list[Any])
+    top_logprobs: TopLogprobs = 0
+    include: Items[_Include] = Field(default_factory=list[_Include])
 
 
 class Responses:
@@ -133,6 +132,7 @@ class Responses:
     name = "responses"
     path = "/v1/responses"
     prefix = "resp_"
+    request = _Request
     paths: Mapping[str, Mapping[str, Path]] = PATHS
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
