@@ -17,6 +17,7 @@ from tutelage.policy.codec import Codec
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
+from tutelage.types import Message
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, Open, events
 
@@ -236,3 +237,24 @@ async def test_a_turn_to_be_continued_is_refused(attempt_session: Open, name: st
     answer = await attempt_session("x").chat(messages=[*ASK, turn])
     assert answer.status_code == 400
     assert f"`messages[1].{name}` = True" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_the_oldest_turns_are_left_out_where_that_is_wanted(
+    attempt_session: Open, codec: Codec, truncation: str
+) -> None:
+    turns = [{"role": r, "content": "one two three " * 9} for r in ("user", "assistant") * 3]
+    ask = [{"role": "system", "content": "Be brief."}, *turns, {"role": "user", "content": "Now?"}]
+    room = len(codec.render([Message(m["role"], m["content"]) for m in (ask[0], *ask[5:])]))
+    engine = ScriptedEngine(codec, ("Yes.",), max_length=room + 5)
+    chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
+    answer = await attempt_session(chat).respond(input=ask, truncation=truncation)
+    if truncation == "disabled":
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "This model's maximum context length is" in error["message"]
+        return
+    assert answer.json()["truncation"] == "auto"
+    seen = [(m.role, m.content) for m in chat.calls[0].messages]
+    assert seen == [(m["role"], m["content"]) for m in (ask[0], *ask[5:])]

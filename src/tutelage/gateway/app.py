@@ -358,7 +358,9 @@ def _error_response(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):
-        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+        # LiteLLM and others know an overflow by OpenAI's words.
+        words = f"This model's maximum context length is exceeded: {error}"
+        return ApiError(400, words, param="messages", code="context_length_exceeded")
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from tutelage.errors import ContextOverflowError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
-from tutelage.types import Call, ChatClient
+from tutelage.types import Call, ChatClient, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +143,34 @@ class PendingCompletion:
             extra["prompt"] = request.prompts[index // request.n]
         if self.model.streams and request.stream:
             extra["on_token"] = partial(self._token, index)
-        return await self.model.client.chat(
-            request.messages,
-            tools=request.tools,
-            sampling=request.sampling,
-            agent=self.agent,
-            **extra,
-        )
+        messages = request.messages
+        while True:
+            try:
+                return await self.model.client.chat(
+                    messages,
+                    tools=request.tools,
+                    sampling=request.sampling,
+                    agent=self.agent,
+                    **extra,
+                )
+            except ContextOverflowError:
+                messages = _without_oldest(messages) if request.truncate else ()
+                if not messages:
+                    raise
 
     def _token(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
         for wake in tuple(self._wakers):
             wake()
+
+
+def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """A conversation without its oldest turn: what comes before the second message of a user, but
+    for the system's. () where there is none to leave out."""
+    system = [m for m in messages if m.role == "system"]
+    others = [m for m in messages if m.role != "system"]
+    begins = [i for i, m in enumerate(others) if m.role == "user" and i]
+    return (*system, *others[begins[0] :]) if begins else ()
 
 
 def _hands_out_tokens(client: ChatClient) -> bool:

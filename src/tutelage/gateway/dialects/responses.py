@@ -105,7 +105,6 @@ class _Request(RequestReader):
     )  # fmt: skip
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         "background": (False,),
-        "truncation": ("disabled",),
         "conversation": (),
         "prompt": (),
         "context_management": ([],),
@@ -122,6 +121,7 @@ class _Request(RequestReader):
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     stream_options: _StreamOptions | None = None
     store: StrictBool = True
+    truncation: Literal["auto", "disabled"] = "disabled"
     top_logprobs: TopLogprobs = 0
     include: Items[_Include] = Field(default_factory=list[_Include])
 
@@ -156,6 +156,7 @@ class Responses:
             constraint=request.constraint(tools, schema),
             seed=request.seed,
             stream=request.stream,
+            truncate=request.truncation == "auto",
             logprobs=_LOGPROBS in request.include,
             top_logprobs=request.top_logprobs,
             conversation=conversation if request.store else None,
@@ -170,7 +171,7 @@ class Responses:
                 "text": body.get("text") or {"format": {"type": "text"}},
                 "tool_choice": body.get("tool_choice") or "auto",
                 "tools": body.get("tools") or [],
-                "truncation": "disabled",
+                "truncation": request.truncation,
                 "user": body.get("user"),
             },
         )
