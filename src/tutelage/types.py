@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, Required, TypedDict, Unpack, cast
+from typing import Any, Protocol, Required, TypedDict, cast
 
 JSON = dict[str, Any]
-Alternatives = tuple[tuple[int, float], ...]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
@@ -197,7 +196,7 @@ class Sampled:
     stop_reason: StopReason
     policy_version: int
     allowed: tuple[int, ...] = ()
-    top: tuple[Alternatives, ...] = ()
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """The most probable tokens beside each, at temperature 1, for requests that ask for them."""
 
 
@@ -378,20 +377,21 @@ class ChatOptions(TypedDict, total=False):
     """A text or token ids to continue, in place of messages and of any template."""
 
 
-def recorded_options(options: ChatOptions) -> dict[str, Any]:
-    """The fields of a `Call` that repeat what its request said beside the messages."""
-    return {
-        "tools": tuple(options.get("tools", ())),
-        "sampling": options["sampling"],
-        "agent": options.get("agent", "main"),
-        "constraint": options.get("constraint"),
-    }
-
-
 class ChatClient(Protocol):
     """Something that answers chat requests and keeps a record of every call it made."""
 
-    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+        top_logprobs: int = 0,
+        prompt: str | tuple[int, ...] | None = None,
+    ) -> Call:
         """Send one request. Raises `EngineError` when the engine cannot serve it.
 
         `agent` names the caller, where several agents share an attempt. `seed` replaces the one

@@ -30,6 +30,7 @@ from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.call_barrier import acting_for, current_branches
+from tutelage.engine.options import recorded_options
 from tutelage.engine.protocol import Engine, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
 from tutelage.errors import DataError
@@ -43,7 +44,6 @@ from tutelage.types import (
     Sampled,
     StopReason,
     ToolSpec,
-    recorded_options,
 )
 
 
@@ -81,9 +81,8 @@ class ChatSession:
     ) -> Call:
         """Send one request and record it; see `ChatClient`.
 
-        `on_token` is called in the event loop with newly sampled ids as they come, the end-of-turn
-        token among them; what it raises is raised here. Raises `ConstraintError` for a constraint
-        that cannot be enforced.
+        `on_token` is told newly sampled ids as they come (`OnToken`); what it raises is raised
+        here. Raises `ConstraintError` for a constraint that cannot be enforced.
         """
         fields = recorded_options(options)
         given, told, agent = tuple(messages), fields["tools"], fields["agent"]
@@ -117,15 +116,13 @@ class ChatSession:
             lambda i: seeds.child("tool", i).id("call")[:21],
             calls=_may_call(told, constraint),
         )
-        said = [i for i in sampled.token_ids if i not in self._codec.eos_ids]
-        whole = Message("assistant", self._codec.decode(said))
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
             messages=given,
             prompt_ids=prompt,
             sampled=sampled,
-            reply=parsed.message if raw is None else whole,
+            reply=parsed.message if raw is None else self._text(sampled),
             parse_errors=parsed.errors if raw is None else (),
             started=started,
             seconds=time.perf_counter() - clock,
@@ -135,6 +132,11 @@ class ChatSession:
         if raw is None:
             history.add(_Said(call, self._ended(sampled), lane.number))
         return call
+
+    def _text(self, sampled: Sampled) -> Message:
+        """What continues a prompt that is no conversation, to the last white space."""
+        said = [i for i in sampled.token_ids if i not in self._codec.eos_ids]
+        return Message("assistant", self._codec.decode(said))
 
     def _raw(self, prompt: str | tuple[int, ...]) -> tuple[tuple[int, ...], _Lane]:
         """The ids of a prompt that is no conversation, and a lane of its own."""

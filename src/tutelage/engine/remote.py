@@ -21,6 +21,7 @@ import httpx2
 
 from tutelage.bounded import HTTPResponse, fetch
 from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
@@ -34,7 +35,6 @@ from tutelage.types import (
     Sampled,
     StopReason,
     ToolCall,
-    recorded_options,
 )
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})

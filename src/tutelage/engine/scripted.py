@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack, cast
 
+from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.seeds import SeedTree
@@ -27,7 +28,6 @@ from tutelage.types import (
     StopReason,
     ToolCall,
     ToolSpec,
-    recorded_options,
 )
 
 if TYPE_CHECKING:
@@ -135,8 +135,13 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
 class _Thoughts:
     """How a scripted reply writes a thought."""
 
-    known, begun = True, False
+    known = True
     opening, closing = "<think>", "</think>"
+
+    @property
+    def begun(self) -> bool:
+        """Whether a turn opens inside a thought."""
+        return False
 
 
 class _ByteCodec:

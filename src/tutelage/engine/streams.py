@@ -19,8 +19,9 @@ from tutelage.engine.sampler import draw, uniforms
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
 from tutelage.policy.grammar import Matcher
-from tutelage.types import Alternatives
 
+Alternatives = tuple[tuple[int, float], ...]
+"""Tokens with their log-probabilities at temperature 1, the most probable first."""
 Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 """Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""
 

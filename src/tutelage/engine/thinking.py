@@ -1,5 +1,5 @@
 """Sampling of a turn whose thought has a limit: a thought that reaches it is closed by the chat
-template's own marker, and the turn goes on with its answer.
+template's own marker, and then comes the answer.
 
 The closing tokens were not sampled, and their record says so. The limit is the run's
 (`agent.max_thinking_tokens`), or what the request asked for (`Sampling.max_thinking_tokens`), the

@@ -166,7 +166,7 @@ class PendingCompletion:
 
 def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
     """A conversation without its oldest turn: what comes before the second message of a user, but
-    for the system's. () where there is none to leave out."""
+    for the system's. () when one turn is all there is."""
     system = [m for m in messages if m.role == "system"]
     others = [m for m in messages if m.role != "system"]
     begins = [i for i, m in enumerate(others) if m.role == "user" and i]

@@ -19,9 +19,20 @@ _WINDOW = 16
 class ThoughtMarks(Protocol):
     """How a chat template marks a thought."""
 
-    known: bool
-    opening: str
-    closing: str
+    @property
+    def known(self) -> bool:
+        """Whether it does."""
+        ...
+
+    @property
+    def opening(self) -> str:
+        """What begins one."""
+        ...
+
+    @property
+    def closing(self) -> str:
+        """What ends one."""
+        ...
 
     @property
     def begun(self) -> bool:
@@ -32,9 +43,20 @@ class ThoughtMarks(Protocol):
 class TextDecoder(Protocol):
     """The half of a codec that is needed here."""
 
-    eos_ids: Collection[int]
-    call_format: str
-    thoughts: ThoughtMarks
+    @property
+    def eos_ids(self) -> Collection[int]:
+        """Tokens that end a turn."""
+        ...
+
+    @property
+    def call_format(self) -> str:
+        """How the model writes tool calls."""
+        ...
+
+    @property
+    def thoughts(self) -> ThoughtMarks:
+        """How it writes thoughts."""
+        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""

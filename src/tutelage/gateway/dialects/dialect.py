@@ -45,10 +45,13 @@ class Dialect(Protocol):
     path: str
     prefix: str
     """Of the ids of its replies."""
-    request: type[RequestObject]
-    """What its requests may have, for the table of `docs/gateway.md`."""
     paths: Mapping[str, Mapping[str, Path]]
     """Its further paths, by method."""
+
+    @property
+    def request(self) -> type[RequestObject]:
+        """What its requests may have, for the table of `docs/gateway.md`."""
+        ...
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
