@@ -1,4 +1,4 @@
-"""What the seven agents share: a tool, an instruction, a server to ask, and a way to be a program.
+"""What the agents share: a tool, an instruction, a server to ask, and a way to be a program.
 
 Nothing here belongs to a framework. Each `<name>_agent.py` has a `solve` that plays one question
 with its framework's own agent, and an `agent` that `Trainer` can train. Read `openai_agent.py`
@@ -47,7 +47,7 @@ class Server:
     api_key: str
     model: str = "policy"
     api: str = "chat"
-    """`chat` (Chat Completions) or `responses`."""
+    """`chat` (Chat Completions) or `responses`, where the framework has both."""
     stream: bool = False
 
     @staticmethod
@@ -66,17 +66,17 @@ class Server:
 _CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
 
-def http_client() -> Any:
-    """One HTTP client for all rollouts of an event loop.
+def http_client(make: Callable[[], Any] | None = None) -> Any:
+    """One HTTP client for all rollouts of an event loop, as `make` makes it.
 
     A client of its own costs each rollout 20 ms of processor time, most of it for reading root
     certificates: more than everything else that a framework does in a rollout.
     """
-    import openai
-
     loop = asyncio.get_running_loop()
     if loop not in _CLIENTS:
-        _CLIENTS[loop] = openai.DefaultAsyncHttpxClient()
+        if make is None:
+            from openai import DefaultAsyncHttpxClient as make
+        _CLIENTS[loop] = make()
     return _CLIENTS[loop]
 
 

@@ -3,7 +3,7 @@
 The agent, the gateway, the session and the codec are the real ones; only the model is replaced, by
 an engine that knows each task's gold tool call and answer. What comes back are rollouts whose calls
 have token ids, so `build_rows` makes training rows of them: exactly the tokens that this
-framework's requests would be trained on. What is played is a `Player`: one of the seven frameworks
+framework's requests would be trained on. What is played is a `Player`: one of the frameworks
 here, or an example of its own such as `examples/agno_math`. `try_all.py` prints a table of them,
 `cold_start.py` trains on them.
 """
@@ -67,7 +67,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Framework:
-    """One of the seven: its example's module, what must be installed, and what it can do."""
+    """One of them: its example's module, what must be installed, and what it can do."""
 
     name: str
     module: str
@@ -86,7 +86,7 @@ class Framework:
         return importlib.import_module(self.module)
 
     def agent(self, api: str = "chat", stream: bool = False) -> Callable[..., Any]:
-        """The example's agent, asking that way."""
+        """The example's agent, asking that way where its framework has the choice."""
         module = self.load()
         if asyncio.iscoroutinefunction(module.solve):
 
@@ -116,6 +116,7 @@ FRAMEWORKS = {
     f.name: f
     for f in (
         Framework("openai", "openai_agent", ("openai",)),
+        Framework("anthropic", "anthropic_agent", ("anthropic",), ("messages",)),
         Framework("agno", "agno_agent", ("agno", "openai")),
         Framework("openai-agents", "openai_agents_agent", ("openai-agents",)),
         Framework("agent-framework", "agent_framework_agent", ("agent-framework-openai",)),

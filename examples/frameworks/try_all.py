@@ -1,4 +1,4 @@
-"""Play all seven frameworks with scripted replies, and print what was recorded.
+"""Play all frameworks with scripted replies, and print what was recorded.
 
     python try_all.py                 # every framework that is installed here
     python try_all.py agno openai

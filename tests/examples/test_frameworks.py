@@ -1,4 +1,4 @@
-"""examples/frameworks: seven real frameworks through the gateway, and one of them trained.
+"""examples/frameworks: real SDKs and frameworks through the gateway, and one of them trained.
 
 Those that are not installed are skipped; `examples/frameworks/requirements.txt` installs all.
 """
@@ -23,8 +23,11 @@ from tutelage.rollouts.rows import build_rows
 
 HERE = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = (
-    "openai", "agno", "openai-agents", "agent-framework", "langgraph", "pydantic-ai", "smolagents",
+    "openai", "anthropic", "agno", "openai-agents", "agent-framework", "langgraph", "pydantic-ai",
+    "smolagents",
 )  # fmt: skip
+APIS = {"anthropic": ["messages"]}
+CASES = [(name, api) for name in NAMES for api in APIS.get(name, ["chat", "responses"])]
 
 
 @pytest.fixture
@@ -42,13 +45,12 @@ def need(framework: Any) -> None:
         pytest.skip(f"{words} not installed: examples/frameworks/requirements.txt")
 
 
-def test_the_seven_are_there(example: Any) -> None:
+def test_all_are_there(example: Any) -> None:
     assert tuple(example("gather").FRAMEWORKS) == NAMES
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "api"), CASES)
 async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
     example: Any, name: str, api: str, stream: bool
 ) -> None:
