@@ -78,6 +78,7 @@ def ours(kind: str, args: argparse.Namespace, files: dict[str, Path], folder: Pa
     keys = f"""data.train_batch_size={args.prompts} agent.num_chains={args.group}
         agent.max_turns={args.max_turns} agent.max_tokens_per_turn={args.max_tokens}
         rollout.temperature={args.temperature} actor.optim.lr={RATE} actor.optim.warmup_steps=0
+        actor.optim.lr_scheduler_type=constant reward_model.tool_error_penalty=0
         actor.skip_zero_variance={OURS[kind]} trainer.threads={args.threads} trainer.test_freq=-1
         trainer.save_freq=-1 trainer.val_before_train=false {args.keys}"""
     command = [sys.executable, "-m", "tutelage", "train", "word-problems", "--algorithm", "grpo"]

@@ -55,8 +55,11 @@ WORD_PROBLEMS: dict[str, Any] = {
     "data.sampling": "sequential",
     "agent.num_chains": 2,
     "agent.max_tokens_per_turn": 48,
-    "actor.optim.lr": 5e-5,
+    "actor.optim.lr": 7e-5,
+    "actor.optim.lr_scheduler_type": "cosine",
     "actor.optim.warmup_steps": 4,
+    # A call that fails is not to be learned with the success that comes after it.
+    "reward_model.tool_error_penalty": 0.2,
     "actor.use_kl_loss": False,
     "actor.entropy_coeff": 0.0,
     "actor.loss_agg_mode": "token-mean",
