@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
+    UNHONOURED,
     Arguments,
     Content,
     FunctionTool,
@@ -92,11 +93,10 @@ class _Request(RequestReader):
         "prompt_cache_retention", "prediction", "verbosity",
     )  # fmt: skip
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "frequency_penalty": (0,),
-        "presence_penalty": (0,),
-        "repetition_penalty": (1,),
-        "min_p": (0,),
-        "logit_bias": ({},),
+        **UNHONOURED,
+        "chat_template_kwargs": ({},),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
         "modalities": (["text"],),
         "reasoning_effort": ("none",),
         "audio": (),

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.reading import MAX_TOP, Items, RequestReader, read
+from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
@@ -39,12 +39,8 @@ def _listed(prompt: Any) -> Any:
 class _Request(RequestReader):
     harmless = ("user", "metadata")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **UNHONOURED,
         "suffix": ("",),
-        "frequency_penalty": (0,),
-        "presence_penalty": (0,),
-        "repetition_penalty": (1,),
-        "min_p": (0,),
-        "logit_bias": ({},),
         "add_special_tokens": (False,),
         "tools": ([],),
     }

@@ -216,6 +216,26 @@ class FunctionTool(RequestObject):
     strict: StrictBool = False
 
 
+UNHONOURED: Mapping[str, Sequence[Any]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (0,),
+}
+"""Fields of OpenAI's and vLLM's sampling, each with the values that ask for nothing."""
+
+
 class StructuredOutputs(RequestObject):
     """vLLM's words for a constraint, of which a JSON schema is honoured."""
 
