@@ -30,7 +30,7 @@ def cell(dialect: Dialect, name: str) -> str:
 def table() -> str:
     """The table in Markdown."""
     names = {n for d in DIALECTS for n in (*d.request.known, *d.request.neutral)}
-    lines = ["| field | " + " | ".join(f"`{d.path}`" for d in DIALECTS) + " |"]
+    lines = ["| field | " + " | ".join(d.name.replace(".", " ") for d in DIALECTS) + " |"]
     lines.append("|---" * (len(DIALECTS) + 1) + "|")
     for name in sorted(names):
         cells = [cell(d, name) for d in DIALECTS]

@@ -8,7 +8,7 @@ smaller of both. `policy/thoughts.py` knows the markers; `chat.py` asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from tutelage.engine.protocol import Engine, Request
@@ -20,7 +20,7 @@ from tutelage.types import Sampled, StopReason
 SEED_BITS = 63
 
 
-async def sample(engine: Engine, codec: Codec, request: Request) -> Sampled:
+def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
     """What the engine samples, with its thought closed at the limit where the turn has room for
     more than that."""
     sampling, prompt = request.sampling, request.prompt_ids
@@ -28,7 +28,15 @@ async def sample(engine: Engine, codec: Codec, request: Request) -> Sampled:
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
     limit = min((n for n in limits if n is not None and codec.thoughts.known), default=room)
     if limit >= room:
-        return await engine.sample(request)
+        return engine.sample(request)
+    return _closing(engine, codec, request, limit, room)
+
+
+async def _closing(
+    engine: Engine, codec: Codec, request: Request, limit: int, room: int
+) -> Sampled:
+    """What the engine samples, with a thought closed after `limit` of the `room` tokens."""
+    sampling, prompt = request.sampling, request.prompt_ids
     first = await engine.sample(replace(request, sampling=replace(sampling, max_tokens=limit)))
     if first.stop_reason is not StopReason.LENGTH:
         return first

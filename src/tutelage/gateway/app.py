@@ -31,7 +31,7 @@ from tutelage.errors import (
 from tutelage.gateway import http
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
-from tutelage.gateway.dialects.dialect import Attempt, Path
+from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.gateway.keys import SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
@@ -319,11 +319,11 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
     return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
 
 
-def _models(path: Mapping[str, str], body: JSON, attempt_session: Attempt) -> JSON:
+def _models(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -> JSON:
     return {"object": "list", "data": [_model_object(name) for name in attempt_session.models()]}
 
 
-def _model(path: Mapping[str, str], body: JSON, attempt_session: Attempt) -> JSON:
+def _model(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -> JSON:
     wanted = path["model"]
     if wanted not in attempt_session.models():
         raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")

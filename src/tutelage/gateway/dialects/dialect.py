@@ -18,7 +18,7 @@ from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
 
-class Attempt(Protocol):
+class SessionView(Protocol):
     """What the further paths of a dialect may ask of the attempt whose key was sent."""
 
     sampling: Sampling
@@ -33,7 +33,7 @@ class Attempt(Protocol):
         ...
 
 
-Path = Callable[[Mapping[str, str], JSON, Attempt], JSON]
+Path = Callable[[Mapping[str, str], JSON, SessionView], JSON]
 """Answers a further path: from its parameters, the body (empty without one) and the attempt."""
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.bounded import parse_json
-from tutelage.gateway.dialects.dialect import Attempt, Path
+from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -193,7 +193,7 @@ class Messages:
         """The stream of a reply."""
         return _Events(reply)
 
-    def _count(self, path: Mapping[str, str], body: JSON, attempt: Attempt) -> JSON:
+    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         request = self.read(body, attempt.sampling, attempt.responses)
         return {"input_tokens": attempt.count(request)}
 

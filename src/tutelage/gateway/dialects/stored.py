@@ -86,26 +86,26 @@ def _part(role: str, text: str) -> Mapping[str, object]:
 # ---------------------------------------------------------------- their paths
 
 
-class _Attempt(Protocol):
+class _KeepsResponses(Protocol):
     responses: StoredResponses
 
 
-def _stored(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _stored(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
     return attempt.responses.get(path["response"]).response
 
 
-def _delete(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _delete(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
     kept = attempt.responses.get(path["response"]).response["id"]
     attempt.responses.remove(kept)
     return {"id": kept, "object": "response", "deleted": True}
 
 
-def _cancel(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _cancel(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
     attempt.responses.get(path["response"])
     raise invalid("only a response with `background`: true can be cancelled; this one has ended")
 
 
-def _listed_input(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _listed_input(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
     items = attempt.responses.get(path["response"]).input_items
     ends = [items[i]["id"] if items else None for i in (0, -1)]
     page = {"first_id": ends[0], "last_id": ends[1], "has_more": False}
