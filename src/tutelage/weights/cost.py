@@ -74,7 +74,7 @@ def tell_cost(ctx: TrainingContext, update: float) -> None:
     each = update / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)
     words: list[str] = []
-    if limit is not None:
+    if limit is not None and limit > state.phase_step:
         training, measuring = _left(setting, limit, state.phase_step)
         told = pace.words(training + measuring, more=training * each, what="updates")
         words.append(told)
