@@ -12,7 +12,7 @@ import pytest
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.remote import RemoteChatClient, RemoteServers
 from tutelage.engine.script import ScriptedReply
-from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
@@ -297,3 +297,16 @@ async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
         assert call.reply.content == "hello"
         assert remote.usage(call) == (7, 3)
     assert fields == [{"return_token_ids", "logprobs"}, set(), set()]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "more"), [(Sampling(), {"prompt": "x"}), (Sampling(max_thinking_tokens=9), {})]
+)
+async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
+    sampling: Sampling, more: dict[str, Any]
+) -> None:
+    remote, seen = client()
+    with pytest.raises(ConfigError, match="raw prompt"):
+        await remote.chat((), sampling=sampling, **more)
+    assert not seen
+    assert not remote.calls

@@ -40,6 +40,8 @@ REPLIES = {
     "thought alone": ScriptedReply(THOUGHT.strip()),
     "thought without end": ScriptedReply("<think>One and one"),
     "thought and tools": ScriptedReply(f"{THOUGHT}Let me see.", TOOL_TURN.tool_calls),
+    "empty thought": ScriptedReply("<think>\n\n</think>\n\nIt is 2."),
+    "empty thought alone": ScriptedReply("<think></think>", TOOL_TURN.tool_calls),
     "no thought": ScriptedReply("<thin> is 2"),
     "no object": ScriptedReply(None, (("calculator", "[1, 2]"), ("calculator", "1 +"))),
 }
@@ -134,6 +136,7 @@ def test_a_tool_loop_with_a_thought_restores_the_turn(live: Live) -> None:
     second = api.messages.create(messages=more, **given)
     seen = scripted.calls[1].messages
     assert [m.role for m in seen] == ["user", "assistant", "tool", "user"]
+    assert seen[2].extra == {"is_error": False}, "on record"
     assert seen[1].content == scripted.calls[0].reply.content, "the thought as it was sampled"
     assert seen[1].tool_calls[0].id == seen[2].tool_call_id
     api.messages.create(messages=[*more, {"role": "assistant", "content": second.content}], **given)

@@ -119,7 +119,8 @@ class RewardModelConfig(Section):
     """Soft length penalty."""
     tool_error_penalty: Annotated[Share, BY_REWARDS] = 0.0
     """Share of a positive reward that each failed tool call costs before the update; 1 leaves
-    nothing of it. What is reported as success is not changed."""
+    nothing of it. Counts tools that run here, not those inside an agent of your own. What is
+    reported as success is not changed."""
 
 
 class OptimizerConfig(Section):

@@ -23,7 +23,13 @@ from tutelage.bounded import HTTPResponse, fetch
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
-from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
+from tutelage.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    UnreachableError,
+)
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
@@ -88,6 +94,11 @@ class RemoteChatClient:
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
         """
+        if options.get("prompt") is not None or options["sampling"].max_thinking_tokens is not None:
+            raise ConfigError(
+                f"the model behind {self._url!r} is asked by chat completions, which continue no "
+                "raw prompt and take no limit of thinking tokens; ask its server itself"
+            )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
         body = self._body(messages, options)

@@ -30,7 +30,7 @@ class CallSpan:
     model: str
     response_id: str
     api: str
-    """`chat.completions` or `responses`."""
+    """The dialect's name, such as `chat.completions`."""
     calls: tuple[Call, ...]
     """One for each choice; empty when it failed."""
     began_ns: int

@@ -3,8 +3,7 @@
 Tokens become text a window at a time, and text goes out only once nothing that follows can take it
 back: not what may be the beginning of a tool call or of a stop string, not a half character, not
 white space at the ends, which the codec strips. So what was streamed is always a beginning of what
-the finished reply says. `completions.py` collects the tokens, the two `_reply` modules send the
-text.
+the finished reply says. `completions.py` collects the tokens, the dialects send the text.
 """
 
 from __future__ import annotations
@@ -166,6 +165,11 @@ class ThoughtStream:
         if self._place == "text":
             text, self._kept = self._kept, ""
         return thought, text
+
+    @property
+    def ended(self) -> bool:
+        """Whether there was a thought, and it is over."""
+        return bool(self.raw) and self._place in ("gap", "text")
 
     def _start(self, last: bool) -> None:
         """Whether the reply begins with a thought, once that is sure."""

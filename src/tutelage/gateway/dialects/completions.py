@@ -72,6 +72,8 @@ class Completions:
             raise invalid("`best_of` has to be `n`: all that is sampled is returned", "best_of")
         if request.n * len(request.prompt) > MAX_CHOICES:
             raise invalid(f"a request has at most {MAX_CHOICES} choices", "n")
+        if request.stream_options is not None and not request.stream:
+            raise invalid("`stream_options` needs `stream`: true", "stream_options")
         echoed = request.echo and all(isinstance(p, str) for p in request.prompt)
         if request.echo and (request.logprobs is not None or not echoed):
             words = "`echo` repeats the text of prompts, without log-probabilities"

@@ -225,7 +225,8 @@ def _messages(request: _Request) -> Iterator[Message]:
             if result:
                 yield from (_result(b) for b in blocks if isinstance(b, _ToolResult))
             else:
-                yield Message("user", _text(blocks, ("text",), f"messages[{i}]"))
+                said = _text(blocks, ("text",), f"messages[{i}]")
+                yield Message("user", said, extra=turn.model_extra or {})
 
 
 def _text(blocks: Iterable[_Block], allowed: Sequence[str], path: str) -> str:
@@ -238,7 +239,7 @@ def _text(blocks: Iterable[_Block], allowed: Sequence[str], path: str) -> str:
 
 def _result(block: _ToolResult) -> Message:
     text = "".join(part.text for part in block.content)
-    return Message("tool", text, tool_call_id=block.tool_use_id)
+    return Message("tool", text, tool_call_id=block.tool_use_id, extra=block.model_extra or {})
 
 
 def _said(blocks: Sequence[_Block], path: str) -> Message:
@@ -367,6 +368,8 @@ class _Events:
 
     def _parts(self, thought: str, text: str) -> bytes:
         out = b""
+        if not thought and self._index < 0 and self._split.ended:  # an empty one, to be restored
+            out = self._block({"type": "thinking", "thinking": "", "signature": ""})
         for kind, new in (("thinking", thought), ("text", text)):
             if new and self._open != kind:
                 signed: JSON = {"signature": ""} if kind == "thinking" else {}
