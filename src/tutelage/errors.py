@@ -24,7 +24,9 @@ through the run.
     │   ├── ContextOverflowError  prompt and answer do not fit the context
     │   ├── RemoteError           a server answered a request with an error status
     │   └── UnreachableError      no server answered: refused, not resolved, or too late
+    ├── SyncError                 a server's weights are not those of the trainer  exit 1
     └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
+        └── ServersLostError      no server came back that samples (an EngineError too)  exit 1
 
 To add one: subclass the nearest entry above, give it one sentence, keep it picklable (arguments in
 `args`), add it to the tree here. Messages say what happened, show the value with `!r`, and end with
@@ -132,3 +134,13 @@ class FailureBudgetError(TutelageError, RuntimeError):
     """Too many rollouts failed: nothing is left to learn from."""
 
     exit_code = 1
+
+
+class SyncError(TutelageError, RuntimeError):
+    """A server has other weights than the trainer after an update that it reported as done."""
+
+    exit_code = 1
+
+
+class ServersLostError(FailureBudgetError, EngineError):
+    """No server that samples came back in time. It ends a run, which can be continued."""

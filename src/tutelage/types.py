@@ -95,21 +95,16 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    extra: Mapping[str, Any] = field(default_factory=lambda: {}, compare=False)
     """What else came with it over an API; on record, and in no prompt."""
 
     def to_dict(self, *, extra: bool = False) -> JSON:
         """The OpenAI chat form, without empty fields; with `extra` all that came with it."""
         out: JSON = {"role": self.role, "content": self.content, **(self.extra if extra else {})}
-        if self.tool_calls:
-            out["tool_calls"] = [
-                {
-                    "id": c.id,
-                    "type": "function",
-                    "function": {"name": c.name, "arguments": c.arguments},
-                }
-                for c in self.tool_calls
-            ]
+        functions = [{"name": c.name, "arguments": c.arguments} for c in self.tool_calls]
+        if functions:
+            pairs = zip(self.tool_calls, functions, strict=True)
+            out["tool_calls"] = [{"id": c.id, "type": "function", "function": f} for c, f in pairs]
         if self.tool_call_id is not None:
             out["tool_call_id"] = self.tool_call_id
         if self.name is not None:
@@ -198,6 +193,8 @@ class Sampled:
     allowed: tuple[int, ...] = ()
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """The most probable tokens beside each, at temperature 1, for requests that ask for them."""
+    versions: tuple[tuple[int, int], ...] | None = None
+    """Spans (version, end) of tokens where weights changed meanwhile, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ import torch
 from playback import finish, one, prompt, request, slowly, transformers_model
 
 from tutelage.engine.protocol import Request
+from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.versions import spans_of
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.decoder import Cache
 from tutelage.policy.model import Policy
@@ -431,25 +433,55 @@ def test_new_weights_drop_what_was_cached_under_the_old_ones(fresh: Any) -> None
     same(got, slowly(policy, wanted))
 
 
-def test_weights_that_change_under_a_running_request_are_not_mixed_into_later_turns(
-    fresh: Any,
+@kinds
+@pytest.mark.parametrize("invariant", [False, True])
+def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
+    kind: str, invariant: bool, fresh: Any
 ) -> None:
-    """Its tokens carry the older version, and its cache, which is of two minds, is not kept."""
-    policy: Policy = fresh("qwen2")
-    engine = tiny_engine(policy, slots=3)
-    talk = prompt(1, 16)
-    handle = engine.submit(Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
-    results = dict(engine.step())
-    change(policy)
-    engine.update_weights(policy, 1)
+    """Requests that share a row, that have their own, that wait: each token is the one that the
+    version which it carries draws after all that came before, with that one's probability."""
+    policy: Policy = fresh(kind)
+    engine = tiny_engine(policy, slots=4, invariant=invariant)
+    talk, sampling = prompt(1, 16), Sampling(max_tokens=9)
+    asked = [Request(talk, sampling, seed, 0, f"talk{seed}") for seed in (1, 2)]
+    asked += [Request(talk, sampling, 1, 1), Request(prompt(5, 30), sampling, 4, 2)]
+    asked += [Request(prompt(6, 20), sampling, 5, 3)]
+    handles = [engine.submit(r) for r in asked]
+    results: dict[int, Sampled] = {}
+    versions = {0: policy.copy()}
+    for version, steps in ((1, 3), (2, 0), (5, 2)):
+        for _ in range(steps):
+            results |= dict(engine.step())
+        change(policy)
+        engine.update_weights(policy, version)
+        versions[version] = policy.copy()
     while engine.busy:
         results |= dict(engine.step())
-    first = results[handle]
-    assert first.policy_version == 0
-    longer = talk + first.token_ids + prompt(2, 4)
-    got = one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk"))
-    assert got.policy_version == 1
+    found = [results[handle] for handle in handles]
+    for got, wanted in zip(found, asked, strict=True):
+        drawn_by_their_versions(got, wanted, versions)
+    assert any(got.versions == ((0, 4), (2, 6), (5, len(got.token_ids))) for got in found)
+    assert found[-1].policy_version == 5, "it waited for a slot"
+    longer = talk + found[0].token_ids + prompt(2, 4)
+    before = engine.prefilled_tokens
+    got = one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk1"))
+    assert engine.prefilled_tokens - before == 5, "what was computed anew is kept for later turns"
+    assert (got.policy_version, got.versions) == (5, None)
     same(got, slowly(policy, Request(longer, Sampling(max_tokens=6), 2)))
+
+
+@torch.no_grad()
+def drawn_by_their_versions(got: Sampled, wanted: Request, versions: dict[int, Policy]) -> None:
+    numbers, start = uniforms(wanted.seed, len(got.token_ids)), 0
+    for version, end in spans_of(got):
+        model = transformers_model(versions[version])
+        for i in range(start, end):
+            ids = torch.tensor([wanted.prompt_ids + got.token_ids[:i]])
+            logits = model(ids).logits[0, -1:].float()
+            token, logp, _ = draw(logits, torch.tensor([numbers[i]]))
+            assert int(token) == got.token_ids[i]
+            assert got.logprobs[i] == pytest.approx(float(logp), abs=1e-4)
+        start = end
 
 
 def change(policy: Policy) -> None:

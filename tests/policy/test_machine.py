@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from tests.weights.samples import config
 
 from tutelage.engine.factory import make_engine
+from tutelage.errors import ConfigError
 from tutelage.policy import machine
 from tutelage.testing import tiny_policy
 from tutelage.weights import gradients
@@ -198,6 +200,76 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
     assert seen == [(cpu, *before[1:])]
     assert precisions() == before
     assert before[2] is False
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
+    """What torch is told on a machine that seems to have two GPUs."""
+    told: list[tuple[str, object]] = []
+
+    def hear(name: str) -> Any:
+        return lambda value, **_: told.append((name, value))
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU of {device}")
+    monkeypatch.setattr(torch.cuda, "set_device", hear("device"))
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", hear("deterministic"))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    return told
+
+
+def test_each_process_of_a_launcher_has_a_gpu_of_its_own(
+    two_gpus: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, index in (("", 0), ("0", 0), ("1", 1)):
+        monkeypatch.setenv("LOCAL_RANK", number)
+        choice = machine.choose_compute(config(), SMALL)
+        assert choice.device == torch.device("cuda", index)
+        assert choice.reason.startswith("cuda:1 (" if index else "cuda (")
+        machine.settle(choice, large=False)
+        assert two_gpus[-2] == ("device", torch.device("cuda", index))
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ConfigError, match=r"LOCAL_RANK=2, and this machine has 2 GPUs.*=2\)"):
+        machine.choose_compute(config(), SMALL)
+    assert machine.choose_compute(config("trainer.device=cpu"), SMALL).device.type == "cpu"
+
+
+def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
+    two_gpus: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And a run of the CPU is told and recorded nothing of it."""
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n")
+    monkeypatch.setattr(machine, "_DRIVER", version)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    on_cpu = machine.choose_compute(config("trainer.device=cpu"), SMALL)
+    machine.settle(on_cpu, large=False)
+    assert two_gpus == []
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    on_gpu = machine.choose_compute(config(), SMALL)
+    machine.settle(on_gpu, large=False)
+    assert ("deterministic", True) in two_gpus
+    assert torch.utils.deterministic.fill_uninitialized_memory is False
+    found = machine.conditions(on_gpu)
+    new = {key: found[key] for key in found.keys() - machine.conditions(on_cpu).keys()}
+    assert new == {
+        "gpu": "GPU of cuda:0",
+        "cuda": "12.8",
+        "driver": "550.54.15",
+        "deterministic": False,  # torch was only heard, not set
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "tf32": False,
+    }
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    machine.settle(on_gpu, large=False)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who sets it knows why"
+    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "none")
+    assert machine.conditions(on_gpu)["driver"] == "unknown"
 
 
 def test_the_choice_is_a_function_of_the_machine() -> None:

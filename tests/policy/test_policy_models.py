@@ -200,6 +200,31 @@ def test_a_saved_policy_is_an_ordinary_model_folder(layout: str, tmp_path: Path,
     assert generation["pad_token_id"] == policy.codec.tokenizer.pad_token_id
 
 
+@pytest.mark.parametrize("layout", ["qwen2", "qwen3", "llama", "gpt2", "sliding"])
+def test_a_saved_config_names_the_class_that_generates(
+    layout: str, tmp_path: Path, tiny: Any
+) -> None:
+    """Where it names none, vLLM serves a pooling model; so also of a folder written without."""
+    policy: Policy = tiny(layout)
+    policy.config.architectures = None
+    policy.save(tmp_path / "policy")
+    written = json.loads((tmp_path / "policy" / "config.json").read_text())["architectures"]
+    assert written == [type(AutoModelForCausalLM.from_pretrained(tmp_path / "policy")).__name__]
+
+
+@pytest.mark.parametrize("layout", ["qwen2", "llama", "gpt2"])
+def test_tensors_come_one_by_one_under_the_names_that_are_saved(layout: str, tiny: Any) -> None:
+    """What a server is sent: the policy's own tensors, as they are after an update."""
+    policy: Policy = tiny(layout)
+    saved = policy.network.state()
+    pairs = list(policy.hf_tensors())
+    assert [name for name, _ in pairs] == list(saved)
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in pairs)
+    assert not any(tensor.requires_grad for _, tensor in pairs)
+    own = {t.untyped_storage().data_ptr() for _, t in policy.named()}
+    assert {t.untyped_storage().data_ptr() for _, t in pairs} <= own
+
+
 def test_saving_refuses_a_folder_that_holds_anything(tmp_path: Path, tiny: Any) -> None:
     """A model of the user's and notes about it, in a folder named as the output."""
     mine = tmp_path / "mine"

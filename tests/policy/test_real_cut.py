@@ -18,6 +18,7 @@ from tutelage.cli import build_app
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
 from tutelage.policy.gguf_format import write_gguf
+from tutelage.policy.machine import bfloat16_pays
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
@@ -137,7 +138,9 @@ def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Pol
         found = policy.network.score(rows, 1.0, dtype, False)
         order = (found.rows_K * 1000 + found.columns_K).argsort()
         gaps[dtype] = float((found.logp_K.detach()[order] - torch.tensor(sampled)).abs().max())
-    assert 0 < gaps[torch.float32] < 1e-4 < gaps[torch.bfloat16]
+    assert 0 < gaps[torch.float32] < 1e-4
+    # Emulated, a product in bfloat16 is computed alike by both; native ones depend on the batch.
+    assert gaps[torch.bfloat16] > (1e-4 if bfloat16_pays() else 0)
 
 
 @pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model

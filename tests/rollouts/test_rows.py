@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,15 +41,26 @@ def test_a_prompt_that_extends_a_row_joins_it() -> None:
     assert row.ids == (1, 2, 3, 4, 9, 9, 5)
     assert row.mask == (0, 0, 1, 1, 0, 0, 1)
     assert row.logprobs == (0.0, 0.0, -1.003, -1.004, 0.0, 0.0, -2.005)
-    assert row.policy_version == 0
+    assert (row.oldest_version, row.newest_version) == (0, 2)
     assert row.trained == 3
+
+
+def test_a_row_knows_the_oldest_and_the_newest_version_of_its_tokens() -> None:
+    first = call(0, (1, 2), (3, 4), version=1)
+    changed = replace(first.sampled, versions=((1, 1), (3, 2)))
+    (row,) = build_rows([replace(first, sampled=changed)])
+    assert (row.oldest_version, row.newest_version) == (1, 3)
+    (row,) = build_rows(
+        [replace(first, sampled=changed), call(1, (1, 2, 3, 4, 9), (5,), version=2)]
+    )
+    assert (row.oldest_version, row.newest_version) == (1, 3)
 
 
 def test_one_other_token_starts_a_new_row() -> None:
     rows = build_rows([call(0, (1, 2), (3, 4)), call(1, (1, 2, 3, 5, 9), (5,), version=2)])
     assert [r.ids for r in rows] == [(1, 2, 3, 4), (1, 2, 3, 5, 9, 5)]
     assert [r.mask for r in rows] == [(0, 0, 1, 1), (0, 0, 0, 0, 0, 1)]
-    assert [r.policy_version for r in rows] == [0, 2]
+    assert [(r.oldest_version, r.newest_version) for r in rows] == [(0, 0), (2, 2)]
 
 
 def test_calls_are_taken_in_time_order_and_find_their_own_row() -> None:

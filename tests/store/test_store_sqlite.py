@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,22 @@ class TestSqlite(StoreConformance):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Opened:
         return lambda name: open_store(tmp_path / f"{name}.db")
+
+
+def test_a_call_of_one_version_has_no_record_of_versions(tmp_path: Path) -> None:
+    """Nearly every call is of one version; it takes no room beyond the version itself."""
+    single = rollout("roll_1")
+    (first, *others) = single.last.calls
+    spans = ((first.sampled.policy_version, 3), (7, len(first.sampled.token_ids)))
+    two = replace(first, sampled=replace(first.sampled, versions=spans))
+    mixed = replace(rollout("roll_2"), attempts=(replace(single.last, calls=(two, *others)),))
+    with open_store(tmp_path / "store.db") as store:
+        store.put_run("run_a", **samples.RUN)
+        store.put_rollouts([single, mixed])
+        assert {r.id: r for r in store.rollouts("run_a")} == {"roll_1": single, "roll_2": mixed}
+    with sqlite3.connect(tmp_path / "store.db") as conn:
+        kept = conn.execute("select rollout_id, versions from calls order by 1, position")
+        assert [row for row in kept if row[1] is not None] == [("roll_2", "[[0,3],[7,8]]")]
 
 
 def test_where_a_store_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

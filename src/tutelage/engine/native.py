@@ -1,13 +1,14 @@
 """The native engine: continuous batching over slots, and rows of cached keys and values they share.
 
 A slot is refilled the moment its request ends. A conversation keeps its slot across tool turns, so
-a new turn prefills only its observation, and all new turns of a step are appended in one batch.
-Each slot reads one row of the cache. Requests that begin with the same tokens at the same moment,
-as a group's do, read the same row and go on sharing it, through prompt, answer and later turns, for
-as long as they draw the same tokens: what they have in common is computed once. Who differs gets a
-copy (`sharing.py`). `step()` is synchronous and deterministic: equal submissions in equal order
-give equal results, bit for bit. `slots.py` says who gets a slot; `streams.py` draws; `driver.py`
-makes it awaitable.
+a new turn prefills only its observation, and all new turns of a step are appended in one batch. New
+weights may come between two steps: what runs goes on under them, once all that it has was computed
+again. Each slot reads one row of the cache. Requests that begin with the same tokens at the same
+moment, as a group's do, read the same row and go on sharing it, through prompt, answer and later
+turns, for as long as they draw the same tokens: what they have in common is computed once. Who
+differs gets a copy (`sharing.py`). `step()` is synchronous and deterministic: equal submissions in
+equal order give equal results, bit for bit. `slots.py` says who gets a slot; `streams.py` draws;
+`driver.py` makes it awaitable.
 
 `invariant=True` makes a request's samples independent of its neighbours bit for bit: rows are
 computed in chunks whose shape depends on the request alone. It costs some speed; evaluation and
@@ -26,9 +27,10 @@ from tutelage.engine.backends import Backend
 from tutelage.engine.batches import PrefillJob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
-from tutelage.engine.slots import Slots
+from tutelage.engine.slots import Slots, check_room
 from tutelage.engine.streams import Streams
-from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.engine.versions import merged
+from tutelage.errors import EngineError
 from tutelage.policy.kernels import rounded
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, StopReason
@@ -53,7 +55,7 @@ class NativeEngine:
     ) -> None:
         """`backend(rows, width)` makes the cache; one row more than `slots` is scratch."""
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
-        self.version, self._clock = version, 0
+        self.version, self._clock, self._outdated = version, 0, False
         self.decoded_tokens = self.prefilled_tokens = self.computed_tokens = 0
         """Those computed by decode steps are positions: fewer than tokens where rows are shared."""
         self._backend = backend(slots + 1, max_length)
@@ -90,24 +92,13 @@ class NativeEngine:
     @property
     def deadlocked(self) -> bool:
         """Whether it is stuck for good: every attempt whose idle conversations keep the slots waits
-        for another one itself. An attempt's name is how its conversations' begin."""
-        if not self.stuck:
-            return False
-        waiting = {_attempt_of(request) for _, _, _, request in self._pending}
-        return all(
-            s.request is not None and _attempt_of(s.request) in waiting for s in self._slots.all
-        )
+        for another one itself."""
+        return self.stuck and self._slots.kept_by(request for _, _, _, request in self._pending)
 
     def submit(self, request: Request, rank: int = 0) -> int:
         """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
         come first, then those that came first. Raises `ContextOverflowError` if it cannot fit."""
-        if len(request.prompt_ids) >= self.max_length:
-            raise ContextOverflowError(
-                f"the prompt has {len(request.prompt_ids)} tokens and the context {self.max_length}"
-                "; shorten the input or raise `rollout.max_len` (`--max-length` of tutelage serve)"
-            )
-        if not request.prompt_ids:
-            raise ContextOverflowError("the prompt is empty: there is nothing to continue")
+        check_room(request, self.max_length)
         handle = next(self._handles)
         self._pending.append((request.order, rank, handle, request))
         return handle
@@ -128,10 +119,12 @@ class NativeEngine:
     def update_weights(self, source: Policy, version: int) -> None:
         """See `Engine`. Idle conversations lose their cache, which is stale."""
         self._backend.load(source)
-        self.version = version
         for slot, state in enumerate(self._slots.all):
             if state.handle is None:
                 self._clear(slot)
+            else:
+                state.spans.append((self.version, len(self._streams.tokens(slot))))
+        self.version, self._outdated = version, not self._slots.idle()
 
     def free(self) -> None:
         """See `Engine`. Nothing is freed while a request runs."""
@@ -142,6 +135,8 @@ class NativeEngine:
     def step(self) -> list[tuple[int, Sampled]]:
         """Admit what fits, prefill it, decode one token a running slot; return what ended."""
         self._clock += 1
+        if self._outdated:
+            self._refill()
         ended = self._admit() if self._pending else []
         running = self._slots.running()
         return ended + self._decode_step(running) if running else ended
@@ -185,7 +180,7 @@ class NativeEngine:
 
     def _start(self, slot: int, handle: int, request: Request) -> None:
         """Bind a request to a slot."""
-        self._slots.start(slot, handle, request, now=self._clock, version=self.version)
+        self._slots.start(slot, handle, request, now=self._clock)
         (self._stopping.add if request.sampling.stop else self._stopping.discard)(slot)
         (self._told.discard if request.on_token is None else self._told.add)(slot)
 
@@ -200,17 +195,31 @@ class NativeEngine:
             alike.setdefault((self._rows.of[slot], cached, prompt), new).slots.append(slot)
         jobs = [*alike.values()]
         self._copy([pair for job in jobs if (pair := self._own(job)) is not None])
+        logits, line_of = self._fill(jobs)
+        for job in jobs:
+            for slot in job.slots:
+                self._slots[slot].ids = job.prompt
+        return self._accept(logits, self._tensor([line_of[slot] for slot in admitted]), admitted)
+
+    def _fill(self, jobs: list[PrefillJob]) -> tuple[Tensor, dict[int, int]]:
+        """Compute the new tokens of jobs; the last one's logits, and in which line a slot's are."""
         for job in (job for job in jobs if not job.cached):
             job.cached = self._backend.begin(self._rows.of[job.slots[0]], job.prompt[: job.shared])
         # One by one in invariant mode: who else is prefilled must not matter.
         batches = PrefillJob.batches(jobs, 0 if self.invariant else self._backend.prefill_tokens)
         logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
-        line_of: dict[int, int] = {}
-        for line, job in enumerate(job for batch in batches for job in batch):
-            for slot in job.slots:
-                line_of[slot] = line
-                self._slots[slot].ids = job.prompt
-        return self._accept(logits, self._tensor([line_of[slot] for slot in admitted]), admitted)
+        lines = enumerate(job for batch in batches for job in batch)
+        return logits, {slot: line for line, job in lines for slot in job.slots}
+
+    def _refill(self) -> None:
+        """Compute what running requests have so far under the weights of now, as a trainer does."""
+        by_row: dict[int, PrefillJob] = {}
+        for slot in self._slots.running():
+            drawn, shared = self._streams.tokens(slot)[:-1], self._slots[slot].shared
+            job = PrefillJob([], 0, (*self._slots[slot].prompt, *drawn), shared)
+            by_row.setdefault(self._rows.of[slot], job).slots.append(slot)
+        self._fill([*by_row.values()])
+        self._outdated = False
 
     def _own(self, job: PrefillJob) -> tuple[int, int] | None:
         """Give a job's slots one row that they may append to; the copy that it takes, if any.
@@ -320,14 +329,8 @@ class NativeEngine:
 
     def _part(self, slots: list[int], token: Tensor) -> None:
         """Let slots of one row that drew different tokens read different rows from here on."""
-        of = self._rows.of
-        parts: dict[int, dict[int, list[int]]] = {}
-        for slot, drawn in zip(slots, token.tolist(), strict=True):
-            if len(self._rows.readers(of[slot])) > 1:
-                parts.setdefault(of[slot], {}).setdefault(drawn, []).append(slot)
-        others = [(row, group) for row, p in parts.items() for group in list(p.values())[1:]]
-        self._copy([(row, self._rows.open(group)) for row, group in others])
-        self._token[self._tensor([of[slot] for slot in slots])] = token
+        self._copy(self._rows.part(slots, token.tolist()))
+        self._token[self._tensor([self._rows.of[slot] for slot in slots])] = token
 
     def _tell(self, slots: list[int], token: Tensor) -> None:
         """Note the tokens of requests that want them as they come."""
@@ -355,13 +358,14 @@ class NativeEngine:
         for (slot, reason), record in zip(ended.items(), records, strict=True):
             state = self._slots[slot]
             assert state.handle is not None, "a slot without a request cannot finish"
-            result = Sampled(*record, reason, state.version, *self._streams.take(slot))
+            spans, taken = [*state.spans, (self.version, len(record[0]))], self._streams.take(slot)
+            result = Sampled(*record, reason, spans[0][0], *taken, merged(spans))
             results.append((state.handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
             state.ids = self._slots[slot].prompt + result.token_ids[:-1]
             state.handle, state.used = None, self._clock
             self._told.discard(slot)
-            if state.session is None or state.version != self.version:
+            if state.session is None:
                 self._clear(slot)
         return results
 
@@ -394,7 +398,3 @@ class NativeEngine:
         """Forget what a slot holds."""
         self._told.discard(slot)
         self._slots.clear(slot)
-
-
-def _attempt_of(request: Request) -> str:
-    return (request.session or "").partition("/")[0]

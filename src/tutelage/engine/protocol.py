@@ -62,8 +62,9 @@ class Engine(Protocol):
         ...
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Sample from the weights that `source` has now, and call them `version`. What runs ends
-        with the version with which it began."""
+        """Sample from the weights that `source` has now, and call them `version`. What runs goes on
+        under them: each token is drawn from what one version says of the whole sequence before it,
+        and the sample says which tokens are whose (`versions.py`)."""
         ...
 
     def free(self) -> None:

@@ -23,6 +23,7 @@ from tutelage.bounded import HTTPResponse, fetch
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
+from tutelage.engine.streamed import OnText, stream_completion
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -45,7 +46,11 @@ from tutelage.types import (
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
+_OURS = frozenset({"role", "content", "tool_calls", "refusal"})
+"""Fields of a reply that are read; others stay with it."""
 _LONGEST_PAUSE = 30.0
+_TOLD = 1024
+"""Calls of which more than the record is remembered."""
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
 
 
@@ -68,6 +73,7 @@ class RemoteChatClient:
         attempts: int = 5,
         extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
+        passes: bool = False,
         transport: httpx2.AsyncBaseTransport | None = None,
         words: ServerFields | None = None,
     ) -> None:
@@ -75,7 +81,8 @@ class RemoteChatClient:
         and ours do.
 
         `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
-        further fields of each request, `keep` bounds the calls on record.
+        further fields of each request, `keep` bounds the calls on record. `passes` has the gateway
+        hand on what of a request it does not read itself.
         """
         self.calls: list[Call] = []
         self._url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
@@ -83,13 +90,23 @@ class RemoteChatClient:
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
+        self.passes = passes
         self._started = 0
         self._words = words or ServerFields()
         self._http: httpx2.AsyncClient | None = None
         self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._logprobs: OrderedDict[str, list[JSON]] = OrderedDict()
 
-    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request and record it.
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        on_text: OnText | None = None,
+        passed: Mapping[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Call:
+        """Send one request and record it; `on_text` gets its text as it comes, and `passed` are
+        fields that are sent as they are.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
@@ -101,9 +118,9 @@ class RemoteChatClient:
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
-        body = self._body(messages, options)
+        body = self._body(messages, options) | dict(passed or {})
         started, begun = time.time(), time.perf_counter()
-        data = await self._spoken(body, seeds)
+        data = await self._spoken(body, seeds, on_text)
         try:
             reply, sampled, prompt = _read(data, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -122,12 +139,16 @@ class RemoteChatClient:
             policy=None,
             **recorded_options(options),
         )
-        self._record(call, data.get("usage"))
+        self._record(call, data)
         return call
 
     def usage(self, call: Call) -> tuple[int, int] | None:
         """Prompt and completion tokens of a call as the server counted them."""
         return self._usage.get(call.id)
+
+    def logprobs(self, call: Call) -> list[JSON] | None:
+        """The log-probabilities of a call's tokens in the server's words."""
+        return self._logprobs.get(call.id)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -161,13 +182,13 @@ class RemoteChatClient:
             body |= {"return_token_ids": True, "logprobs": True}
         return body | self._extra
 
-    async def _spoken(self, body: JSON, seeds: SeedTree) -> JSON:
+    async def _spoken(self, body: JSON, seeds: SeedTree, on_text: OnText | None) -> JSON:
         """The answer to a request in the server's words, which are kept once it took them."""
         words = replace(self._words)
         while True:
             sent = words.spoken(body)
             try:
-                data = await self._post(sent, seeds)
+                data = await self._post(sent, seeds, on_text)
             except RemoteError as refusal:
                 other = words.after(refusal, sent)
                 if other is None:
@@ -177,16 +198,14 @@ class RemoteChatClient:
                 self._words.learn(words)
                 return data
 
-    async def _post(self, body: JSON, seeds: SeedTree) -> JSON:
+    async def _post(self, body: JSON, seeds: SeedTree, on_text: OnText | None) -> JSON:
         """The answer; asks again while that may help."""
         for attempt in range(self._attempts):
             last = attempt == self._attempts - 1
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response = await fetch(
-                    self._client(), "POST", self._url, json=body, headers=headers
-                )
+                response = await self._asked(body, headers, on_text)
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
@@ -212,6 +231,14 @@ class RemoteChatClient:
             await asyncio.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
+    async def _asked(
+        self, body: JSON, headers: dict[str, str], on_text: OnText | None
+    ) -> HTTPResponse:
+        client, url = self._client(), self._url
+        if on_text is None:
+            return await fetch(client, "POST", url, json=body, headers=headers)
+        return await stream_completion(client, url, body, headers, on_text)
+
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:
             headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
@@ -223,16 +250,23 @@ class RemoteChatClient:
             )
         return self._http
 
-    def _record(self, call: Call, usage: Any) -> None:
+    def _record(self, call: Call, data: JSON) -> None:
         self.calls.append(call)
+        usage = data.get("usage")
         if isinstance(usage, dict):
             counted = cast("JSON", usage)
             pair = (counted.get("prompt_tokens"), counted.get("completion_tokens"))
             if isinstance(pair[0], int) and isinstance(pair[1], int):
                 self._usage[call.id] = (pair[0], pair[1])
+        entries = (data["choices"][0].get("logprobs") or {}).get("content")
+        if self.passes and entries:
+            self._logprobs[call.id] = entries
         if self._keep is not None:
-            while len(self.calls) > self._keep:
-                self._usage.pop(self.calls.pop(0).id, None)
+            del self.calls[: max(0, len(self.calls) - self._keep)]
+            # Who asked reads these after the record is done.
+            for told in (self._usage, self._logprobs):
+                while len(told) > max(self._keep, _TOLD if self.passes else 0):
+                    told.popitem(last=False)
 
 
 class RemoteServers:
@@ -354,5 +388,6 @@ def _read(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...
         ids, logprobs, prompt = (), (), ()
     ended = choice.get("finish_reason")
     reason = StopReason.LENGTH if ended == "length" else StopReason.STOP
-    reply = Message("assistant", content, calls)
+    more = {k: v for k, v in message.items() if k not in _OURS and v is not None}
+    reply = Message("assistant", content, calls, extra=more)
     return reply, Sampled(ids, logprobs, logprobs, reason, 0), prompt

@@ -44,6 +44,17 @@ class CacheRows:
         if not self._readers[row]:
             heapq.heappush(self._free, row)
 
+    def part(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
+        """Let slots of one row that drew different tokens read different rows from here on; the
+        copies that it takes, as (source, target)."""
+        parts: dict[int, dict[int, list[int]]] = {}
+        for slot, token in zip(slots, drawn, strict=True):
+            row = self.of[slot]
+            if len(self._readers[row]) > 1:
+                parts.setdefault(row, {}).setdefault(token, []).append(slot)
+        others = [(row, alike) for row, p in parts.items() for alike in list(p.values())[1:]]
+        return [(row, self.open(alike)) for row, alike in others]
+
     def gather(self, rows: Collection[int], count: int) -> list[tuple[int, int]]:
         """Exchange rows so that `rows` all lie below `count`, at least as many; return the pairs.
 

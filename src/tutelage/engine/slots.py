@@ -8,10 +8,12 @@ then depend on the neighbours. `native.py` computes; `sharing.py` has the rows t
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
+from tutelage.errors import ContextOverflowError
 
 
 @dataclass(slots=True)
@@ -23,8 +25,9 @@ class _Slot:
     session: str | None = None
     handle: int | None = None
     request: Request | None = None
-    version: int = 0
-    """Of the weights with which its running request began."""
+    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Versions before the present one that sampled tokens of its running request, each with the
+    number of the token before which it ended."""
     used: int = 0
     """When it was last used, for eviction."""
 
@@ -32,6 +35,11 @@ class _Slot:
     def prompt(self) -> tuple[int, ...]:
         """The prompt of its request."""
         return () if self.request is None else self.request.prompt_ids
+
+    @property
+    def shared(self) -> int:
+        """Leading tokens of it that other conversations share."""
+        return 0 if self.request is None else self.request.shared
 
 
 class Slots:
@@ -80,11 +88,11 @@ class Slots:
         self.clear(min(idle)[1])
         return heapq.heappop(self._free)
 
-    def start(self, slot: int, handle: int, request: Request, *, now: int, version: int) -> None:
+    def start(self, slot: int, handle: int, request: Request, *, now: int) -> None:
         """Bind a request to a slot."""
         state = self.all[slot]
         state.handle, state.request, state.used = handle, request, now
-        state.session, state.version = self._kept(request), version
+        state.session, state.spans = self._kept(request), []
         if state.session is not None:
             self._by_session[state.session] = slot
 
@@ -99,7 +107,28 @@ class Slots:
         state.ids, state.session, state.handle, state.request = (), None, None, None
         self._rows.close(slot)
 
+    def kept_by(self, requests: Iterable[Request]) -> bool:
+        """Whether every slot is kept by a conversation of an attempt that has one of these requests
+        too. An attempt's name is how its conversations' begin."""
+        waiting = {_attempt_of(request) for request in requests}
+        return all(s.request is not None and _attempt_of(s.request) in waiting for s in self.all)
+
     def _kept(self, request: Request) -> str | None:
         """The session whose cache is kept after a request. In invariant mode nothing is evicted, so
         what a rollout asks beside its main line may not keep a slot."""
         return None if self._invariant and request.lane else request.session
+
+
+def check_room(request: Request, max_length: int) -> None:
+    """Raise `ContextOverflowError` for a prompt after which nothing can be sampled."""
+    if len(request.prompt_ids) >= max_length:
+        raise ContextOverflowError(
+            f"the prompt has {len(request.prompt_ids)} tokens and the context {max_length}"
+            "; shorten the input or raise `rollout.max_len` (`--max-length` of tutelage serve)"
+        )
+    if not request.prompt_ids:
+        raise ContextOverflowError("the prompt is empty: there is nothing to continue")
+
+
+def _attempt_of(request: Request) -> str:
+    return (request.session or "").partition("/")[0]

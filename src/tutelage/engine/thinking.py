@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from tutelage.engine.protocol import Engine, Request
+from tutelage.engine.versions import cut, joined
 from tutelage.policy.codec import Codec
 from tutelage.policy.grammar import Grammar
 from tutelage.seeds import SeedTree
@@ -96,6 +97,7 @@ def _cut(reply: Sampled, n: int) -> Sampled:
         raw_logprobs=reply.raw_logprobs[:n],
         allowed=reply.allowed[:n],
         top=reply.top[:n],
+        versions=reply.versions and cut(reply, n),
     )
 
 
@@ -113,4 +115,5 @@ def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
         min(first.policy_version, rest.policy_version),
         allowed,
         first.top + ((),) * (len(forced) if first.top else 0) + rest.top,
+        joined(first, len(forced), rest),
     )

@@ -122,7 +122,7 @@ class Codec:
             raise ModelError(
                 f"the chat template of {self._source} leaves tools out, so the model would never "
                 f"receive {tools[0]['function']['name']!r}: put a `chat_template.jinja` that knows "
-                f"tools beside its tokenizer files{named and f', or train with {named}'}"
+                f"tools beside its tokenizer files{named and f', or name one to `train`: {named}'}"
             )
         if breaker is not None:
             messages = [self._markers.message(m, breaker) for m in messages]

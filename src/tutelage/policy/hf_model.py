@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -97,15 +97,17 @@ class HFNetwork:
         module: nn.Module = self.body()
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
-    def state(self) -> dict[str, Tensor]:
-        """The weights under their Hugging Face names, tied tensors once."""
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under their Hugging Face names, one after the other, tied tensors once."""
         seen: set[int] = set()
-        out: dict[str, Tensor] = {}
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:
                 seen.add(tensor.data_ptr())
-                out[name] = tensor.detach().to("cpu").clone().contiguous()
-        return out
+                yield name, tensor.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        """The weights under their Hugging Face names, as copies in main memory."""
+        return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
     def score(
         self,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -186,11 +186,6 @@ class _LoraNetwork(FusedNetwork):
             if mine is not now:
                 mine.copy_(now)
 
-    def state(self) -> dict[str, Tensor]:
-        """The merged weights under their Hugging Face names."""
-        self.merge()
-        return super().state()
-
 
 # ---------------------------------------------------------------- on other architectures
 
@@ -220,9 +215,9 @@ class _PeftNetwork(HFNetwork):
         """The model without its output head."""
         return self.model.get_base_model().base_model
 
-    def state(self) -> dict[str, Tensor]:
-        """The merged weights under their Hugging Face names."""
-        return HFNetwork(deepcopy(self.model).merge_and_unload(), self.device).state()
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The merged weights under their Hugging Face names, one after the other."""
+        return HFNetwork(deepcopy(self.model).merge_and_unload(), self.device).hf_tensors()
 
 
 # ---------------------------------------------------------------- as files

@@ -10,17 +10,20 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from tutelage.config import Machine, RunConfig
+from tutelage.errors import ConfigError
 from tutelage.platforms import Accelerator, Support, platform_support
 from tutelage.policy.kernels import cpu_vendor, matmul_kernel
 from tutelage.policy.numerics import Numerics
@@ -28,6 +31,11 @@ from tutelage.policy.numerics import Numerics
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 OMP = "OMP_NUM_THREADS"
+RANK_HERE = "LOCAL_RANK"
+"""What launchers such as torchrun number the processes of one machine in."""
+_CUBLAS, _REPEATS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""cuBLAS adds in one order with a workspace of this size, where none is configured."""
+_DRIVER = Path("/proc/driver/nvidia/version")
 _KERNELS = 128
 _ARENA_MAX = -8
 """The number of `mallopt` for how many heaps there are, in glibc's `malloc.h`."""
@@ -62,7 +70,11 @@ def machine_facts() -> Machine:
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
         memory.append(int(text))
     gpus = torch.cuda.device_count() if there else 0
-    return Machine(cuda_devices=gpus, cores=_cores(), memory=min(memory))
+    nodes, ranks = (
+        int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    vllm = find_spec("vllm") is not None
+    return Machine(gpus, _cores(), nodes, min(memory), bfloat16_pays(), ranks, vllm=vllm)
 
 
 def this_platform() -> Support:
@@ -97,6 +109,19 @@ def threads_of(asked: int | None = None, *, large: bool = False) -> tuple[int, i
     return (1, _PARTS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
 
 
+def gpu_of_process() -> torch.device:
+    """The GPU that this process computes on: the one of its number among the processes that a
+    launcher started here, else the first. Raises `ConfigError` where there are fewer GPUs."""
+    number, there = os.environ.get(RANK_HERE, ""), torch.cuda.device_count()
+    index = int(number) if number.isdecimal() else 0
+    if index and index >= there:
+        raise ConfigError(
+            f"{RANK_HERE}={number}, and this machine has {there} GPU{'s' if there > 1 else ''}: "
+            f"start one process for each (--nproc-per-node={there}), or use trainer.device=cpu"
+        )
+    return torch.device("cuda", index)
+
+
 def bfloat16_pays() -> bool:
     """Whether the processor multiplies bfloat16 natively."""
     try:
@@ -111,7 +136,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     the engine can compute a batch in parts."""
     wanted = config.trainer.device
     cuda = torch.cuda.is_available() and wanted != "cpu"
-    device = torch.device("cuda" if cuda else "cpu")
+    device = gpu_of_process() if cuda else torch.device("cpu")
     small = parameters < SMALL_MODEL
     threads = threads_of(config.trainer.threads)[0]
     (operation_threads, shards, source), said = _operation_threads(config, small, cuda, sharded)
@@ -129,7 +154,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
     text = this_platform().remark or text
     words = [
-        f"{device.type} ({text})",
+        f"{device if device.index else device.type} ({text})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
         said,
     ]
@@ -182,7 +207,13 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
 def settle(choice: ComputeSettings, *, large: bool) -> None:
     """Have this process compute as chosen. With a large model all threads allocate from one heap,
     where the C library can (glibc): each would keep what tensors leave in one of its own. And of
-    oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024."""
+    oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024. On a GPU it
+    is the one of this process, and kernels that repeat are taken where torch has them."""
+    if choice.device.type == "cuda":
+        os.environ.setdefault(_CUBLAS, _REPEATS)  # before its first product
+        torch.cuda.set_device(choice.device)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(choice.operation_threads)
     if large:
         _of_glibc("mallopt", _ARENA_MAX, 1)
@@ -263,6 +294,21 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
         "operation_threads": torch.get_num_threads(),
         _THREADS_FROM: choice.threads_from,
         **({"shards": choice.shards} if choice.shards > 1 else {}),
+        **(_gpu_conditions(choice.device) if choice.device.type == "cuda" else {}),
+    }
+
+
+def _gpu_conditions(device: torch.device) -> dict[str, Any]:
+    """The same of a GPU."""
+    driver = _DRIVER.read_text() if _DRIVER.is_file() else ""
+    number = re.search(r"\d+\.\d+(\.\d+)?", driver)
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "cuda": torch.version.cuda or torch.version.hip,
+        "driver": number[0] if number else "unknown",
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        _CUBLAS: os.environ.get(_CUBLAS),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
     }
 
 

@@ -10,9 +10,7 @@ policy from scratch; `load_policy` takes a folder, a hub name, or a name that `s
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tutelage import files
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
+from tutelage.policy.folder import generator_config, put_folder
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
@@ -32,6 +30,7 @@ from tutelage.policy.network import FusedNetwork, TokenScores
 from tutelage.policy.packing import plan_for_two, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder, missing_folder
+from tutelage.policy.stored import stored_network
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
 
@@ -146,6 +145,11 @@ class Policy:
                 )
             tensor.copy_(tensors[name])
 
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights of now under their Hugging Face names, one after the other and without
+        copies: what is yielded holds until the next update. Adapters are merged."""
+        return self.network.hf_tensors()
+
     def save(self, folder: Path, *, replace: bool = False) -> None:
         """Write an ordinary Hugging Face folder, aside first and then renamed into place.
 
@@ -153,33 +157,13 @@ class Policy:
         policy is replaced and files of other names stay. Raises `ModelError` for that, and when
         the disk refuses; what was in the folder before stays then.
         """
-        from safetensors import SafetensorError
-
-        if not replace:
-            check_folder_free(folder)
-        aside, old = files.temporary_path(folder), None
-        try:
-            self._write(aside)
-            if folder.exists():
-                old = files.temporary_path(folder)
-                os.replace(folder, old)
-            os.replace(aside, folder)
-            if old is not None:
-                _keep_others(old, folder)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            if old is not None and not folder.exists():
-                os.replace(old, folder)
-            raise ModelError(
-                f"cannot write the policy to {str(folder)!r}: {error}; free some space"
-            ) from error
+        put_folder(folder, self._write, replace=replace)
 
     def _write(self, aside: Path) -> None:
         from safetensors.torch import save_file
 
-        aside.mkdir(parents=True)
         save_file(self.network.state(), aside / "model.safetensors", metadata={"format": "pt"})
-        self.config.save_pretrained(aside)
+        generator_config(self.config).save_pretrained(aside)
         self.codec.tokenizer.save_pretrained(aside)
         generation = {
             "eos_token_id": sorted(self.codec.eos_ids),
@@ -187,24 +171,6 @@ class Policy:
             "do_sample": True,
         }
         (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-
-
-def check_folder_free(folder: Path) -> None:
-    """Raise `ModelError` when something is in the folder that a policy is to be written to."""
-    held = files.folder_content(folder)
-    if held is not None:
-        raise ModelError(
-            f"a policy is not written to {str(folder)!r}: {held}, which would be lost; give a "
-            "folder that is new or empty"
-        )
-
-
-def _keep_others(old: Path, folder: Path) -> None:
-    """Move what the new folder does not have out of the old one, and remove that."""
-    for entry in [*old.iterdir()]:
-        if not os.path.lexists(folder / entry.name):
-            os.replace(entry, folder / entry.name)
-    shutil.rmtree(old)
 
 
 def build_policy(
@@ -302,6 +268,10 @@ def load_policy(
 
     path = local_folder(path)
     config, codec = load_codec(path, template=template, tools=tools)
+    found = stored_network(Path(path), config) if _plain(config) else None
+    if found is not None and _agree(found[1], found[0]):
+        return Policy(found[0].to(device or torch.device("cpu")), config, codec)
+    del found
     try:
         with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -364,9 +334,9 @@ def _network(model: Any, device: torch.device) -> Network:
             )
         except ModelError:
             return HFNetwork(model, device)
-        fused = FusedNetwork(weights, device)
+        fused = FusedNetwork.of(weights)
         if _agree(model, fused):
-            return fused
+            return fused.to(device)
     return HFNetwork(model, device)
 
 

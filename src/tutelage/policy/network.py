@@ -104,6 +104,14 @@ class FusedNetwork(nn.Module):
         super().__init__()
         self._take(weights.to(device, torch.float32), Block)
 
+    @classmethod
+    def of(cls, weights: DecoderWeights) -> FusedNetwork:
+        """A network of these very tensors, without a copy."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._take(weights, Block)
+        return made
+
     def _take(self, weights: DecoderWeights, block: Callable[[Layer], Block]) -> None:
         """Register tensors as they are: those that are parameters already stay shared."""
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
@@ -183,8 +191,15 @@ class FusedNetwork(nn.Module):
         """All tensors but a separate output head."""
         return ((n, t) for n, t in self.weights.named() if n != "head")
 
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights of now under their Hugging Face names, one after the other, without copies:
+        what is yielded holds until the next update."""
+        self.merge()
+        return self.weights.hf_tensors()
+
     def state(self) -> dict[str, Tensor]:
-        """The weights under their Hugging Face names."""
+        """The weights under their Hugging Face names, as copies in main memory."""
+        self.merge()
         return self.weights.to_hf()
 
     def _blocks(self) -> list[Block]:

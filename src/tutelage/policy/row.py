@@ -23,8 +23,9 @@ class Row:
     mask: tuple[int, ...]
     narrowed: tuple[ConstrainedSpan, ...] = ()
     logprobs: tuple[float, ...] = ()
-    policy_version: int = 0
-    """The oldest version that sampled any of its tokens."""
+    oldest_version: int = 0
+    newest_version: int = 0
+    """The oldest and the newest version of the policy that sampled any of its tokens."""
 
     @property
     def trained(self) -> int:

@@ -117,44 +117,57 @@ class DecoderWeights:
     def from_hf(
         state: Mapping[str, Tensor], shape: DecoderShape, inv_freq: Tensor, rope_scale: float
     ) -> DecoderWeights:
-        """Fuse a Hugging Face state dict. Raises `ModelError` on a tensor that it does not know."""
-        left = {k: v.detach().to(torch.float32) for k, v in state.items()}
+        """Fuse a Hugging Face state dict into tensors of its own, of which it reads one after the
+        other. Raises `ModelError` on a tensor that it does not know."""
+        left = set(state)
 
         def need(name: str) -> Tensor:
             if name not in left:
                 raise ModelError(f"the model has no tensor {name!r}: not a Llama or Qwen layout")
-            return left.pop(name).clone()
+            left.remove(name)
+            return state[name].detach()
+
+        def own(name: str) -> Tensor:
+            return need(name).to(torch.float32, copy=True)
 
         def layer(at: str) -> Layer:
             fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
             for field, names in PARTS.items():
                 if field not in _OPTIONAL or at + names[0] in left:
-                    fields[field] = torch.cat([need(at + name) for name in names])
+                    fields[field] = torch.cat([need(at + n).to(torch.float32) for n in names])
             return Layer(**fields)
 
         layers = [layer(f"model.layers.{i}.") for i in range(shape.layers)]
-        embed, norm = need("model.embed_tokens.weight"), need("model.norm.weight")
-        head = left.pop("lm_head.weight", embed)
+        embed, norm = own("model.embed_tokens.weight"), own("model.norm.weight")
+        separate = not shape.tied and "lm_head.weight" in left
+        head = own("lm_head.weight") if separate else embed
+        left.discard("lm_head.weight")
         if left:
             raise ModelError(
                 f"unknown tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
             )
-        head = embed if shape.tied else head
         return DecoderWeights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
 
-    def to_hf(self) -> dict[str, Tensor]:
-        """Cut the fused tensors into the Hugging Face names (contiguous float32 copies)."""
-        out = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors under their Hugging Face names, one after the other: views, not copies."""
+        yield "model.embed_tokens.weight", self.embed.detach()
+        yield "model.norm.weight", self.norm.detach()
         for i, layer in enumerate(self.layers):
             for field, names in PARTS.items():
                 tensor: Tensor | None = getattr(layer, field)
                 if tensor is not None:
-                    parts = tensor.split(self.shape.parts(field))
+                    parts = tensor.detach().split(self.shape.parts(field))
                     named = zip(names, parts, strict=True)
-                    out |= {f"model.layers.{i}.{name}": part for name, part in named}
+                    yield from ((f"model.layers.{i}.{name}", part) for name, part in named)
         if not self.shape.tied:
-            out["lm_head.weight"] = self.head
-        return {k: v.detach().to("cpu", torch.float32).clone().contiguous() for k, v in out.items()}
+            yield "lm_head.weight", self.head.detach()
+
+    def to_hf(self) -> dict[str, Tensor]:
+        """The fused tensors cut into the Hugging Face names (contiguous float32 copies)."""
+        return {
+            name: tensor.to("cpu", torch.float32).clone().contiguous()
+            for name, tensor in self.hf_tensors()
+        }
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Every trainable tensor once, in a fixed order."""

@@ -54,7 +54,7 @@ class Grader:
             return replace(attempt, reward=Reward(self.failure_reward))
         if isinstance(value, str) and attempt.answer is None:
             attempt = replace(attempt, answer=value)
-        if type(value) is float and abs(value) <= LARGEST and not session.emitted:
+        if type(value) is float and abs(value) <= LARGEST and not session.rewards:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
             return await self._graded(task, attempt, session, value)
@@ -64,7 +64,7 @@ class Grader:
     async def _graded(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        named, agent = dict(session.emitted), self.agent
+        named, agent = dict(session.rewards), self.agent
         if isinstance(value, str):
             value = None
         if value is None and "reward" not in named and self.reward is not None:

@@ -20,13 +20,16 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.session import RolloutSession
+from tutelage.engine.endpoint import environment
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
+from tutelage.gateway.address import GatewayAddress
 from tutelage.gateway.app import OnTraces
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.models import GatewayModelProvider, ModelProvider, PolicySource, Remote
 from tutelage.rollouts.runner import OnSpans, RolloutSpec, Runner, RunnerSettings
+from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import Rollout
 
 if TYPE_CHECKING:
@@ -46,10 +49,13 @@ class RolloutManager:
         isolation: str = "none",
         remote: RemoteServers | None = None,
     ) -> None:
+        """Raises `ConfigError` for an agent that cannot play apart, and for what the environment
+        says of the gateway's address."""
         apart = "process" in (isolation, agent.isolation)
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
         self._remote = remote
+        self._address = GatewayAddress.of(environment())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -67,7 +73,7 @@ class RolloutManager:
         if self._keeper.done():
             await self._keeper
         if self.roles.policies or self.roles.remote:
-            self._gateway = await asyncio.to_thread(Gateway().start)
+            self._gateway = await asyncio.to_thread(Gateway.at(self._address).start)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -135,7 +141,7 @@ class RolloutManager:
 
     def play(
         self,
-        runner: Runner,
+        workers: RolloutWorkers,
         specs: Sequence[RolloutSpec],
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
@@ -146,7 +152,7 @@ class RolloutManager:
         with self._lock:
             if self.stopping:
                 raise KeyboardInterrupt
-            work = asyncio.run_coroutine_threadsafe(runner.run(specs, on_done), self._loop)
+            work = asyncio.run_coroutine_threadsafe(workers.run(specs, on_done), self._loop)
             self._playing = work
         try:
             return work.result()

@@ -23,10 +23,11 @@ from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatClient, ChatOptions, Message, Sampling
+from tutelage.types import Call, ChatClient, ChatOptions, Message, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.gateway.rewards import PostedRewards
 
 
 class _AttemptModels:
@@ -36,8 +37,8 @@ class _AttemptModels:
     """The main one, in this process."""
     resources: Mapping[str, Any] = {}
     """LLMs and tokenizers by resource name, ready to use."""
-    env: Mapping[str, str] = {}
-    """Environment for an external agent."""
+    posted: PostedRewards | None = None
+    """Rewards that came by HTTP."""
     failure: EngineError | None = None
     """The latest failure of an engine in this attempt, which an agent may have swallowed."""
     lost: EngineError | None = None
@@ -47,6 +48,10 @@ class _AttemptModels:
     def __init__(self) -> None:
         self.own_time = AgentStopwatch(ENGINE_CLOCK.elapsed)
         """The attempt's clock, which stands still while a call of it waits or is sampled."""
+
+    def env(self, mode: Mode) -> Mapping[str, str]:
+        """Environment for an external agent."""
+        return {}
 
     async def close(self) -> list[Call]:
         """Refuse further calls, cancel those that run, and give the record back.
@@ -202,10 +207,14 @@ class _GatewayAttempt(_AttemptModels):
             sampling=models.sampling(main),
             token_budget=models.token_budget,
         )
-        self.env = self._door.env()
+        self.posted = self._door.posted
         bound = {name: self._llm(name, client) for name, client in self.clients.items()}
         self.client = bound[main].client
         self.resources = {**models.tokenizers, **bound}
+
+    def env(self, mode: Mode) -> Mapping[str, str]:
+        """See `_AttemptModels`."""
+        return self._door.env(mode=mode)
 
     async def close(self) -> list[Call]:
         """Close the session, and collect what came through it, in the order of time."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tutelage.engine.versions import newest_version
 from tutelage.policy.grammar import ConstrainedSpan
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY
@@ -43,7 +44,8 @@ def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
 
 def _join(row: Row | None, call: Call) -> Row:
     sampled = call.sampled
-    row = row or Row((), (), policy_version=sampled.policy_version)
+    oldest, newest = sampled.policy_version, newest_version(sampled)
+    row = row or Row((), (), oldest_version=oldest, newest_version=newest)
     narrowed = row.narrowed
     trained = tuple(int(count != 1) for count in sampled.allowed) or (1,) * len(sampled.token_ids)
     if max(sampled.allowed, default=0) > 1 and call.constraint is not None:
@@ -54,6 +56,7 @@ def _join(row: Row | None, call: Call) -> Row:
         ids=call.prompt_ids + sampled.token_ids,
         mask=row.mask + (0,) * observed + trained,
         logprobs=row.logprobs + (0.0,) * observed + sampled.logprobs,
-        policy_version=min(row.policy_version, sampled.policy_version),
+        oldest_version=min(row.oldest_version, oldest),
+        newest_version=max(row.newest_version, newest),
         narrowed=narrowed,
     )

@@ -147,6 +147,10 @@ class Runner:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    def busy_for(self) -> float:
+        """Seconds that the longest running reward has taken so far."""
+        return self.grader.busy_for()
+
     async def _rollout(
         self,
         order: int,
@@ -221,8 +225,9 @@ class Runner:
             resources=self._resources.replaced(models.resources),
             limit=limit if timed else inf,
             policy=self._policy,
-            env=models.env,
+            env=models.env(spec.mode),
             own_time=models.own_time,
+            posted=models.posted,
         )
         if self._on_session is not None:
             self._on_session(session)
@@ -295,7 +300,7 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
         return _Played(await agent.play(session.task_record, session, session.resources))
     except AgentRaisedError as error:
         return _Played(failure=Failure(FailureCause.AGENT_ERROR, str(error), error.trace))
-    except (KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit, FailureBudgetError):
         raise
     except BaseException as error:
         task = asyncio.current_task()

@@ -46,7 +46,7 @@ from tutelage.store.values import ExactText
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Call, Rollout, Task, ToolResult
 
-FORMAT = 3
+FORMAT = 4
 """Of the tables below; what a file holds is in `schema_version`."""
 
 RUN = Columns(RunRow)

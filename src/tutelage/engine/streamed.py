@@ -1,0 +1,134 @@
+"""A chat completion that comes in chunks: its text as it comes, and the whole of it at the end.
+
+`remote.py` asks for one to show the text before the server has ended; the record
+is read from the same object as a completion that came at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.errors import UnreachableError
+from tutelage.types import JSON
+
+if TYPE_CHECKING:
+    import httpx2
+
+OnText = Callable[[str], None]
+
+
+class _Completion:
+    """The object that the chunks so far add up to."""
+
+    def __init__(self) -> None:
+        self.message: JSON = {"role": "assistant", "content": None}
+        self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
+        self.whole: JSON = {"choices": [self.choice]}
+        self._calls: dict[int, JSON] = {}
+
+    def add(self, chunk: JSON) -> str:
+        """Take a chunk; the text that it brings."""
+        self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
+        text = ""
+        for choice in cast("list[JSON]", chunk.get("choices") or []):
+            text += self._delta(choice.get("delta") or {})
+            if choice.get("finish_reason"):
+                self.choice["finish_reason"] = choice["finish_reason"]
+            if choice.get("token_ids"):
+                self.choice.setdefault("token_ids", []).extend(choice["token_ids"])
+            if entries := (choice.get("logprobs") or {}).get("content"):
+                told = self.choice.setdefault("logprobs", {"content": []})
+                told["content"].extend(entries)
+        return text
+
+    def _delta(self, delta: JSON) -> str:
+        for name, value in delta.items():
+            if name == "tool_calls":
+                for part in value or ():
+                    self._called(part)
+            elif isinstance(value, str) and name != "role":
+                self.message[name] = (self.message.get(name) or "") + value
+            elif value is not None and name != "role":
+                self.message[name] = value
+        return delta.get("content") or ""
+
+    def _called(self, part: JSON) -> None:
+        at = int(part.get("index") or 0)
+        if at not in self._calls:
+            self._calls[at] = {"id": None, "function": {"name": "", "arguments": ""}}
+            self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
+        call, new = self._calls[at], part.get("function") or {}
+        call["id"] = part.get("id") or call["id"]
+        call["function"]["name"] += new.get("name") or ""
+        call["function"]["arguments"] += new.get("arguments") or ""
+
+
+async def stream_completion(
+    client: httpx2.AsyncClient, url: str, body: JSON, headers: dict[str, str], on_text: OnText
+) -> HTTPResponse:
+    """Ask for a stream, hand its text to `on_text`, and return the completion that it adds up to.
+
+    A server that answers otherwise is returned as it answers. Raises `httpx2.HTTPError`, for a
+    stream without an end, too, and `UnreachableError` where text was told before: another reply
+    would not begin as this one did.
+    """
+    import httpx2
+
+    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    found = _Completion()
+    try:
+        async with client.stream("POST", url, json=asked, headers=headers) as response:
+            kind = response.headers.get("content-type", "")
+            if response.status_code >= 400 or not kind.startswith("text/event-stream"):
+                content = b"".join([part async for part in _bounded(response)])
+                return HTTPResponse(response.status_code, response.headers, content)
+            async for data in _events(response):
+                if data == b"[DONE]":
+                    break
+                if text := _add(found, data):
+                    on_text(text)
+            else:
+                raise httpx2.RemoteProtocolError("the stream ended before its end")
+    except httpx2.ReadTimeout:
+        raise
+    except httpx2.HTTPError as error:
+        if not found.message["content"]:
+            raise
+        raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
+    return HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
+
+
+async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+    import httpx2
+
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > LONGEST_REPLY:
+            raise httpx2.DecodingError(f"the reply is larger than {LONGEST_REPLY} bytes")
+        yield part
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The data of each event."""
+    rest = b""
+    async for part in _bounded(response):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+def _add(found: _Completion, data: bytes) -> str:
+    import httpx2
+
+    try:
+        chunk: Any = parse_json(data, longest=LONGEST_REPLY)
+        if "error" in chunk:
+            raise httpx2.RemoteProtocolError(f"the server broke off: {chunk['error']}")
+        return found.add(chunk)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise httpx2.DecodingError(f"an event of the stream is no chunk: {error!r}") from error

@@ -1,0 +1,79 @@
+"""A model's folder: written aside and renamed into place, with a config that says what it is.
+
+`model.py` says what is in it. A reader never sees half a folder, and a full disk costs nothing that
+was there before.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutelage import files
+from tutelage.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
+    """Fill an empty folder by `write`, then rename it to `folder`.
+
+    A folder that holds anything is refused, or with `replace` replaced, where files of other names
+    stay. Raises `ModelError` for that, and when the disk refuses.
+    """
+    from safetensors import SafetensorError
+
+    if not replace:
+        check_folder_free(folder)
+    aside, old = files.temporary_path(folder), None
+    try:
+        aside.mkdir(parents=True)
+        write(aside)
+        if folder.exists():
+            old = files.temporary_path(folder)
+            os.replace(folder, old)
+        os.replace(aside, folder)
+        if old is not None:
+            _keep_others(old, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if old is not None and not folder.exists():
+            os.replace(old, folder)
+        raise ModelError(
+            f"cannot write the policy to {str(folder)!r}: {error}; free some space"
+        ) from error
+
+
+def generator_config(config: PretrainedConfig) -> PretrainedConfig:
+    """The config, with the class that generates from it: where none is named, vLLM serves a pooling
+    model, without a word."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    out: Any = copy.copy(config)
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(out.model_type)
+    if not out.architectures and known is not None:
+        out.architectures = [known if isinstance(known, str) else known[0]]
+    return out
+
+
+def check_folder_free(folder: Path) -> None:
+    """Raise `ModelError` when something is in the folder that a policy is to be written to."""
+    held = files.folder_content(folder)
+    if held is not None:
+        raise ModelError(
+            f"a policy is not written to {str(folder)!r}: {held}, which would be lost; give a "
+            "folder that is new or empty"
+        )
+
+
+def _keep_others(old: Path, folder: Path) -> None:
+    """Move what the new folder does not have out of the old one, and remove that."""
+    for entry in [*old.iterdir()]:
+        if not os.path.lexists(folder / entry.name):
+            os.replace(entry, folder / entry.name)
+    shutil.rmtree(old)

@@ -1,0 +1,87 @@
+"""The fused decoder straight from the files of a model, so that one copy of the weights is there.
+
+Tensors are read one after the other from safetensors files into the fused ones, and the forward of
+transformers that they are compared with is made without weights and given views of them. What is
+not read so, other formats, layouts and names, gives None: `model.py` then loads the model of
+transformers, and says what is wrong where something is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from tutelage.errors import ModelError
+from tutelage.policy.network import FusedNetwork
+from tutelage.policy.weights import DecoderShape, DecoderWeights
+
+_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class _Stored(Mapping[str, Tensor]):
+    """The tensors of safetensors files. A file is open while one of them is read: what is mapped of
+    it counts as memory."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> Tensor:
+        with safe_open(self._files[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def stored_tensors(folder: Path) -> Mapping[str, Tensor] | None:
+    """The tensors of a model's folder, read when they are asked for; None without such files."""
+    if (folder / _FILE).is_file():
+        with safe_open(folder / _FILE, framework="pt") as file:
+            return _Stored(dict.fromkeys(file.keys(), folder / _FILE))
+    if (folder / _INDEX).is_file():
+        places: dict[str, str] = json.loads((folder / _INDEX).read_text())["weight_map"]
+        return _Stored({name: folder / file for name, file in places.items()})
+    return None
+
+
+def stored_network(folder: Path, config: Any) -> tuple[FusedNetwork, Any] | None:
+    """The fused decoder of a folder whose layout it is, and the model of transformers over the same
+    tensors; None where the files are no such ones."""
+    try:
+        tensors = stored_tensors(folder)
+        if tensors is None:
+            return None
+        model = _without_weights(config)
+        rotary = model.model.rotary_emb
+        weights = DecoderWeights.from_hf(
+            tensors, DecoderShape.of(config), rotary.inv_freq, float(rotary.attention_scaling)
+        )
+        network = FusedNetwork.of(weights)
+        views = dict(weights.hf_tensors())
+        unknown = model.load_state_dict(views, strict=False, assign=True).unexpected_keys
+        model.tie_weights()
+    except (ModelError, SafetensorError, OSError, RuntimeError, ValueError, KeyError):
+        return None
+    given = [*model.parameters(), *model.buffers()]
+    if unknown or any(tensor.is_meta for tensor in given):
+        return None
+    return network, model.eval()
+
+
+def _without_weights(config: Any) -> Any:
+    """The model of transformers with rotary tables and no weights."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
+    return model
