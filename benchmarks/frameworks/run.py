@@ -7,6 +7,10 @@ before and after. In the environment of `examples/frameworks/requirements.txt`:
 
     OMP_NUM_THREADS=1 PYTHONPATH=examples/frameworks \
         python -m benchmarks.frameworks.run agno openai-agents agent-framework
+
+With `--control` the training rollouts are paid by a fair coin in place of the calculation, and all
+else is equal: what a policy gains by steps alone, whatever they are paid for. Validation and test
+are graded as ever.
 """
 
 from __future__ import annotations
@@ -26,15 +30,27 @@ from benchmarks.measure import machine, table
 from cold_start import cold_start
 from gather import FRAMEWORKS, calculations
 
-from tutelage import RL, Trainer
-from tutelage.types import Task
+from tutelage import RL, Trainer, reward
+from tutelage.rewards.builtin import exact_number
+from tutelage.seeds import SeedTree
+from tutelage.types import Attempt, Task
 
 HERE = Path(__file__).parent
 PACKAGES = {"agent-framework": "agent-framework-core"}
 """The package whose version is told, where it is not the framework's name."""
 
 
-async def train(name: str, steps: int, folder: Path) -> dict[str, Any]:
+@reward(inline=True)
+def coin_in_training(
+    prediction: str, answer: Any, trajectory: Attempt, coin: bool = False
+) -> float:
+    """A fair coin for tasks with `coin`, drawn by the attempt; 1.0 for the right number else."""
+    if coin:
+        return float(SeedTree(0).child("coin", trajectory.id).value(bits=1))
+    return exact_number(prediction, answer)
+
+
+async def train(name: str, steps: int, folder: Path, control: bool = False) -> dict[str, Any]:
     """Cold start and training of one framework's agent."""
     framework = FRAMEWORKS[name]
     agent = framework.load().agent
@@ -56,12 +72,14 @@ async def train(name: str, steps: int, folder: Path) -> dict[str, Any]:
                 "trainer.save_freq": -1,
             }
         ),
-        train_dataset=_rows(calculations("train", 1000)),
+        train_dataset=[
+            row | ({"coin": True} if control else {}) for row in _rows(calculations("train", 1000))
+        ],
         val_dataset=_rows(calculations("val", 20)),
         test_dataset=_rows(calculations("test", 100)),
         policy=started.policy,
-        reward="math",
-        output_dir=folder / name,
+        reward=coin_in_training if control else "math",
+        output_dir=folder / (f"{name}-control" if control else name),
         n_runners=32,
     )
     began = time.perf_counter()
@@ -70,6 +88,7 @@ async def train(name: str, steps: int, folder: Path) -> dict[str, Any]:
     details = result.details
     found = {
         "framework": name,
+        "control": control,
         "version": importlib.metadata.version(PACKAGES.get(name, name)),
         "prompt_tokens": started.prompt_tokens,
         "max_len": started.max_len,
@@ -94,11 +113,16 @@ def _rows(tasks: list[Task]) -> list[dict[str, Any]]:
     return [{"question": t.fields["question"], "answer": t.fields["answer"]} for t in tasks]
 
 
+def titled(found: dict[str, Any]) -> str:
+    """The framework, and whether a coin paid it."""
+    return found["framework"] + (" control" if found.get("control") else "")
+
+
 def report(found: list[dict[str, Any]]) -> str:
     """RESULTS.md."""
     lines = [
         [
-            f"{f['framework']} {f['version']}",
+            f"{titled(f)} {f['version']}",
             str(f["prompt_tokens"]),
             str(f["max_len"]),
             f"{f['sampled'][0]:.0%}",
@@ -114,21 +138,25 @@ def report(found: list[dict[str, Any]]) -> str:
     head = ["agent", "prompt tokens", "context", "sampled before", "after", "greedy before",
             "after", "cold start, min", "training, min", "date"]  # fmt: skip
     curves = "\n".join(
-        f"{f['framework']:>16}  " + " ".join(f"{r:.2f}" for r in f["rewards"]) for f in found
+        f"{titled(f):>18}  " + " ".join(f"{r:.2f}" for r in f["rewards"]) for f in found
     )
     machines = "; ".join(dict.fromkeys(f["machine"] for f in found))
     failures = "; ".join(
-        f"{f['framework']} {', '.join(f'{n} {c}' for c, n in f['failures'].items()) or 'none'}"
+        f"{titled(f)} {', '.join(f'{n} {c}' for c, n in f['failures'].items()) or 'none'}"
+        f" of {f['rollouts']}"
         for f in found
     )
     return (
         "# Agents of real frameworks, trained\n\n"
         f"{machines}. The machine was shared with other work, so minutes are upper bounds.\n\n"
         "The examples' agents as they stand, 8 tasks x 8 rollouts a step; success on 100 held-out "
-        "calculations. Everything through HTTP and the framework's own loop.\n\n"
+        "calculations. Everything through HTTP and the framework's own loop. A *control* is the "
+        "same run whose training rollouts are paid by a fair coin, drawn by the attempt; its test "
+        "is graded as ever.\n\n"
         f"{table(head, lines)}\n"
-        f"Failed rollouts of {found[0]['rollouts']} each: {failures}.\n\n"
-        f"Mean reward of each training step:\n\n```text\n{curves}\n```\n"
+        f"Failed rollouts: {failures}.\n\n"
+        "Mean reward of each training step, a control's as its coins paid:\n\n"
+        f"```text\n{curves}\n```\n"
     )
 
 
@@ -137,22 +165,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train agents of real frameworks.")
     parser.add_argument("names", nargs="+", choices=sorted(FRAMEWORKS))
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--control", action="store_true", help="pay training by a fair coin")
     parser.add_argument("--out", type=Path, default=HERE)
     args = parser.parse_args()
 
     async def each() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for name in args.names:
-                keep(args.out, await train(name, args.steps, Path(folder)))
+                keep(args.out, await train(name, args.steps, Path(folder), args.control))
 
     asyncio.run(each())
 
 
 def keep(out: Path, new: dict[str, Any]) -> None:
-    """Add one result, in the place of an older one of the same framework."""
+    """Add one result, in the place of an older one of the same framework and reward."""
     file = out / "results.json"
     old = json.loads(file.read_text()) if file.exists() else []
-    kept = {f["framework"]: f for f in [*old, new]}
+    kept = {titled(f): f for f in [*old, new]}
     file.write_text(json.dumps([*kept.values()], indent=2) + "\n")
     (out / "RESULTS.md").write_text(report([*kept.values()]))
 

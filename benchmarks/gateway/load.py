@@ -35,6 +35,8 @@ class Connection(asyncio.Protocol):
 
     def ask(self) -> asyncio.Future[None]:
         self._waiting = asyncio.get_running_loop().create_future()
+        if self._transport.is_closing():
+            self._waiting.set_exception(ConnectionError("the server closed a connection at rest"))
         self._transport.write(self._request)
         return self._waiting
 
@@ -86,8 +88,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         for _ in range(args.connections)
     ]
     latencies: list[float] = []
-    for connection in connections:
-        await connection.ask()
+    # All at once: a slow server would close the first while it waits for the last.
+    await asyncio.gather(*(connection.ask() for connection in connections))
     begin = time.perf_counter() + 0.01
     end = begin + args.seconds
     left = args.requests or 1 << 62

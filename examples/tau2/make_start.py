@@ -17,7 +17,8 @@ from tau2_dialogue import GREETING
 from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
-from tutelage.policy.model import Policy, build_policy, check_folder_free
+from tutelage.policy.folder import check_folder_free
+from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, ToolCall, ToolSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -255,3 +256,33 @@ async def test_requests_have_ids(attempt_session: Open) -> None:
         assert answer.headers["request-id"].startswith("req_")
     answer = await case.post("/chat/completions", {"model": "m", "messages": ASK}, x_request_id="7")
     assert answer.headers["x-request-id"] == "7"
+
+
+async def test_a_tool_runner_goes_on_without_a_thread(live: Live) -> None:
+    """It asks the server to hold the conversation, and sends it whole where that is refused."""
+    api, scripted = client(live, ScriptedReply("Let me see.", TOOL_TURN.tool_calls), "It is 2.")
+
+    @anthropic.beta_tool
+    def calculator(expression: str) -> str:
+        """Compute."""
+        return f"{expression} is 2"
+
+    asked = {"model": "m", "max_tokens": 400, "messages": ASK, "tools": [calculator]}
+    final = await asyncio.to_thread(lambda: api.beta.messages.tool_runner(**asked).until_done())
+    assert final.content[0].text == "It is 2."
+    first, second = scripted.calls
+    user, turn, result = second.messages
+    assert (user,) == first.messages
+    assert turn.tool_calls[0].id == first.reply.tool_calls[0].id
+    assert result.content == "1+1 is 2"
+
+
+async def test_a_thread_is_refused_in_the_words_of_the_api(attempt_session: Open) -> None:
+    case = attempt_session("hi")
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        answer = await ask(case, thread=thread)
+        error = ErrorResponse.model_validate(answer.json()).error
+        assert (answer.status_code, error.type) == (400, "invalid_request_error")
+        assert "thread" in error.message
+        assert answer.json()["error"]["details"]["error_code"] == "thread_unsupported_request"
+    assert not case.client.calls

@@ -79,6 +79,29 @@ async def test_items_that_come_back_are_put_together_to_turns(attempt_session: O
     assert [c.id for c in got[5].tool_calls] == ["c"]
 
 
+async def test_a_text_that_comes_after_the_calls_of_its_turn_is_of_that_turn(
+    attempt_session: Open,
+) -> None:
+    """LiteLLM, which makes items of Anthropic's blocks, sends them in this order."""
+    case = attempt_session("ok")
+    calls = [
+        {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"} for id in "ab"
+    ]
+    text = {"type": "output_text", "text": "Hm."}
+    said = {"type": "message", "role": "assistant", "content": [text]}
+    outputs = [{"type": "function_call_output", "call_id": id, "output": "1"} for id in "ab"]
+    user = {"role": "user", "content": "hi"}
+    answer = await case.respond(input=[user, *calls, said, *outputs, said, said])
+    assert answer.status_code == 200, answer.text
+    messages = case.client.calls[0].messages
+    roles = ["user", "assistant", "tool", "tool", "assistant", "assistant"]
+    assert [m.role for m in messages] == roles
+    assert messages[1].content == "Hm."
+    assert [call.id for call in messages[1].tool_calls] == ["a", "b"]
+    assert [m.content for m in messages[4:]] == ["Hm.", "Hm."]
+    assert not messages[4].tool_calls
+
+
 async def test_items_can_be_named_by_reference(attempt_session: Open) -> None:
     case = attempt_session("It is 2.", "ok")
     first = (await case.respond()).json()

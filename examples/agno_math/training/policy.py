@@ -26,7 +26,7 @@ from gather import Script, play
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
 from tutelage.policy.codec import Codec
-from tutelage.policy.model import check_folder_free
+from tutelage.policy.folder import check_folder_free
 from tutelage.testing import tiny_policy
 from tutelage.types import Call, Task
 

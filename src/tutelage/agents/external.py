@@ -50,7 +50,10 @@ class ExternalAgent(Agent):
     `output` says what its standard output is: `answer`, a text for the reward function to grade;
     `reward`, whose last line is a number or a JSON object of named ones; `json`, whose last line is
     an object with `answer`, `reward`, or both. `task` is `stdin`, or `file`: then the path stands
-    in TUTELAGE_TASK_FILE and for `{task}` in the command.
+    in TUTELAGE_TASK_FILE and for `{task}` in the command. `env_map` names variables that hold a
+    part of the task, as agent-lightning's does: `input.question` is a field, `input.steps.0` a
+    part of one, `input` the whole task, and any other value is that text itself. What is no text
+    is JSON. A program may post its reward to TUTELAGE_REWARD_URL instead of printing it.
     """
 
     def __init__(
@@ -61,13 +64,14 @@ class ExternalAgent(Agent):
         task: Literal["stdin", "file"] = "stdin",
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
+        env_map: Mapping[str, str] | None = None,
     ) -> None:
         """Raises `ConfigError` for a program that is not there."""
         self.command = shlex.split(command) if isinstance(command, str) else [*command]
         self.output: Output = output
         self.task: Literal["stdin", "file"] = task
         self.cwd = None if cwd is None else Path(cwd)
-        self.env = dict(env or {})
+        self.env, self.env_map = dict(env or {}), dict(env_map or {})
         _check_command(self.command, self.cwd)
 
     @property
@@ -103,7 +107,8 @@ class ExternalAgent(Agent):
             llm = session.resources.get(session.policy)
             if isinstance(llm, LLM) and llm.model:
                 facts["OPENAI_MODEL"] = llm.model
-        return {**os.environ, **self.env, **session.env, **facts}
+        mapped = {name: _part(session.task, path) for name, path in self.env_map.items()}
+        return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
     async def _run(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
         process = await _start(words, self.cwd, env, stdin)
@@ -153,6 +158,21 @@ class ExternalAgent(Agent):
         if fields.get("answer") is not None:
             session.answer = str(fields["answer"])
         return fields["reward"] if fields.get("reward") is not None else session.answer
+
+
+def _part(task: Mapping[str, Any], path: str) -> str:
+    """What a variable of `env_map` holds. Raises `KeyError` for a path that the task lacks."""
+    root, *steps = path.split(".")
+    if root != "input":
+        return path
+    value: Any = task
+    for step in steps:
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            fields = ", ".join(map(repr, task))
+            raise KeyError(f"env_map names {path!r}, and the task has: {fields}") from None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 async def _start(

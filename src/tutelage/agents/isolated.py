@@ -115,7 +115,7 @@ class _AgentProcess:
     async def play(self, session: RolloutSession) -> _Done:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
-        left = {"own_time", "client"}
+        left = {"own_time", "client", "posted"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
         facts |= {"resources": _portable(session.resources), "limit": session.remaining}
         try:

@@ -9,19 +9,23 @@ travels in context variables, so that hundreds of rollouts can share a process.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tutelage.engine.stopwatch import AgentStopwatch
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
 from tutelage.types import ChatClient, Mode, Task, ToolResult
+
+if TYPE_CHECKING:
+    from tutelage.gateway.rewards import PostedRewards
 
 
 class _TaskFields(dict[str, Any]):
@@ -69,6 +73,8 @@ class RolloutSession:
     closed: bool = False
     own_time: AgentStopwatch = field(default_factory=AgentStopwatch, repr=False)
     """The clock that its limit is measured by."""
+    posted: PostedRewards | None = field(default=None, repr=False)
+    """Rewards that come by HTTP, from programs on any machine."""
 
     @property
     def task(self) -> dict[str, Any]:
@@ -86,6 +92,11 @@ class RolloutSession:
         """When it is stopped at the earliest, on the clock of `time.monotonic()`; every call to a
         model moves it on by as long as the call takes."""
         return time.monotonic() + self.remaining
+
+    @property
+    def rewards(self) -> list[tuple[str, Any]]:
+        """Those that were emitted, then those that came by HTTP; the last one of a name counts."""
+        return [*self.emitted, *(() if self.posted is None else self.posted.named)]
 
     @property
     def id(self) -> str:
@@ -148,6 +159,21 @@ class RolloutSession:
         self._check_open(f"the reward {value!r} comes too late")
         named: Mapping[Any, Any] = value if isinstance(value, Mapping) else {name: value}
         self.emitted += [(str(key), part) for key, part in named.items()]
+
+    async def posted_reward(self) -> float:
+        """Wait until a program has posted the reward of this rollout to `TUTELAGE_REWARD_URL` (of
+        `env`), and return it: for an agent that hands the rollout to another machine.
+
+        The time limit goes on, as the time that the program works is the agent's own. Raises
+        `ConfigError` where no gateway listens for this rollout, or this is a process apart from
+        it.
+        """
+        if self.posted is None:
+            raise ConfigError(
+                "no reward can be posted here: a gateway listens where an LLM is among the "
+                "resources, and in the process that it runs in (isolation='none')"
+            )
+        return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
     def _check_open(self, what: str) -> None:
         if self.closed:

@@ -1,9 +1,9 @@
 """The gateway as an ASGI app: routes, admission, and the endpoints.
 
-Starlette routes; the endpoints are plain ASGI (`http.py`). A request is admitted by its key before
-its body is read, its dialect reads the body, the session has it sampled, and the answer is written
-or streamed while a task watches whether the client is still there. Whatever goes wrong leaves as an
-OpenAI error object. `server.py` runs the app.
+The endpoints are plain ASGI (`http.py`). `routes.py` finds the one of a request, which is admitted
+by its key before its body is read; its dialect reads the body, the session has it sampled, and the
+answer is written or streamed while a task watches whether the client is still there. Whatever goes
+wrong leaves as an OpenAI error object. `server.py` runs the app.
 """
 
 from __future__ import annotations
@@ -11,31 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import cast
 
-import orjson
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from tutelage.bounded import parse_json
-from tutelage.errors import (
-    ContextOverflowError,
-    EngineError,
-    RemoteError,
-    TutelageError,
-    UnreachableError,
-)
-from tutelage.gateway import http
+from tutelage.errors import TutelageError
+from tutelage.gateway import agent_lightning, http
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
-from tutelage.gateway.keys import SessionRegistry
+from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
+from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
+from tutelage.gateway.passing import split
 from tutelage.gateway.reply import ChatReply, ReplyStream
+from tutelage.gateway.reward_routes import OnTraces, RewardHandler
+from tutelage.gateway.rewards import read_event, read_rewards
+from tutelage.gateway.routes import Routes
 from tutelage.gateway.session import AttemptSession, session_closed
 from tutelage.tracing import Identity
 from tutelage.types import JSON
@@ -46,38 +41,35 @@ _EVENTS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-PREFIXES = (
-    "",
-    "/rollout/{rollout}/attempt/{attempt}",
-    "/rollout/{rollout}/attempt/{attempt}/agent/{agent}",
-    "/agent/{agent}",
-)
 Handler = Callable[[Scope, Receive, Send, AttemptSession, str], Awaitable[None]]
-OnTraces = Callable[..., bytes]
-"""Reads a body of spans in a worker thread; `tracing.ingest_traces` for a run is one.
-
-A ValueError is answered with its `status`, 400 where it has none.
-"""
+Late = Callable[[Scope, Receive, AttemptClosedError], Awaitable[ApiError]]
+"""Keeps what came for an attempt that has ended, and says what it is answered with."""
 
 
 class _Endpoint:
     """One path: its methods, and errors as JSON."""
 
     def __init__(
-        self, app: App, written: Callable[[ApiError], JSON] = ApiError.body, **handlers: Handler
+        self,
+        app: App,
+        written: Callable[[ApiError], JSON] = ApiError.body,
+        late: Late | None = None,
+        /,
+        **handlers: Handler,
     ) -> None:
         self._app, self._written, self._handlers = app, written, handlers
+        self._late = late
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         started = False
 
-        async def sending(message: Message) -> None:
+        def sending(message: Message) -> Awaitable[None]:
             nonlocal started
             if not started:
                 started = True
-                message = {**message, "headers": [*message["headers"], *http.request_ids(scope)]}
-            await send(message)
+                message["headers"] = [*message["headers"], *http.request_ids(scope)]
+            return send(message)
 
         try:
             handler = self._handlers.get(scope["method"])
@@ -88,9 +80,11 @@ class _Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            told = _error_response(error)
+            told = error_response(error)
             if told.code == "internal_error":
                 log.exception("a request failed")
+            if isinstance(told, AttemptClosedError) and self._late is not None:
+                told = await self._late(scope, receive, told)
             if not started:
                 await http.send_json(sending, told.status, self._written(told), told.headers)
 
@@ -116,27 +110,33 @@ class App:
             "/v1/models": _Endpoint(self, GET=self._answer(_models)),
             "/v1/models/{model:path}": _Endpoint(self, GET=self._answer(_model)),
             "/v1/traces": _Endpoint(self, POST=self._traces),
+            **{
+                path: _Endpoint(self, ApiError.body, handler.late, POST=handler)
+                for path, handler in self._reward_handlers().items()
+            },
         }
-        self._router = Router(
-            [
-                Route(prefix + path, endpoint)
-                for path, endpoint in endpoints.items()
-                for prefix in PREFIXES
-            ],
-            redirect_slashes=False,
-            default=_unknown,
-        )
+        self._routes = Routes(endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        await self._router(scope, receive, send)
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        path = agent_lightning.own_path(scope["path"])
+        endpoint, scope["path_params"] = self._routes.find(path)
+        if endpoint is None:
+            words = "there is no such path here; base URLs end in /v1"
+            error = ApiError(404, words, code="unknown_url")
+            await http.send_json(send, 404, error.body())
+            return
+        await endpoint(scope, receive, send)
 
     async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a handler for a request whose key fits, within the limits."""
         named = http.header(scope, b"x-tutelage-agent")
         attempt_session, agent = self._registry.admit(
             http.authorization(scope),
-            scope.get("path_params") or {},
+            scope["path_params"],
             None if named is None else named.decode("latin-1"),
         )
         if self.in_flight >= self._limits.in_flight:
@@ -171,9 +171,12 @@ class App:
     ) -> None:
         """A request in one of the dialects."""
         body = await self._body(scope, receive)
-        request = dialect.read(
-            _read_json(body), attempt_session.sampling, attempt_session.responses
-        )
+        given, passed = http.json_object(body), {}
+        if attempt_session.passes(dialect, given.get("model")):
+            given, passed = split(dialect.request, given)
+        request = dialect.read(given, attempt_session.sampling, attempt_session.responses)
+        if passed:
+            request = replace(request, passed=passed)
         key, repeat = _identity(scope, dialect.name, agent, body)
         answer = attempt_session.answer(dialect, key, repeat, request, agent)
         if request.stream:
@@ -190,7 +193,7 @@ class App:
             scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
         ) -> None:
             body = await self._body(scope, receive) if scope["method"] == "POST" else b""
-            given = _read_json(body) if body else {}
+            given = http.json_object(body) if body else {}
             await http.send_json(send, 200, find(scope["path_params"], given, attempt_session))
 
         return handler
@@ -218,6 +221,13 @@ class App:
         await http.send_bytes(send, 200, answer, kind or "application/x-protobuf")
 
     # ------------------------------------------------------------ waiting
+
+    def _reward_handlers(self) -> dict[str, RewardHandler]:
+        reads = {"/v1/rewards": read_rewards, "/v1/events": read_event}
+        return {
+            path: RewardHandler(read, self._body, lambda: self.on_traces)
+            for path, read in reads.items()
+        }
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         encoding = http.header(scope, b"content-encoding")
@@ -277,7 +287,7 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                await out.write(writer.failed(_error_response(error)), last=True)
+                await out.write(writer.failed(error_response(error)), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True
@@ -332,46 +342,6 @@ def _model(path: Mapping[str, str], body: JSON, attempt_session: SessionView) ->
 
 def _model_object(name: str) -> JSON:
     return {"id": name, "object": "model", "created": 0, "owned_by": "tutelage"}
-
-
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] != "http":
-        await send({"type": "websocket.close", "code": 1000})
-        return
-    error = ApiError(404, "there is no such path here; base URLs end in /v1", code="unknown_url")
-    await http.send_json(send, 404, error.body())
-
-
-def _read_json(body: bytes) -> JSON:
-    """The request's JSON object."""
-    try:
-        data = parse_json(body, longest=len(body), loads=orjson.loads)
-    except ValueError as error:
-        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object", code="invalid_json")
-    return cast("JSON", data)
-
-
-def _error_response(error: BaseException) -> ApiError:
-    """The answer to an exception from below; what nobody foresaw keeps its details to the log."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, ContextOverflowError):
-        # LiteLLM and others know an overflow by OpenAI's words.
-        words = f"This model's maximum context length is exceeded: {error}"
-        return ApiError(400, words, param="messages", code="context_length_exceeded")
-    # Its server was asked again already: a client that did so too would multiply the waiting.
-    if isinstance(error, RemoteError):
-        headers = NO_RETRY if error.final else {}
-        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
-    if isinstance(error, UnreachableError):
-        return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
-    if isinstance(error, EngineError):
-        return ApiError(500, str(error), code="engine_error")
-    if isinstance(error, TutelageError):
-        return ApiError(400, str(error), headers=NO_RETRY)
-    return ApiError(500, "the gateway failed; its log has the details", code="internal_error")
 
 
 class _EventStream:

@@ -30,25 +30,37 @@ class ServedModel:
     streams: bool
     """Whether the client hands out tokens as they are sampled."""
     decoder: TextDecoder | None
+    tells: bool = False
+    """Whether the client hands out text as it comes, in place of tokens."""
+    passes: bool = False
+    """Whether another server gets what of a request is not read here."""
 
     @staticmethod
     def of(name: str, client: ChatClient) -> ServedModel:
         """Look at a client once, so that requests need not."""
         found = getattr(client, "codec", None)
         decoder = cast("TextDecoder", found) if hasattr(found, "decode") else None
-        return ServedModel(name, client, _hands_out_tokens(client), decoder)
+        return ServedModel(
+            name,
+            client,
+            _takes(client, "on_token"),
+            decoder,
+            _takes(client, "on_text"),
+            _passes(client),
+        )
 
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
         """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know
         them from its server."""
         counted = getattr(self.client, "usage", None)
-        pairs = [counted(c) if counted else None for c in calls]
-        known = [
-            pair or (len(call.prompt_ids), len(call.sampled.token_ids))
-            for pair, call in zip(pairs, calls, strict=True)
-        ]
-        prompts = (max(p for p, _ in known[i : i + n]) for i in range(0, len(known), n))
-        return sum(prompts), sum(sampled for _, sampled in known)
+        prompts = sampled = longest = 0
+        for i, call in enumerate(calls):
+            pair = counted(call) if counted else None
+            prompt, new = pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+            longest = prompt if i % n == 0 else max(longest, prompt)
+            prompts += longest if i % n == n - 1 else 0
+            sampled += new
+        return prompts, sampled
 
 
 class PendingCompletion:
@@ -63,6 +75,10 @@ class PendingCompletion:
         self.began_ns = time.time_ns()
         self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
+        self.texts = [""] * request.choices
+        """What a client that hands out text has handed out of each choice."""
+        self.usage = (0, 0)
+        """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
@@ -105,6 +121,7 @@ class PendingCompletion:
         except BaseException as error:
             self._end((), error)
             raise
+        self.usage = self.model.usage(calls, self.request.n)
         self._end(calls, None)
         return calls
 
@@ -132,18 +149,7 @@ class PendingCompletion:
 
     async def _choice(self, index: int) -> Call:
         request = self.request
-        extra: dict[str, Any] = {}
-        if request.constraint is not None:
-            extra["constraint"] = request.constraint
-        if request.seed is not None:
-            extra["seed"] = request.seed + index % request.n
-        if request.top_logprobs:
-            extra["top_logprobs"] = request.top_logprobs
-        if request.prompts:
-            extra["prompt"] = request.prompts[index // request.n]
-        if self.model.streams and request.stream:
-            extra["on_token"] = partial(self._token, index)
-        messages = request.messages
+        extra, messages = self._options(index), request.messages
         while True:
             try:
                 return await self.model.client.chat(
@@ -158,8 +164,35 @@ class PendingCompletion:
                 if not messages:
                     raise
 
+    def _options(self, index: int) -> dict[str, Any]:
+        """What a client is told only where it is asked for."""
+        request = self.request
+        extra: dict[str, Any] = {}
+        if request.constraint is not None:
+            extra["constraint"] = request.constraint
+        if request.seed is not None:
+            extra["seed"] = request.seed + index % request.n
+        if request.top_logprobs:
+            extra["top_logprobs"] = request.top_logprobs
+        if request.passed:
+            extra["passed"] = request.passed
+        if request.prompts:
+            extra["prompt"] = request.prompts[index // request.n]
+        if self.model.streams and request.stream:
+            extra["on_token"] = partial(self._token, index)
+        elif self.model.tells and request.stream:
+            extra["on_text"] = partial(self._text, index)
+        return extra
+
     def _token(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
+        self._wake()
+
+    def _text(self, index: int, text: str) -> None:
+        self.texts[index] += text
+        self._wake()
+
+    def _wake(self) -> None:
         for wake in tuple(self._wakers):
             wake()
 
@@ -173,12 +206,16 @@ def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
     return (*system, *others[begins[0] :]) if begins else ()
 
 
-def _hands_out_tokens(client: ChatClient) -> bool:
-    """Whether `client.chat` takes `on_token`."""
+def _takes(client: ChatClient, name: str) -> bool:
+    """Whether `client.chat` takes a keyword of that name."""
     try:
-        return "on_token" in inspect.signature(client.chat).parameters
+        return name in inspect.signature(client.chat).parameters
     except (TypeError, ValueError):
         return False
+
+
+def _passes(client: ChatClient) -> bool:
+    return bool(getattr(client, "passes", False))
 
 
 OnEnd = Callable[[PendingCompletion, tuple[Call, ...], BaseException | None], None]

@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tutelage.errors import (
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    TutelageError,
+    UnreachableError,
+)
+
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 """The header by which OpenAI's SDKs know that a repeat is pointless."""
 
@@ -51,3 +59,24 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400 that names the field."""
     return ApiError(400, message, param=param, code=code)
+
+
+def error_response(error: BaseException) -> ApiError:
+    """The answer to an exception from below; what nobody foresaw keeps its details to the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ContextOverflowError):
+        # LiteLLM and others know an overflow by OpenAI's words.
+        words = f"This model's maximum context length is exceeded: {error}"
+        return ApiError(400, words, param="messages", code="context_length_exceeded")
+    # Its server was asked again already: a client that did so too would multiply the waiting.
+    if isinstance(error, RemoteError):
+        headers = NO_RETRY if error.final else {}
+        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
+    if isinstance(error, UnreachableError):
+        return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
+    if isinstance(error, EngineError):
+        return ApiError(500, str(error), code="engine_error")
+    if isinstance(error, TutelageError):
+        return ApiError(400, str(error), headers=NO_RETRY)
+    return ApiError(500, "the gateway failed; its log has the details", code="internal_error")

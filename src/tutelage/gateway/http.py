@@ -7,26 +7,36 @@ see `benchmarks/gateway`. `app.py` is what uses it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from tutelage.gateway.errors import ApiError
+from tutelage.bounded import parse_json
+from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.limits import GatewayLimits
+from tutelage.types import JSON
 
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _LONGEST_ID = 200
+_NAMED = "tutelage.headers"
+"""Where a request's headers are kept by name; most are asked for, and clients send many."""
+_PROCESS = os.urandom(6).hex().encode()
+_count = itertools.count()
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """A request header by its lower-case name."""
-    return next((value for key, value in scope["headers"] if key == name), None)
+    """A request header by its lower-case name, the first where there are several."""
+    named: Mapping[bytes, bytes] | None = scope.get(_NAMED)
+    if named is None:
+        named = scope[_NAMED] = dict(reversed(list(scope["headers"])))
+    return named.get(name)
 
 
 def authorization(scope: Scope) -> bytes | None:
@@ -41,7 +51,7 @@ def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
     it, or a new one."""
     named = header(scope, b"x-request-id")
     if named is None or len(named) > _LONGEST_ID:
-        named = b"req_" + os.urandom(12).hex().encode()
+        named = b"req_%b%012x" % (_PROCESS, next(_count))
     return [(b"x-request-id", named), (b"request-id", named)]
 
 
@@ -88,6 +98,17 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(
         413, f"the body is larger than {limit} bytes", code="request_too_large", headers=_CLOSE
     )
+
+
+def json_object(body: bytes) -> JSON:
+    """The JSON object that a body is. Raises `ApiError` 400."""
+    try:
+        data = parse_json(body, longest=len(body), loads=orjson.loads)
+    except ValueError as error:
+        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the body must be a JSON object", code="invalid_json")
+    return cast("JSON", data)
 
 
 async def send_json(

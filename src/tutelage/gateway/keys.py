@@ -29,6 +29,15 @@ def _agent_name(value: str, param: str) -> str:
     return value
 
 
+class AttemptClosedError(ApiError):
+    """The key is of an attempt that has ended, which it names."""
+
+    def __init__(self, rollout_id: str, attempt_id: str) -> None:
+        told = session_closed()
+        super().__init__(told.status, told.message, code=told.code, headers=told.headers)
+        self.rollout_id, self.attempt_id = rollout_id, attempt_id
+
+
 class SessionRegistry:
     """The open sessions by key and by attempt. Keys derive from a secret."""
 
@@ -37,7 +46,7 @@ class SessionRegistry:
         self._lock = threading.Lock()
         self._by_key: dict[bytes, tuple[AttemptSession, bytes, str]] = {}
         self._by_attempt: dict[tuple[str, str], AttemptSession] = {}
-        self._closed: OrderedDict[bytes, None] = OrderedDict()
+        self._closed: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_attempt)
@@ -91,7 +100,7 @@ class SessionRegistry:
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
-                self._closed[digest] = None
+                self._closed[digest] = (attempt_session.rollout_id, attempt_session.attempt_id)
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
@@ -111,8 +120,9 @@ class SessionRegistry:
         digest = _digest(data)
         values = self._by_key.get(digest)
         if values is None or not hmac.compare_digest(values[1], data):
-            if digest in self._closed:
-                raise session_closed()
+            ended = self._closed.get(digest)
+            if ended is not None:
+                raise AttemptClosedError(*ended)
             raise ApiError(401, "the key is not known here", code="invalid_api_key")
         attempt_session, _, agent = values
         if path:

@@ -33,7 +33,7 @@ class ChatReply:
     @property
     def usage(self) -> tuple[int, int]:
         """Prompt and completion tokens."""
-        return self.answer.model.usage(self.choices, self.request.n)
+        return self.answer.usage
 
     def logprobs(
         self, choice: Call, *, ends: bool = False, unknown: list[int] | None = None
@@ -43,6 +43,9 @@ class ChatReply:
         One entry for each token; the end-of-turn token, which is no text, only if `ends`. A token
         that is part of a character has the bytes `unknown`.
         """
+        if self.request.passed.get("logprobs"):
+            told = getattr(self.answer.model.client, "logprobs", None)
+            return None if told is None else told(choice)
         decoder, sampled = self.answer.model.decoder, choice.sampled
         if decoder is None or not self.request.logprobs:
             return None
@@ -111,7 +114,8 @@ class ReplyStream:
         request, decoder = answer.request, answer.model.decoder
         self._read = [0] * request.choices
         self._texts: list[TextStream] = []
-        """Of each choice; empty without a decoder: nothing goes out before the end."""
+        """Of each choice; empty without a decoder: what goes out before the end is the text that
+        the client hands out itself, if it does."""
         if decoder is not None and _can_stream(decoder):
             stops = request.sampling.stop
             exact = bool(request.prompts)
@@ -126,12 +130,18 @@ class ReplyStream:
                 self._read[i] = len(ids)
                 new = text.feed(ids[read:])
                 out += self._writer.text(i, new) if new else b""
+        for i, text in enumerate(() if self._texts else self._answer.texts):
+            if new := text[self._read[i] :]:
+                self._read[i] = len(text)
+                out += self._writer.text(i, new)
         return out
 
     def finish(self, reply: ChatReply) -> bytes:
         """The rest, once sampling has ended."""
         rests = [shown_content(choice) or "" for choice in reply.choices]
-        if self._texts:
+        if not self._texts:
+            rests = [rest[read:] for rest, read in zip(rests, self._read, strict=True)]
+        else:
             rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
         return self._writer.finish(reply, rests)
 

@@ -38,7 +38,9 @@ class ChatRequest:
     """What a later request may continue from, together with the reply; None: nothing is kept."""
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
-    echo: JSON = field(default_factory=dict[str, object])
+    passed: JSON = field(default_factory=lambda: {})
+    """Fields for the server behind, as they came."""
+    echo: JSON = field(default_factory=lambda: {})
     """Fields that the answer repeats, in the dialect's words."""
 
     @property

@@ -12,7 +12,6 @@ import concurrent.futures
 import gc
 import importlib
 import importlib.util
-import ipaddress
 import logging
 import os
 import secrets
@@ -25,6 +24,7 @@ from typing import Any, Self, TypeVar
 import uvicorn
 
 from tutelage.errors import ConfigError
+from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
 from tutelage.gateway.connections import protocol
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
@@ -55,18 +55,20 @@ class Gateway:
         port: int = 0,
         secret: str | None = None,
         limits: GatewayLimits | None = None,
+        url: str | None = None,
     ) -> None:
-        """Port 0 takes any free one. Keys derive from `secret`; without it from a random one.
+        """Port 0 takes any free one. Keys derive from `secret`; without it from a random one. `url`
+        is the address that agents are given, where it is not `http://HOST:PORT`.
 
         Raises `ConfigError` for an address that others can reach without a secret of at least 16
         characters.
         """
         self.limits = limits or GatewayLimits()
-        self.host, self.port = host, port
+        self.host, self.port, self._url = host, port, url
         """The port is known once started."""
         if secret is not None and len(secret) < MIN_SECRET:
             raise ConfigError(f"the secret has {len(secret)} characters; give it {MIN_SECRET}")
-        if secret is None and not _is_loopback(host):
+        if secret is None and not is_loopback(host):
             raise ConfigError(
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
                 f"secret of at least {MIN_SECRET} characters: --secret, or TUTELAGE_SECRET"
@@ -81,6 +83,13 @@ class Gateway:
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def at(cls, address: GatewayAddress) -> Gateway:
+        """The gateway of a run. Each attempt's key derives from a random secret, so that it may be
+        reached from other machines."""
+        secret = secrets.token_hex(32)
+        return cls(host=address.host, port=address.port, url=address.url, secret=secret)
 
     # ------------------------------------------------------------ life
 
@@ -157,7 +166,10 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Scheme, host and port; a name that only an ASGI client understands before `start`."""
+        """The address that agents are given; before `start` a name that only an ASGI client
+        understands."""
+        if self._url is not None:
+            return self._url
         if self._thread is None:
             return "http://gateway"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
@@ -312,15 +324,6 @@ def _listen(host: str, port: int) -> socket.socket:
             "with --port, or 0 for any free one"
         ) from error
     return sock
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_id(value: str, what: str) -> str:

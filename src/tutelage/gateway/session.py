@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect, StoredResponses
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import Call, Sampling
+from tutelage.gateway.rewards import PostedRewards
+from tutelage.types import Call, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
@@ -81,6 +83,8 @@ class AttemptSession:
     """What went wrong in the engines behind, the latest last, at most a hundred."""
     ledger: _Ledger = field(default_factory=_Ledger, init=False)
     responses: StoredResponses = field(default_factory=StoredResponses, init=False)
+    posted: PostedRewards = field(default_factory=PostedRewards, init=False)
+    """Rewards that came by HTTP."""
     _response_of: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
     _count: int = field(default=0, init=False)
     _running: set[PendingCompletion] = field(default_factory=set[PendingCompletion], init=False)
@@ -88,8 +92,9 @@ class AttemptSession:
 
     # ------------------------------------------------------------ for the runner
 
-    def env(self, agent: str | None = None) -> dict[str, str]:
-        """Environment variables that point a client, and a trace exporter, here."""
+    def env(self, agent: str | None = None, mode: Mode = Mode.TRAIN) -> dict[str, str]:
+        """Environment variables that point a client, a trace exporter and an agent of
+        agent-lightning here, and say where a reward is posted."""
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
         values = {
@@ -98,6 +103,8 @@ class AttemptSession:
             "OPENAI_API_KEY": key,
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": key,
+            "TUTELAGE_REWARD_URL": f"{url}/rewards",
+            **agent_lightning.environment(url, key, mode),
         }
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
@@ -166,6 +173,12 @@ class AttemptSession:
             )
         return self.main
 
+    def passes(self, dialect: Dialect, name: object) -> bool:
+        """Whether requests in this dialect for the model of that name go on to another server with
+        all their fields. It is asked by chat completions."""
+        model = self.others.get(name, self.main) if isinstance(name, str) else self.main
+        return model.passes and dialect.name == "chat.completions"
+
     def count(self, request: ChatRequest) -> int:
         """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
         here."""
@@ -227,7 +240,7 @@ class AttemptSession:
         self._running.discard(answer)
         if error is None:
             if answer.model is self.main:
-                self.spent += answer.model.usage(calls, answer.request.n)[1]
+                self.spent += answer.usage[1]
             for i, call in enumerate(calls):
                 self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
             while len(self._response_of) > KEPT_IDS:
@@ -246,7 +259,6 @@ class AttemptSession:
         calls: tuple[Call, ...],
         error: BaseException | None,
     ) -> CallSpan:
-        tokens = answer.model.usage(calls, answer.request.n)
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,
@@ -258,16 +270,16 @@ class AttemptSession:
             began_ns=answer.began_ns,
             ended_ns=time.time_ns(),
             finish_reasons=tuple(finish_reason(c) for c in calls),
-            input_tokens=tokens[0],
-            output_tokens=tokens[1],
+            input_tokens=answer.usage[0],
+            output_tokens=answer.usage[1],
             stream=answer.request.stream,
             error=None if error is None else f"{type(error).__name__}: {error}",
         )
 
 
-def session_closed() -> ApiError:
+def session_closed(more: str = "") -> ApiError:
     """The answer to requests of a closed attempt."""
-    return ApiError(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
+    return ApiError(410, f"this attempt has ended{more}", code="attempt_closed", headers=NO_RETRY)
 
 
 def _inside(loop: asyncio.AbstractEventLoop) -> bool:

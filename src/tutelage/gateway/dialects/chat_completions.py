@@ -66,7 +66,7 @@ class _Message(MessageObject):
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
-    tool_calls: Items[_ToolCall] = Field(default_factory=list[_ToolCall])
+    tool_calls: Items[_ToolCall] = Field(default_factory=lambda: [])
     tool_call_id: StrictStr | None = None
 
 
@@ -105,7 +105,7 @@ class _Request(RequestReader):
         "function_call": ("auto", "none"),
     }
     messages: Items[_Message] = Field(min_length=1)
-    tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
+    tools: Items[_Tool] = Field(default_factory=lambda: [], max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
@@ -235,7 +235,7 @@ def usage(reply: ChatReply) -> JSON:
 
 
 def _written_message(choice: Call) -> JSON:
-    return {**choice.reply.to_dict(), "content": shown_content(choice), "refusal": None}
+    return {**choice.reply.to_dict(extra=True), "content": shown_content(choice), "refusal": None}
 
 
 def _ending(reply: ChatReply, choice: Call) -> JSON:
@@ -263,6 +263,8 @@ class _Chunks:
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             out += self.text(i, rest) if rest else self._begin(i)
+            if choice.reply.extra:
+                out += self._chunk(i, dict(choice.reply.extra))
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})

@@ -96,9 +96,7 @@ class _Message(MessageObject):
 
 
 class _Tool(RequestObject):
-    harmless = (
-        "cache_control", "eager_input_streaming", "defer_loading", "input_examples",
-    )  # fmt: skip
+    harmless = ("cache_control", "eager_input_streaming", "defer_loading", "input_examples")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"allowed_callers": (["direct"],)}
     type: Literal["custom"] = "custom"
     name: Name
@@ -134,6 +132,7 @@ class _Request(RequestReader):
         "container": (),
         "mcp_servers": ([],),
         "context_management": ({}, {"edits": []}),
+        "thread": (),
     }
     messages: Items[_Message] = Field(min_length=1)
     system: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
@@ -271,7 +270,10 @@ def _sampled(signature: str) -> str:
 
 def _error(error: ApiError) -> JSON:
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else _TYPES[400])
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    told: JSON = {"type": kind, "message": error.message}
+    if error.param == "thread":  # by these words its SDK sends the whole conversation instead
+        told["details"] = {"error_code": "thread_unsupported_request"}
+    return {"type": "error", "error": told}
 
 
 def _object(reply: ChatReply) -> JSON:

@@ -253,7 +253,7 @@ class RequestReader(RequestObject):
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1)
     stop: Annotated[Items[Stop], BeforeValidator(_listed)] = Field(
-        default_factory=list[str], max_length=MAX_STOPS
+        default_factory=lambda: [], max_length=MAX_STOPS
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False

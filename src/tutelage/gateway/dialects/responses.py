@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
@@ -225,7 +218,7 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
 
 
 def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, ...]:
-    """Input items as messages; a message and the calls that follow it make one assistant turn."""
+    """Input items as messages; a message and the calls beside it make one assistant turn."""
     messages: list[Message] = []
     open_turn = False
     for i, item in enumerate(items):
@@ -251,7 +244,12 @@ def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, .
             message = read(_Message, item, at)
             # Templates know a developer's message as a system message.
             role = "system" if message.role == "developer" else message.role
-            messages.append(Message(role, message.content, extra=message.model_extra or {}))
+            content, calls = message.content, tuple[ToolCall, ...]()
+            if open_turn and role == "assistant" and messages[-1].tool_calls:
+                last = messages.pop()  # LiteLLM sends the text of a turn after its calls
+                content, calls = (last.content or "") + content, last.tool_calls
+            said = content or None if calls else content
+            messages.append(Message(role, said, calls, extra=message.model_extra or {}))
         open_turn = messages[-1].role == "assistant"
     return tuple(messages)
 

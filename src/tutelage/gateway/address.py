@@ -1,0 +1,92 @@
+"""Where the gateway of a run listens, and under which address its agents reach it.
+
+Both are facts of the machine that a run is on, not of the run: a resume on another node has others.
+So they stand in the environment, and no `config.json` has them. `server.py` listens there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tutelage.errors import ConfigError
+
+_HERE = "127.0.0.1"
+BIND, URL = "TUTELAGE_GATEWAY", "TUTELAGE_GATEWAY_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAddress:
+    """A host and port to listen on, and the URL that agents are given; None makes it of both."""
+
+    host: str = _HERE
+    port: int = 0
+    """0 is any free one."""
+    url: str | None = None
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> GatewayAddress:
+        """What `TUTELAGE_GATEWAY=HOST[:PORT]` and `TUTELAGE_GATEWAY_URL` say; without them any
+        free port of this machine alone. Raises `ConfigError`."""
+        bind, url = env.get(BIND, "").strip(), env.get(URL, "").strip().rstrip("/")
+        host, port = _host_and_port(bind) if bind else (_HERE, 0)
+        if url:
+            _check_url(url)
+            if not port:
+                raise ConfigError(
+                    f"{URL}={url!r} names an address, and the gateway has no port of its own: say "
+                    f"{BIND}=HOST:PORT as well, such as {BIND}=0.0.0.0:8200"
+                )
+        elif _is_any(host):
+            raise ConfigError(
+                f"{BIND}={bind!r} listens on every address, and agents have to be given one: say "
+                f"{URL}=http://NAME:{port or 'PORT'} as well, as they reach this machine"
+            )
+        return cls(host, port, url or None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port or 0
+    except ValueError:
+        host, port = None, 0
+    if not host or set(text) & set("/?#@"):
+        raise ConfigError(
+            f"{BIND}={text!r} is no address to listen on: use HOST or HOST:PORT, such as "
+            "127.0.0.1, 10.0.0.5:8200 or [::1]:8200"
+        )
+    return host, port
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fine = fine and not (parts.query or parts.fragment or parts.username or parts.password)
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ConfigError(
+            f"{URL}={url!r} is no http address of a machine: use http://HOST:PORT, without a "
+            "query or a password"
+        )

@@ -1,0 +1,218 @@
+"""Rewards by HTTP: whose they are, which one counts, what is refused, and what comes too late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.gateway import Gateway
+from tutelage.gateway.rewards import LATE, MOST
+from tutelage.tracing import names
+from tutelage.tracing.otlp import read_counted
+from tutelage.types import Mode
+
+from .conftest import ASK, Open
+
+
+async def post(case: Any, body: Any, path: str = "/rewards", **headers: str) -> httpx2.Response:
+    return await case.post(path, body, **headers)
+
+
+async def test_the_last_reward_of_a_name_counts(attempt_session: Open) -> None:
+    case = attempt_session()
+    answer = await post(case, {"reward": 0.25, "format": True})
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "object": "reward", "attempt": "att_0", "reward": 0.25, "format": 1.0,
+    }  # fmt: skip
+    await post(case, {"reward": 1})
+    await post(case, {"speed": -2.5})
+    assert case.attempt_session.posted.named == [("reward", 1.0), ("format", 1.0), ("speed", -2.5)]
+    assert case.attempt_session.posted.final.result() == 0.25  # the first: it ends the waiting
+
+
+async def test_a_repeat_changes_nothing_and_gets_the_first_answer(attempt_session: Open) -> None:
+    case = attempt_session()
+    first = await post(case, {"reward": 0.5}, idempotency_key="one")
+    await post(case, {"reward": 1.0}, idempotency_key="two")
+    again = await post(case, {"reward": 0.5}, idempotency_key="one")
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert case.attempt_session.posted.named == [("reward", 1.0)]
+    other = await post(case, {"reward": 0.75}, idempotency_key="one")
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+    assert other.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"1.0",
+        b'{"reward": NaN}',
+        b'{"reward": 1e400}',
+        b'{"reward": 1e10}',
+        b'{"reward": null}',
+        b'{"reward": "1.0"}',
+        b'{"reward": [1]}',
+        b'{"reward": {"value": 1}}',
+        b'{"reward": 1, "format": null}',
+        b'{"' + b"n" * 300 + b'": 1}',
+        b'{"reward": 1',
+    ],
+)
+async def test_what_is_no_finite_number_is_refused(attempt_session: Open, body: bytes) -> None:
+    case = attempt_session()
+    answer = await case.http.post(case.attempt_session.base_url + "/rewards", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] in ("invalid_reward", "invalid_json")
+    assert case.attempt_session.posted.named == []
+    assert not case.attempt_session.posted.final.done()
+
+
+async def test_names_have_a_bound(attempt_session: Open) -> None:
+    case = attempt_session()
+    many = {f"part {i}": i for i in range(MOST)}
+    assert (await post(case, many)).status_code == 200
+    more = await post(case, {"one more": 1})
+    assert (more.status_code, more.json()["error"]["code"]) == (400, "invalid_reward")
+    assert (await post(case, {"part 0": 7})).status_code == 200
+
+
+async def test_a_reward_needs_the_key_of_its_attempt(attempt_session: Open) -> None:
+    gateway = Gateway()
+    mine, other = attempt_session("a", gateway=gateway), attempt_session("b", gateway=gateway)
+    theirs = other.attempt_session.base_url
+    assert (await mine.http.post(theirs + "/rewards", json={"reward": 1})).status_code == 403
+    del other.http.headers["authorization"]
+    assert (await other.http.post(theirs + "/rewards", json={"reward": 1})).status_code == 401
+    assert other.attempt_session.posted.named == []
+    assert (await mine.http.get(mine.attempt_session.base_url + "/rewards")).status_code == 405
+    # The key alone says whose it is.
+    assert (
+        await mine.http.post(f"{gateway.url}/v1/rewards", json={"reward": 1})
+    ).status_code == 200
+    assert mine.attempt_session.posted.named == [("reward", 1.0)]
+
+
+class Sink:
+    """What a run does with bodies of spans."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[Any, Any]] = []
+
+    def __call__(self, body: bytes, kind: str, encoding: str, *, only: Any) -> bytes:
+        spans, _ = read_counted(body, kind, encoding)
+        self.got += [(only, span) for span in spans]
+        return b""
+
+
+@pytest.mark.parametrize("path", ["/rewards", "/events"])
+async def test_a_late_reward_is_kept_and_does_not_count(attempt_session: Open, path: str) -> None:
+    case, sink = attempt_session(), Sink()
+    case.gateway.app.on_traces = sink
+    body: Any = {"reward": 0.5}
+    if path == "/events":
+        body = {"event_type": "reward", "data": {"value": 0.5}}
+    url = case.attempt_session.base_url
+    await case.attempt_session.aclose()
+    for _ in range(2):
+        answer = await post(case, body, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (410, "attempt_closed")
+        assert "is kept with it, and does not count" in answer.json()["error"]["message"]
+        assert answer.headers["x-should-retry"] == "false"
+    assert case.attempt_session.posted.named == []
+    (only, span), (_, again) = sink.got
+    assert (only.rollout_id, only.attempt_id) == ("roll_0", "att_0")
+    assert (span.name, span.attributes[LATE], span.events[0].attributes[names.SCORE]) == (
+        "reward", True, 0.5,
+    )  # fmt: skip
+    assert (span.trace_id, span.span_id) == (again.trace_id, again.span_id)  # stored once
+    assert (await post(case, {"reward": "x"})).status_code == 400
+    # What is late for one attempt cannot be filed under another.
+    await case.http.post(url.replace("roll_0", "roll_9") + "/rewards", json={"reward": 9})
+    assert len(sink.got) == 2
+    asked = await case.http.post(url + "/chat/completions", json={"model": "m", "messages": ASK})
+    assert (asked.status_code, len(sink.got)) == (410, 2)
+
+
+async def test_without_a_record_a_late_reward_is_refused(attempt_session: Open) -> None:
+    case = attempt_session()
+    await case.attempt_session.aclose()
+    answer = await post(case, {"reward": 0.5})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        410, "this attempt has ended",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- agent-lightning 1.0
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_agents_of_agent_lightning_find_their_attempt(
+    attempt_session: Open, mode: Mode
+) -> None:
+    case = attempt_session("It is 2.")
+    env = case.attempt_session.env(mode=mode)
+    kind = "train" if mode is Mode.TRAIN else "val"
+    assert f"/rollout/roll_0/attempt/att_0/mode/{kind}/openai/v1" in env["AGL_OPENAI_BASE_URL"]
+    assert env["AGL_EVENT_URL"].split("/rollouts/")[1].split("/")[0] == "roll_0"
+    del case.http.headers["authorization"]
+    key = {"authorization": f"Bearer {env['AGL_KEY']}"}
+    body = {"model": "auto", "messages": ASK}
+    said = await case.http.post(
+        env["AGL_OPENAI_BASE_URL"] + "/chat/completions", json=body, headers=key
+    )
+    assert said.json()["choices"][0]["message"]["content"] == "It is 2."
+    event: dict[str, Any] = {
+        "event_type": "reward",
+        "data": {"value": 0.75, "source": "agent", "reason": "right", "metadata": {"turns": 2}},
+    }
+    posted = await case.http.post(env["AGL_EVENT_URL"], json=event, headers=key)
+    assert posted.status_code == 200
+    told = posted.json()
+    assert told.pop("timestamp") > 0
+    assert told == event | {"rollout_id": "roll_0", "attempt_id": "att_0"}
+    other = {"event_type": "agent_output", "data": {"patch": "..."}}
+    assert (await case.http.post(env["AGL_EVENT_URL"], json=other, headers=key)).status_code == 200
+    assert case.attempt_session.posted.named == [("reward", 0.75)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"event_type": 1},
+        {"event_type": "reward"},
+        {"event_type": "reward", "data": {}},
+        {"event_type": "reward", "data": {"value": None}},
+        {"event_type": "reward", "data": {"value": "high"}},
+        {"event_type": "reward", "data": 1.0},
+    ],
+)
+async def test_an_event_that_says_no_number_is_refused(attempt_session: Open, event: Any) -> None:
+    case = attempt_session()
+    answer = await post(case, event, "/events")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+    assert case.attempt_session.posted.named == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proxy/rollout/roll_0/attempt/att_0/mode/test/openai/v1/chat/completions",
+        "/proxy/rollout/roll_0/attempt/att_0/openai/v1/chat/completions",
+        "/proxy/x/rollout/roll_0/attempt/att_0/mode/val/openai/v1/chat/completions",
+        "/api/rollouts/roll_0/events",
+        "/api/rollouts/roll_0/attempt/att_0/events/1",
+        "/api/models",
+    ],
+)
+async def test_other_paths_of_that_project_are_not_here(attempt_session: Open, path: str) -> None:
+    case = attempt_session()
+    answer = await case.http.post(case.gateway.url + path, json={"model": "m", "messages": ASK})
+    assert answer.status_code == 404
