@@ -14,9 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
-    """Serve with `handler` on a free loopback port, in threads; gives the URL, without a path."""
-    server = _Server(("127.0.0.1", 0), handler)
+def listening(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Generator[str]:
+    """Serve with `handler` on a loopback port, a free one where it is 0, in threads; gives the URL,
+    without a path."""
+    server = _Server(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

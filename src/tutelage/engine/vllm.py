@@ -1,0 +1,347 @@
+"""Servers of vLLM as one engine: token ids in and out by HTTP, weights by a transport.
+
+Conversations stick to a server, which keeps their keys and values. A server that fails is left out,
+and its requests fail as `EngineError`s, which a rollout's next attempt asks of another one. It is
+checked again and again; one that answers is given the weights and probed before it is used. When
+none is left, requests wait, and then the run ends, to be continued. An answer counts only if its
+tokens are of this run's weights, between the version at which it was asked and the present one.
+`vllm_client.py` has a server's routes, `weight_transfer.py` the transports and the probe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from tutelage.engine.versions import merged
+from tutelage.engine.vllm_client import VLLMClient
+from tutelage.engine.weight_transfer import WeightProbe, WeightTransfer
+from tutelage.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    ServersLostError,
+    SyncError,
+    UnreachableError,
+)
+from tutelage.types import JSON, Sampled, StopReason
+
+if TYPE_CHECKING:
+    import torch
+
+    from tutelage.engine.protocol import Request
+    from tutelage.policy.model import Policy
+
+PATIENCE = 600.0
+"""Seconds that requests wait for a server."""
+_LOOK, _SLEEP = 2.0, 0.1
+"""Seconds between two looks at a server that was left out, and at whether one came back."""
+_FLOOR = -9999.0
+"""What vLLM says for a log-probability that is no number."""
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """A server, and how it is."""
+
+    client: VLLMClient
+    alive: bool = False
+    reason: str = ""
+    running: int = 0
+    next_look: float = 0.0
+    looking: asyncio.Future[None] | None = None
+
+
+class VLLMEngine:
+    """An `Engine`; see the module's docstring. Requests come from one event loop at a time."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        policy: Policy,
+        transfer: WeightTransfer,
+        *,
+        run: Path,
+        dtype: torch.dtype,
+        max_length: int,
+        patience: float = PATIENCE,
+        note: Callable[[str], None] = lambda _: None,
+        timeout: float = 600.0,
+    ) -> None:
+        """Look at each server; the policy's weights come by `update_weights`.
+
+        `run` is the run's folder, whose path names the weights; `note` shows a line to the user.
+        Raises `ConfigError` where a server cannot be used, `EngineError` where none answers.
+        """
+        self._run = f"{run.name}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:8]}"
+        self._policy, self._transfer, self._dtype = policy, transfer, dtype
+        self._patience, self._note = patience, note
+        self._eos = sorted(policy.codec.eos_ids)
+        self._version, self._probe = -1, None
+        self._homes: dict[str, _Server] = {}
+        self._lock = threading.Lock()
+        """Held while weights are sent."""
+        self._waiting_since: float | None = None
+        self._lost: ServersLostError | None = None
+        self._servers = [_Server(VLLMClient(url, timeout=timeout)) for url in urls]
+        self._length = max_length
+        for server in self._servers:
+            try:
+                self._length = min(self._length, self._check(server.client))
+                server.client.claim(f"{self._run}:{self._version}")
+                server.alive = True
+            except EngineError as error:
+                self._leave_out(server, error)
+        if not self._alive():
+            raise EngineError(f"rollout.servers: none can be used; {self._reasons()}")
+
+    # ------------------------------------------------------------ as an `Engine`
+
+    @property
+    def version(self) -> int:
+        """See `Engine`."""
+        return self._version
+
+    @property
+    def max_length(self) -> int:
+        """See `Engine`."""
+        return self._length
+
+    def free(self) -> None:
+        """See `Engine`. The memory is the servers'."""
+
+    def release(self, session: str) -> None:
+        """See `Engine`."""
+        self._homes.pop(session, None)
+
+    @asynccontextmanager
+    async def participant(self) -> AsyncGenerator[None]:
+        """Around a rollout; servers have a schedule of their own."""
+        yield
+
+    def update_weights(self, source: Policy, version: int) -> None:
+        """See `Engine`. Raises `SyncError` where a server reports one that it did not make."""
+        with self._lock:
+            self._transfer.write(source, version)
+            self._probe = WeightProbe.of(source, self._dtype)
+            self._version = version
+            with ThreadPoolExecutor(len(self._servers)) as pool:
+                found = list(pool.map(self._updated, self._servers))
+        worst = [difference for difference in found if difference is not None]
+        if worst:
+            self._note(
+                f"vLLM: version {version} is on {len(worst)} of {len(found)} servers; the probe "
+                f"differs by {max(worst):.1e}"
+            )
+
+    async def sample(self, request: Request) -> Sampled:
+        """See `Engine`. Raises `ServersLostError` when no server came back in time."""
+        room = self._length - len(request.prompt_ids)
+        if room <= 0 or not request.prompt_ids:
+            raise ContextOverflowError(
+                f"the prompt has {len(request.prompt_ids)} tokens and the context {self._length}; "
+                "shorten the input, raise `rollout.max_len`, or start vLLM with --max-model-len"
+            )
+        if request.grammar is not None:
+            raise EngineError(
+                "a vLLM server cannot constrain a reply to this grammar; use rollout.name=native"
+            )
+        server = await self._server_for(request.session)
+        started = self._version
+        server.running += 1
+        try:
+            data = await server.client.generate(self._body(server, request, room))
+        except (RemoteError, UnreachableError) as error:
+            if not isinstance(error, RemoteError) or error.status >= 500:
+                self._leave_out(server, error)
+            raise
+        finally:
+            server.running -= 1
+        sampled = self._read(server, data, started)
+        if request.on_token is not None:
+            request.on_token(sampled.token_ids)
+        return sampled
+
+    def close(self) -> None:
+        """Give the servers up to other runs."""
+        for server in self._servers:
+            if server.alive:
+                server.client.give_up()
+            server.alive = False
+            server.client.close()
+
+    # ------------------------------------------------------------ requests and answers
+
+    def _body(self, server: _Server, request: Request, room: int) -> JSON:
+        s = request.sampling
+        return {
+            "model": server.client.model,
+            "token_ids": list(request.prompt_ids),
+            "cache_salt": f"{self._run}:{self._version}",
+            "sampling_params": {
+                "temperature": s.temperature,
+                "top_p": s.top_p,
+                "top_k": s.top_k,
+                "seed": request.seed % (1 << 63),
+                "max_tokens": min(s.max_tokens, room),
+                "stop": list(s.stop),
+                "stop_token_ids": self._eos,
+                "detokenize": bool(s.stop),
+                "logprobs": request.top_logprobs,
+            },
+        }
+
+    def _read(self, server: _Server, data: JSON, started: int) -> Sampled:
+        """The tokens of an answer, if it is one of this run's weights."""
+        url = server.client.url
+        try:
+            choice = data["choices"][0]
+            ids = tuple(int(i) for i in choice["token_ids"])
+            entries = choice["logprobs"]["content"]
+            logprobs = tuple(float(entry["logprob"]) for entry in entries)
+            spans = [(str(s["version"]), int(s["end"])) for s in choice["weight_versions"]]
+            ended = str(choice["finish_reason"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineError(f"the vLLM server {url!r} answered no tokens: {error!r}") from error
+        if ended not in ("stop", "length") or not spans or not ids or len(ids) != len(logprobs):
+            raise EngineError(f"the vLLM server {url!r} gave up a request ({ended})")
+        if any(not math.isfinite(value) or value <= _FLOOR for value in logprobs):
+            raise EngineError(
+                f"the vLLM server {url!r} reports log-probabilities that are no numbers (NaN); the "
+                "weights or its kernels are broken"
+            )
+        versions = [(self._known(server, label, started), end) for label, end in spans]
+        top = tuple(
+            tuple((int(t["token_id"]), float(t["logprob"])) for t in entry["top_logprobs"])
+            for entry in entries
+        )
+        return Sampled(
+            ids,
+            logprobs,
+            logprobs,
+            StopReason.LENGTH if ended == "length" else StopReason.STOP,
+            versions[0][0],
+            top=top if any(len(t) > 1 for t in top) else (),
+            versions=merged(versions),
+        )
+
+    def _known(self, server: _Server, label: str, started: int) -> int:
+        """The version that a label names. Raises `EngineError` for one that nobody should have
+        sampled from, and leaves the server out."""
+        run, _, number = label.rpartition(":")
+        if run == self._run and number.isdecimal() and started <= int(number) <= self._version:
+            return int(number)
+        error = EngineError(
+            f"the vLLM server {server.client.url!r} sampled from the weights {label!r}, and this "
+            f"run's are {self._run}:{started} to {self._version}: another run updated it, or it "
+            "was started again; the answer is not used"
+        )
+        self._leave_out(server, error)
+        raise error
+
+    # ------------------------------------------------------------ which server
+
+    async def _server_for(self, session: str | None) -> _Server:
+        home = self._homes.get(session or "")
+        self._look()
+        if home is not None and home.alive:
+            return home
+        while not (alive := self._alive()):
+            await self._wait()
+        found = min(alive, key=lambda server: server.running)
+        if session is not None:
+            self._homes[session] = found
+        return found
+
+    async def _wait(self) -> None:
+        """Wait a moment for a server. Raises `ServersLostError` when that was too long."""
+        if self._lost is not None:
+            raise self._lost
+        now = monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+            self._note(
+                f"no vLLM server answers: waiting for one, up to {self._patience:g} seconds "
+                f"(rollout.server_patience); {self._reasons()}"
+            )
+        if now - self._waiting_since > self._patience:
+            self._lost = ServersLostError(
+                f"no vLLM server answered for {self._patience:g} seconds "
+                f"(rollout.server_patience); {self._reasons()}. Start one again, and continue the "
+                "run with: tutelage resume"
+            )
+            raise self._lost
+        self._look()
+        await asyncio.sleep(_SLEEP)
+
+    def _look(self) -> None:
+        """Look at servers that were left out, in threads."""
+        loop = asyncio.get_running_loop()
+        for server in self._servers:
+            idle = server.looking is None or server.looking.done()
+            if not server.alive and idle and monotonic() >= server.next_look:
+                server.looking = loop.run_in_executor(None, self._returned, server)
+
+    def _returned(self, server: _Server) -> None:
+        """Use a server again, if it answers, is the right one and takes the weights."""
+        try:
+            server.client.get("/health")
+            with self._lock:
+                self._check(server.client)
+                if self._probe is not None:
+                    self._refresh(server, self._probe)
+        except (EngineError, ConfigError, SyncError) as error:
+            server.reason, server.next_look = str(error), monotonic() + _LOOK
+        else:
+            server.alive, self._waiting_since = True, None
+            self._note(f"the vLLM server {server.client.url!r} is back, at version {self._version}")
+
+    def _alive(self) -> list[_Server]:
+        return [server for server in self._servers if server.alive]
+
+    def _leave_out(self, server: _Server, error: Exception) -> None:
+        server.reason, server.next_look = str(error), monotonic() + _LOOK
+        if server.alive:
+            server.alive = False
+            self._note(f"{error}; it is left out until it answers again")
+
+    def _reasons(self) -> str:
+        return "; ".join(server.reason for server in self._servers if server.reason)
+
+    # ------------------------------------------------------------ weights
+
+    def _check(self, client: VLLMClient) -> int:
+        """That a server is the right one; its context length."""
+        config = self._policy.config.get_text_config()
+        size = int(config.vocab_size)
+        codec, adapters = self._policy.codec, self._transfer.adapters
+        length = client.check(codec, size, self._run, adapters=adapters)
+        self._transfer.open(client, self._policy)
+        return length
+
+    def _updated(self, server: _Server) -> float | None:
+        """Send the weights; how far the probe is off, None where the server is left out."""
+        if self._probe is None or not server.alive:
+            return None
+        try:
+            return self._refresh(server, self._probe)
+        except EngineError as error:
+            self._leave_out(server, error)
+            return None
+
+    def _refresh(self, server: _Server, probe: WeightProbe) -> float:
+        """Send the weights of now to a server, and probe it."""
+        server.client.check_owner(self._run)
+        label = f"{self._run}:{self._version}"
+        self._transfer.send(server.client, label)
+        return probe.check(server.client, label)

@@ -1,0 +1,154 @@
+"""A vLLM server of the run's own: a child process on this machine that ends with the run.
+
+It listens on the loopback alone, since its routes for weights ask for no key. Flags and variables
+avoid what vLLM 0.32 does otherwise: chunked prefill with a seed for each request ends its engine on
+a CPU (`--max-num-batched-tokens`), log-probabilities are those before the temperature, routes for
+token ids and weights are off, and it reports its use. Watching and restarting servers is left to
+what people run already; this one is for a laptop, and for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_server
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from tutelage.engine.weight_transfer import BACKEND, PLUGIN
+from tutelage.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_READY, _END = 900.0, 20.0
+"""Seconds that it has to load its model, and to end."""
+_BATCH = 16384
+"""Tokens of a batch: the prompts of a whole batch of rollouts, so that none is cut."""
+_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_CI_ENV": "1",
+}
+_UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a server of the run's own serves, and how."""
+
+    model: str
+    """A Hugging Face folder."""
+    dtype: str
+    max_length: int
+    adapters: int = 0
+    """The rank of the adapters that are sent to it; 0: all tensors are."""
+    tensor_parallel: int = 1
+    memory: float = 0.5
+    """The fraction of a device's memory that it takes."""
+    sequences: int = 128
+    """Rollouts at once."""
+    on_cpu: bool = True
+
+    def words(self, port: int) -> list[str]:
+        """The arguments of its program."""
+        words = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
+        words += ["--port", str(port), "--model", self.model, "--served-model-name", "policy"]
+        words += ["--dtype", self.dtype, "--max-model-len", str(self.max_length), "--seed", "0"]
+        words += ["--max-num-seqs", str(self.sequences), "--enable-scale-out"]
+        words += ["--logprobs-mode", "processed_logprobs"]
+        words += ["--gpu-memory-utilization", f"{self.memory:g}"]
+        words += ["--tensor-parallel-size", str(self.tensor_parallel)]
+        if self.on_cpu:
+            words += ["--enforce-eager", "--no-enable-chunked-prefill"]
+            words += ["--max-num-batched-tokens", str(max(_BATCH, self.max_length))]
+        if self.adapters:
+            return [*words, "--enable-lora", "--max-lora-rank", str(max(8, self.adapters))]
+        return [*words, "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}']
+
+
+class LocalServer:
+    """A child process that serves at `url` until `stop`."""
+
+    def __init__(
+        self,
+        python: str,
+        options: ServerOptions,
+        log: Path,
+        note: Callable[[str], None] = lambda _: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Start it with the interpreter `python`; what it prints goes to `log`. Returns at once.
+
+        Raises `ConfigError` where there is no such interpreter.
+        """
+        if not os.access(python, os.X_OK):
+            raise ConfigError(
+                f"rollout.vllm_python={python!r} is no program that can be started; give the "
+                "interpreter of an environment with vLLM, or rollout.servers"
+            )
+        with closing(create_server(("127.0.0.1", 0))) as free:
+            port: int = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._log, self._note, self._stopping = log, note, stopping
+        environment = {**_UNLESS_SET, **os.environ, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                [python, "-W", "ignore", *options.words(port)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+
+    def wait(self) -> None:
+        """Return when it answers. Raises `EngineError` where it ends or takes too long."""
+        self._note(f"vLLM is started at {self.url}; its log is {self._log}")
+        begun = monotonic()
+        while monotonic() - begun < _READY and not self._stopping():
+            if self._child.poll() is not None:
+                raise EngineError(
+                    f"vLLM ended with exit code {self._child.returncode}, see {str(self._log)!r}: "
+                    f"{self._last_words()}"
+                )
+            with suppress(httpx2.HTTPError):
+                if httpx2.get(f"{self.url}/health", timeout=5.0).status_code == 200:
+                    return
+            sleep(0.5)
+        raise EngineError(f"vLLM has not begun to answer, see {str(self._log)!r}")
+
+    def _last_words(self) -> str:
+        """Its last error."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if "Error" in line]
+        return (errors or lines or ["it printed nothing"])[-1][-300:]
+
+    def stop(self) -> None:
+        """End it and what it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_END)
+                break
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+
+def _end_with_parent() -> None:
+    """In the child: have the kernel end it when this process is killed (`PR_SET_PDEATHSIG`)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)

@@ -1,0 +1,269 @@
+"""How a policy's weights reach a vLLM server, and how that they did is probed.
+
+`file` writes the tensors into a folder that both sides can read, and has the server's plugin
+(`distributed/vllm_plugin`) load them; `lora` writes the adapters, which vLLM loads by itself. What
+is written goes to each server, and again to one that returns. vLLM answers 200 also where a
+tensor kept its old values, so after each update a `WeightProbe` compares log-probabilities with the
+trainer's. `vllm.py` decides when; `vllm_client.py` has the routes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tutelage.engine.vllm_client import VLLMClient
+from tutelage.errors import ConfigError, EngineError, RemoteError, SyncError
+from tutelage.types import JSON
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tutelage.policy.model import Policy
+
+PLUGIN = Path(__file__).parents[1] / "distributed" / "vllm_plugin"
+"""A folder for the PYTHONPATH of a server."""
+BACKEND = "tutelage_file"
+_ADAPTER = "tutelage"
+_SHARD = 1 << 30
+"""Bytes of tensors that are copied and written at once."""
+_TOKENS = 32
+_COOL = 0.5
+_BOUNDS = {"float32": 1e-3, "bfloat16": 0.2}
+_SHAPE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+
+
+class WeightTransfer(Protocol):
+    """A transport."""
+
+    adapters: bool
+    """Whether what it sends are adapters."""
+
+    def open(self, client: VLLMClient, policy: Policy) -> None:
+        """Once before the first update. Raises `ConfigError` where the server cannot take any."""
+        ...
+
+    def write(self, policy: Policy, version: int) -> None:
+        """Write what `send` sends from here on."""
+        ...
+
+    def send(self, client: VLLMClient, label: str) -> None:
+        """Put what was written to use, under a name. What the server samples meanwhile stands
+        still, and goes on under the new weights. Raises `EngineError`."""
+        ...
+
+
+class FileTransfer:
+    """All tensors, by a folder and vLLM's weight-transfer calls."""
+
+    adapters = False
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        """`folder` is emptied, and servers read it by this path; `dtype` is what they sample in."""
+        self._folder, self._dtype = folder.absolute(), dtype
+        self._newest = self._folder
+
+    def open(self, client: VLLMClient, policy: Policy) -> None:
+        """See `WeightTransfer`."""
+        config: Any = policy.config.get_text_config()
+        model = {key: getattr(config, key) for key in _SHAPE if hasattr(config, key)}
+        try:
+            client.post("/init_weight_transfer_engine", {"init_info": {"model": model}})
+        except RemoteError as error:
+            text = str(error)
+            if "this server's model has" in text:
+                raise client.refusal(f"it serves another model: {text}") from error
+            raise client.refusal(
+                f"it does not know the transport {BACKEND!r} ({text}); put {str(PLUGIN)!r} on its "
+                f"""PYTHONPATH and start it with --weight-transfer-config '{{"backend": """
+                f""""{BACKEND}"}}', or send adapters: rollout.weight_transfer=lora"""
+            ) from error
+
+    def write(self, policy: Policy, version: int) -> None:
+        """See `WeightTransfer`."""
+        from safetensors.torch import save_file
+
+        target = _emptied(self._folder, f"version_{version:06d}")
+        for number, tensors in enumerate(_shards(policy, self._dtype)):
+            save_file(tensors, target / f"model_{number:05d}.safetensors")
+        self._newest = target
+
+    def send(self, client: VLLMClient, label: str) -> None:
+        """See `WeightTransfer`."""
+        with _paused(client):
+            try:
+                client.post("/start_weight_update")
+            except RemoteError as error:
+                # One that a killed trainer began: the run's own, as `check_owner` has seen.
+                if "already active" not in str(error):
+                    raise
+                with suppress(RemoteError):
+                    client.post("/finish_weight_update")
+                client.post("/start_weight_update")
+            client.post("/update_weights", {"update_info": {"path": str(self._newest)}})
+            client.post("/finish_weight_update", {"weight_version": label})
+
+
+class LoraTransfer:
+    """Adapters alone, which vLLM adds to the model that it serves."""
+
+    adapters = True
+
+    def __init__(self, folder: Path, base: str) -> None:
+        """`base` is the model that the adapters belong to."""
+        self._folder, self._base = folder.absolute(), base
+        self._newest = self._folder
+
+    def open(self, client: VLLMClient, policy: Policy) -> None:
+        """See `WeightTransfer`."""
+
+    def write(self, policy: Policy, version: int) -> None:
+        """See `WeightTransfer`."""
+        from tutelage.policy.lora import save_adapter
+
+        # A path of its own for each version: vLLM reuses keys and values by it.
+        target = _emptied(self._folder, f"version_{version:06d}")
+        if not save_adapter(policy, target, base=self._base):
+            raise ConfigError(
+                "rollout.weight_transfer=lora sends adapters, and this policy has none: set "
+                "model.lora.rank, or use rollout.weight_transfer=file"
+            )
+        self._newest = target
+
+    def send(self, client: VLLMClient, label: str) -> None:
+        """See `WeightTransfer`."""
+        with _paused(client):
+            client.post(
+                "/v1/load_lora_adapter",
+                {"lora_name": _ADAPTER, "lora_path": str(self._newest), "load_inplace": True},
+            )
+            client.claim(label)
+        client.model = _ADAPTER
+
+
+class _paused:
+    """Nothing is sampled inside. What runs goes on afterwards, or is given up after an error."""
+
+    def __init__(self, client: VLLMClient) -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        self._client.post("/pause?mode=keep")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._client.post("/resume")
+        else:
+            with suppress(EngineError):
+                self._client.post("/pause?mode=abort")
+
+
+def _emptied(folder: Path, name: str) -> Path:
+    """A new folder, as the only one in `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    target = folder / name
+    target.mkdir(parents=True)
+    return target
+
+
+def _shards(policy: Policy, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
+    """Copies of the tensors in main memory, under their Hugging Face names, a part at a time."""
+    part: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in policy.hf_tensors():
+        part[name] = tensor.to("cpu", dtype, copy=True).contiguous()
+        size += part[name].nbytes
+        if size >= _SHARD:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
+
+
+# ---------------------------------------------------------------- the probe
+
+
+@dataclass(frozen=True, slots=True)
+class WeightProbe:
+    """What the trainer says of 32 fixed tokens, and of the next one at a temperature of 0.5."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    next_plain: tuple[float, ...]
+    next_cool: tuple[float, ...]
+    """Of each token of the vocabulary, at temperature 1 and 0.5."""
+    bound: float
+
+    @staticmethod
+    def of(policy: Policy, dtype: torch.dtype) -> WeightProbe:
+        """Compute it with the weights of now."""
+        import torch
+
+        from tutelage.policy.row import Row
+
+        known = len(policy.codec.tokenizer)
+        ids = tuple((7 * i + 3) % known for i in range(_TOKENS + 1))
+        row = Row((*ids, 0), (0, *(1,) * (_TOKENS + 1)))
+        with torch.no_grad():
+            scores_TV = policy.network.distribution([row], 1.0, dtype).float().cpu()
+        at = torch.tensor(ids[1:])[:, None]
+        last_V = scores_TV[-1]
+        return WeightProbe(
+            ids,
+            tuple(scores_TV[:-1].gather(1, at)[:, 0].tolist()),
+            tuple(last_V.tolist()),
+            tuple(torch.log_softmax(last_V / _COOL, -1).tolist()),
+            _BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
+        )
+
+    def check(self, client: VLLMClient, label: str) -> float:
+        """The largest difference of a server's log-probabilities from these.
+
+        Raises `SyncError` above the bound, and `ConfigError` where it reports them before the
+        temperature.
+        """
+        sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
+        body: JSON = {
+            "model": client.model,
+            "token_ids": list(self.ids),
+            "cache_salt": f"probe {label}",
+            "sampling_params": {**sampling, "prompt_logprobs": 0},
+        }
+        data = client.ask(body)
+        theirs = [
+            float(entry[str(token)]["logprob"])
+            for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
+        ]
+        worst = max(abs(a - b) for a, b in zip(theirs, self.logprobs, strict=True))
+        if not worst <= self.bound:  # also where it is no number
+            raise SyncError(
+                f"the vLLM server {client.url!r} has other weights than the trainer after an "
+                f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
+                f"differ by {worst:.3g}, and at most {self.bound:g} is rounding. Nothing of it was "
+                "trained on. It may compute in another number format (--dtype), or keep a tensor "
+                "that the transfer does not reach"
+            )
+        drawn = data["choices"][0]["logprobs"]["content"][0]
+        cool, plain = (
+            abs(float(drawn["logprob"]) - of[int(drawn["token_id"])])
+            for of in (self.next_cool, self.next_plain)
+        )
+        if cool > self.bound and plain <= self.bound:
+            raise client.refusal(
+                "it reports log-probabilities before the temperature; start it with "
+                "--logprobs-mode processed_logprobs"
+            )
+        return max(worst, cool)

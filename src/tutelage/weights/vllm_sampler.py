@@ -1,0 +1,105 @@
+"""The vLLM servers of a run: those that others started, or one of its own; made from its keys.
+
+`placement.py` samples the trained policy there; a policy beside it, and the one before training,
+are sampled in this process. What is started here ends with the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from tutelage.policy.sources import local_folder
+from tutelage.runs.lifecycle import Run
+from tutelage.weights.inputs import TrainingInputs
+
+if TYPE_CHECKING:
+    from tutelage.engine.vllm import VLLMEngine
+    from tutelage.engine.vllm_launch import LocalServer
+    from tutelage.engine.weight_transfer import WeightTransfer
+
+WEIGHTS, LOG = "vllm_weights", "vllm.log"
+"""In the run folder: what is sent to the servers, and what a server of the run's own prints."""
+
+
+class Servers:
+    """The engine, and what has to be closed with it."""
+
+    def __init__(self, setting: TrainingInputs, run: Run) -> None:
+        """Raises `ConfigError` or `EngineError` where a server cannot be used."""
+        from tutelage.engine.vllm import VLLMEngine
+
+        rollout, folder = setting.config.rollout, run.folder.path
+        with ExitStack() as stack:
+            urls = rollout.servers
+            if not urls:
+                local = _local(setting, run)
+                stack.callback(local.stop)
+                local.wait()
+                urls = (local.url,)
+            self.engine: VLLMEngine = VLLMEngine(
+                urls,
+                setting.policy,
+                _transfer(setting, run),
+                run=folder,
+                dtype=setting.choice.numerics.dtype,
+                max_length=setting.context,
+                patience=rollout.server_patience,
+                note=run.progress.note,
+            )
+            stack.callback(self.engine.close)
+            self._closing = stack.pop_all()
+
+    def close(self) -> None:
+        """Give up servers of others, and end the run's own."""
+        self._closing.close()
+
+
+def servers_of(setting: TrainingInputs, run: Run) -> Servers | None:
+    """The servers that a run samples at; None where it samples in this process."""
+    return Servers(setting, run) if setting.config.rollout.name == "vllm" else None
+
+
+def _transfer(setting: TrainingInputs, run: Run) -> WeightTransfer:
+    from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
+
+    folder = run.folder.path / WEIGHTS
+    if setting.config.rollout.weight_transfer == "lora":
+        return LoraTransfer(folder, _base(setting, run))
+    return FileTransfer(folder, setting.choice.numerics.dtype)
+
+
+def _base(setting: TrainingInputs, run: Run) -> str:
+    """A folder with the model: the one that is named, else a copy of what was made or passed."""
+    path, given = setting.config.model.path, setting.given
+    if path is not None and (given is None or not given.policies):
+        return local_folder(path)
+    folder = run.folder.path / "vllm_model"
+    setting.policy.save(folder, replace=True)
+    return str(folder)
+
+
+def _local(setting: TrainingInputs, run: Run) -> LocalServer:
+    """A server of the run's own, which is loading its model."""
+    from tutelage.engine.vllm_launch import LocalServer, ServerOptions
+
+    rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
+    lora = rollout.weight_transfer == "lora"
+    options = ServerOptions(
+        _base(setting, run),
+        str(setting.choice.numerics.dtype).removeprefix("torch."),
+        setting.context,
+        adapters=setting.config.model.lora.rank if lora else 0,
+        tensor_parallel=1 if on_cpu else rollout.tensor_model_parallel_size,
+        memory=rollout.gpu_memory_utilization,
+        sequences=rollout.slots,
+        on_cpu=on_cpu,
+    )
+    return LocalServer(
+        rollout.vllm_python or sys.executable,
+        options,
+        run.folder.path / LOG,
+        run.progress.note,
+        lambda: run.stop.asked,
+    )

@@ -1,0 +1,244 @@
+"""Whole runs that sample at servers: what is trained, what a server's death costs, what is refused.
+
+The servers stand in for vLLM (`testing/vllm_server.py`); with vLLM itself `make test-scale` runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
+from tutelage.policy.model import load_policy
+from tutelage.runs.folder import RunFolder, create
+from tutelage.store import open_store
+from tutelage.testing.vllm_server import VLLMServer
+from tutelage.types import Mode
+from tutelage.weights import jobs
+from tutelage.weights.config import resolve
+
+from .samples import LAPTOP
+from .tiny_job import Notes, material, overrides, steps
+
+A_STEP = 6
+"""Rollouts of a step: two tasks, three each."""
+
+
+@pytest.fixture(scope="module")
+def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return material(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture
+def servers(source: Path) -> Iterator[list[VLLMServer]]:
+    """Two servers of the model."""
+    policy = load_policy(str(source / "model"))
+    with VLLMServer(policy) as one, VLLMServer(policy) as other:
+        yield [one, other]
+
+
+def begin(
+    source: Path, out: Path, servers: list[VLLMServer], **changed: object
+) -> tuple[RunFolder, Notes]:
+    """Train to the end, or to what ends it."""
+    folder, notes = create(out), Notes()
+    urls = ",".join(server.url for server in servers)
+    keys = {"rollout__name": "vllm", "rollout__servers": f"[{urls}]", **changed}
+    keys = {"trainer__total_training_steps": 2, "trainer__save_freq": 1, **keys}
+    jobs.train(resolve("math", overrides(source, **keys), machine=LAPTOP), folder, notes)
+    return folder, notes
+
+
+def check_record(folder: RunFolder, trained: int) -> None:
+    """Each step was trained once, on its rollouts, each of which is in the store once."""
+    assert [line["step"] for line in steps(folder)] == list(range(1, trained + 1))
+    with open_store(folder.store) as store:
+        played = [r for r in store.rollouts(folder.name) if r.mode is Mode.TRAIN]
+    assert len({r.id for r in played}) == len(played) == A_STEP * trained
+    assert set(Counter(r.step for r in played).values()) == {A_STEP}
+    assert all(r.reward is not None for r in played)
+
+
+def test_a_run_trains_on_what_servers_sample(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    folder, notes = begin(source, tmp_path / "run", servers)
+    check_record(folder, 2)
+    assert all(line["max_dlogp"] < 1e-3 for line in steps(folder))
+    probes = [note for note in notes.notes if "the probe differs" in note]
+    assert len(probes) == 3
+    assert all("2 of 2 servers" in note for note in probes)
+    assert [server.weight_version for server in servers] == ["free", "free"]
+    with open_store(folder.store) as store:
+        calls = [c for r in store.rollouts(folder.name, step=2) for c in r.last.calls]
+    assert {c.sampled.policy_version for c in calls} == {1}
+
+
+def test_servers_sample_ahead_of_the_steps_and_take_new_weights_meanwhile(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    keys = {"async_training__staleness_threshold": 2, "trainer__total_training_steps": 4}
+    folder, _ = begin(source, tmp_path / "run", servers, **keys)
+    assert [line["step"] for line in steps(folder)] == [1, 2, 3, 4]
+    assert all(line["max_dlogp"] < 1e-3 for line in steps(folder))
+    assert 1 <= max(line.get("staleness/max", 0) for line in steps(folder)) <= 2
+    with open_store(folder.store) as store:
+        calls = [c for r in store.rollouts(folder.name, mode=Mode.TRAIN) for c in r.last.calls]
+    assert {c.sampled.policy_version for c in calls} >= {0, 1}
+
+
+MOMENTS = random.Random(17).sample(range(14, 42), 8)
+"""Requests at which a server dies."""
+
+
+KILLS = [pytest.param(m, i % 2, marks=[pytest.mark.full] * (i > 2)) for i, m in enumerate(MOMENTS)]
+
+
+@pytest.mark.parametrize(("number", "how"), KILLS)
+def test_a_server_that_is_killed_costs_nothing(
+    source: Path, tmp_path: Path, servers: list[VLLMServer], number: int, how: int
+) -> None:
+    """Killed before or after it did what was asked; in a request for tokens or in an update."""
+
+    def fault(path: str, count: int) -> str | None:
+        if count == number:
+            servers[0].kill()
+            return "drop" if how else "deaf"
+        return None
+
+    servers[0].fault = fault
+    folder, notes = begin(source, tmp_path / "run", servers)
+    check_record(folder, 2)
+    assert servers[0].dead
+    assert any("left out" in note for note in notes.notes)
+
+
+def test_with_no_server_left_the_run_ends_and_is_continued(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    only = servers[:1]
+
+    def fault(path: str, count: int) -> str | None:
+        trained = only[0].weight_version.endswith(":1")
+        if trained and path.endswith("generate") and count % 5 == 0:
+            only[0].kill()
+        return None
+
+    only[0].fault = fault
+    with pytest.raises(FailureBudgetError, match="no vLLM server answered"):
+        begin(source, tmp_path / "run", only, rollout__server_patience=0.2)
+    folder = RunFolder(tmp_path / "run")
+    assert [line["step"] for line in steps(folder)] == [1]
+    only[0].fault = None
+    only[0].restart()
+    jobs.resume(folder, Notes())
+    check_record(folder, 2)
+
+
+def test_an_update_that_lies_ends_the_run_before_it_is_sampled_from(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    def fault(path: str, count: int) -> str | None:
+        servers[1].lies = servers[1].weight_version.endswith(":0")
+        return None
+
+    servers[1].fault = fault
+    with pytest.raises(SyncError, match="other weights than the trainer"):
+        begin(source, tmp_path / "run", servers)
+    folder = RunFolder(tmp_path / "run")
+    with open_store(folder.store) as store:
+        assert len(list(store.rollouts(folder.name))) == A_STEP
+    servers[1].fault, servers[1].lies = None, False
+    jobs.resume(folder, Notes())
+    check_record(folder, 2)
+
+
+def test_adapters_are_trained_at_servers(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    lora = {"model__lora__rank": 4, "rollout__weight_transfer": "lora"}
+    folder, _ = begin(source, tmp_path / "run", servers[:1], **lora)
+    assert all(line["max_dlogp"] < 1e-3 for line in steps(folder))
+    assert not any(path == "/update_weights" for path, _ in servers[0].requests)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"rollout__servers": "[localhost:8000]"}, "no http address"),
+        ({"rollout__servers": "[http://a:1,http://a:1/]"}, "names a server twice"),
+        ({"rollout__weight_transfer": "nccl"}, "has to be seen on GPUs first"),
+        ({"rollout__weight_transfer": "lora"}, "model.lora.rank is 0"),
+        ({"agent__tool_choice": "required"}, "grammar of a tool call"),
+        ({"agent__placement": "ray"}, "workers that sample at vLLM servers"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused_before_anything_is_loaded(
+    source: Path, changed: dict[str, object], sentence: str
+) -> None:
+    keys = {"rollout__name": "vllm", "rollout__servers": "[http://a:1]", **changed}
+    with pytest.raises(ConfigError, match=sentence):
+        resolve("math", overrides(source, **keys), machine=LAPTOP)
+
+
+INTERPRETER = """#!{python}
+import json, os, sys
+from pathlib import Path
+
+words = sys.argv[1:]
+known = {{name: os.environ[name] for name in ("VLLM_SERVER_DEV_MODE", "PYTHONPATH")}}
+Path(__file__).with_suffix(".json").write_text(json.dumps([os.getpid(), words, known]))
+value = dict(zip(words, words[1:]))
+from tutelage.testing.vllm_server import serve
+serve(value["--model"], value["--port"])
+"""
+"""An interpreter that has the server that stands in for vLLM."""
+
+
+def test_several_ranks_are_refused(source: Path) -> None:
+    keys = overrides(source, rollout__name="vllm", rollout__servers="[http://a:1]")
+    with pytest.raises(ConfigError, match="weights of several ranks"):
+        resolve("math", keys, machine=replace(LAPTOP, ranks=2))
+
+
+def test_a_server_of_the_runs_own_is_started_and_ended(source: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(INTERPRETER.format(python=sys.executable))
+    python.chmod(0o755)
+    keys = {"rollout__servers": "[]", "rollout__gpu_memory_utilization": 0.25}
+    folder, notes = begin(source, tmp_path / "run", [], rollout__vllm_python=python, **keys)
+    check_record(folder, 2)
+    pid, words, known = json.loads(python.with_suffix(".json").read_text())
+    value = dict(pairwise(words))
+    assert (value["--host"], value["--gpu-memory-utilization"]) == ("127.0.0.1", "0.25")
+    assert (value["--dtype"], value["--max-model-len"]) == ("float32", "256")
+    assert {"--enable-scale-out", "--no-enable-chunked-prefill"} <= set(words)
+    assert known["VLLM_SERVER_DEV_MODE"] == "1"
+    assert (Path(known["PYTHONPATH"]) / "tutelage_vllm.py").is_file()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert any("vLLM is started" in note for note in notes.notes)
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
+    source: Path, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ImportError: no vllm here'\nexit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(EngineError, match=r"exit code 3.*no vllm here"):
+        begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python=python)
+
+
+def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no program that can be started"):
+        begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python="/no/such")
