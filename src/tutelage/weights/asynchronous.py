@@ -1,0 +1,271 @@
+"""Asynchronous training: groups of rollouts are played ahead of the steps that learn from them.
+
+Groups are numbered in the order in which the step-by-step loop would play them, with its tasks and
+seeds. One is admitted while `accepted + running < (step + 1 + staleness) * batch`; a step takes the
+first `batch` groups that are complete, and drops those of which a token is more than `staleness`
+versions old. They stay in the store, and nothing is trained on them; others are admitted in their
+place. The rollouts are tasks of the run's event loop, which stands still while the learner
+computes: an engine never sees weights that are half updated, and what goes on meanwhile is what
+environments wait for. Between two steps the engine takes the new weights, and rollouts go on.
+
+Which groups a step takes depends on the clock, so it is an event, written before the update when
+the store has the rollouts. After a resume the steps that have one take their groups from the store,
+bit for bit; then the groups that were complete wait for their step again, and those that were
+running are played again. `staleness.py` has the rules, `sampling.py` the loop that plays a step's
+rollouts and then learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from contextvars import copy_context
+from typing import Any
+
+from tutelage.config import RunConfig
+from tutelage.rollouts.runner import RolloutSpec
+from tutelage.rollouts.workers import RolloutWorkers
+from tutelage.types import JSON, FailureCause, Mode, Rollout, Task
+from tutelage.weights.checkpoint import DROPPED
+from tutelage.weights.context import LOOK_SECONDS, TrainingContext
+from tutelage.weights.phases import RL
+from tutelage.weights.placement import PlaySettings
+from tutelage.weights.sampling import (
+    RolloutGroups,
+    draw_tasks,
+    specs_of,
+    stop_if_never_graded,
+)
+from tutelage.weights.staleness import admission_limit, comes_after, versions_behind
+
+EVENT = "groups"
+"""Which groups met in a step, and which were dropped before it."""
+STATE = "async"
+"""Where a phase remembers which groups are on their way."""
+
+
+class GroupQueue:
+    """The groups of a phase; see the module's docstring."""
+
+    def __init__(
+        self, ctx: TrainingContext, phase: str, config: RunConfig, steps: int | None
+    ) -> None:
+        """Goes on from where the checkpoint left the phase, which has `steps` if that is known."""
+        self._ctx, self._phase, self._steps = ctx, phase, steps
+        self._size, self._chains = config.data.train_batch_size, config.agent.num_chains
+        self._staleness = config.async_training.staleness_threshold
+        self._label = "" if phase == RL else phase
+        kept: JSON = ctx.state.phase_data.get(STATE, {})
+        self._admitted: int = kept.get("admitted", 0)
+        self._dropped: int = kept.get("dropped", 0)
+        self._open: dict[int, int] = dict(kept.get("open", ()))
+        """Groups that are admitted, and neither trained nor dropped, with the tick of admission."""
+        self._complete = self._recorded()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._replayed = _recorded_steps(ctx.run.events, phase)
+        self._live = False
+        self._tasks: dict[int, list[Task]] = {}
+
+    def play_groups(self, step: int) -> RolloutGroups:
+        """The groups of a step: those that the record has for it, else the first complete ones."""
+        start, ctx = time.perf_counter(), self._ctx
+        self._admit(step)
+        taken, dropped = self._known(step) or self._fresh(step)
+        groups = [self._complete.pop(number) for number in taken]
+        stale = [self._complete.pop(number) for number in dropped]
+        for number in (*taken, *dropped):
+            self._open.pop(number, None)
+        self._dropped += len(dropped)
+        self._admit(step)
+        self._remember()
+        played = _flat([*groups, *stale])
+        ctx.count(played)
+        stop_if_never_graded(ctx, played)
+        self._tell_dropped(len(dropped))
+        metrics = {
+            "staleness/dropped": float(len(dropped)),
+            "time/rollout": time.perf_counter() - start,
+        }
+        return RolloutGroups(_flat(groups), played, None, metrics)
+
+    def close(self) -> None:
+        """Cancel what runs: the phase is over."""
+        tasks = [*self._running.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._ctx.loop.run(_ended(tasks))
+        self._running.clear()
+
+    # ------------------------------------------------------------ what is on its way
+
+    def _admit(self, step: int, dropped: int = 0) -> None:
+        """Admit as many groups as a step may have on their way, `dropped` of them in place of
+        others that it is about to drop."""
+        most = admission_limit(step, self._staleness, self._size, self._steps)
+        while self._admitted < most + self._dropped + dropped:
+            self._open[self._admitted] = self._ctx.state.tick
+            self._admitted += 1
+
+    def _fresh(self, step: int) -> tuple[list[int], list[int]]:
+        """Play until the groups of a step are complete, and record which they are."""
+        ctx, version = self._ctx, self._ctx.setting.policy.version
+        self._go_live()
+        while True:
+            ready = sorted(number for number in self._complete if number in self._open)
+            behind = {n: versions_behind(self._complete[n], version) for n in ready}
+            dropped = [n for n in ready if behind[n] > self._staleness]
+            taken = [n for n in ready if n not in dropped][: self._size]
+            self._admit(step, len(dropped))
+            self._start()
+            if len(taken) == self._size:
+                break
+            ctx.loop.run(self._next())
+            if ctx.run.stop.asked:
+                self._remember()
+                ctx.state.tick -= 1  # this step has not begun
+                ctx.check_stop()
+        ctx.run.writer.flush()
+        ctx.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
+        return taken, dropped
+
+    def _start(self) -> None:
+        """Play the groups that are admitted, and neither complete nor running."""
+        missing = self._open.keys() - self._complete.keys() - self._running.keys()
+        if not missing:
+            return
+        ctx = self._ctx
+        temperature = ctx.setting.config.rollout.temperature
+        workers = ctx.placement.workers(PlaySettings(ctx.run.folder.name, Mode.TRAIN, temperature))
+        for number in sorted(missing):
+            work = self._play(workers, number, self._specs(number))
+            task = ctx.loop.get_loop().create_task(work, context=copy_context())
+            self._running[number] = task
+
+    async def _play(
+        self, workers: RolloutWorkers, number: int, specs: Sequence[RolloutSpec]
+    ) -> None:
+        """Play one group to its end, and keep it."""
+        rollouts = await workers.run(specs)
+        self._ctx.run.writer.submit(rollouts)
+        self._ctx.stop_if_ungraded(rollouts)
+        self._complete[number] = rollouts
+        del self._running[number]
+
+    async def _next(self) -> None:
+        """Let rollouts go on until a group has ended, or it is time to look around. Raises what a
+        group raised."""
+        tasks = [*self._running.values()]
+        done, _ = await asyncio.wait(
+            tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in done:
+            task.result()
+
+    def _specs(self, number: int) -> list[RolloutSpec]:
+        """The rollouts of a group."""
+        step, place = divmod(number, self._size)
+        if step not in self._tasks:
+            self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
+            self._tasks[step] = draw_tasks(self._ctx, step, self._size, 0)
+        task = self._tasks[step][place]
+        return specs_of(self._ctx, self._phase, step, [(place, task)], self._label)
+
+    # ------------------------------------------------------------ what is on record
+
+    def _recorded(self) -> dict[int, list[Rollout]]:
+        """The complete groups that the store has and no step before the checkpoint took."""
+        ctx, mode = self._ctx, Mode.TRAIN
+        keys = [key for key in ctx.recorded if key[1:] == (mode.value, self._label)]
+        known = [rollout for key in keys for rollout in ctx.recorded.pop(key).values()]
+        run_id, first = ctx.run.folder.name, min(self._open.values(), default=ctx.state.tick + 1)
+        if first <= ctx.state.tick:
+            stored = ctx.run.store.rollouts(run_id, after=first - 1, label=self._label, mode=mode)
+            known += [
+                r for r in stored if r.step <= ctx.state.tick and self._number(r) in self._open
+            ]
+        groups: dict[int, dict[int, Rollout]] = {}
+        for rollout in known:
+            groups.setdefault(self._number(rollout), {})[rollout.index] = rollout
+        whole: dict[int, list[Rollout]] = {}
+        for number, group in groups.items():
+            rollouts = [group[index] for index in sorted(group)]
+            if len(rollouts) == self._chains and not any(map(_without_reward, rollouts)):
+                whole[number] = rollouts
+            else:  # what the run stopped at has been fixed since, so it is played again
+                self._discard(rollouts)
+        return whole
+
+    def _number(self, rollout: Rollout) -> int:
+        step, place = rollout.group.rsplit("/", 2)[1:]
+        return int(step) * self._size + int(place)
+
+    def _known(self, step: int) -> tuple[list[int], list[int]] | None:
+        """What the record says of a step; None from the first step on of which it says nothing,
+        or of which the store has lost a rollout."""
+        event = self._replayed.get(step)
+        if event is not None and not self._live:
+            taken, dropped = event["groups"], event["dropped"]
+            if self._complete.keys() >= {*taken, *dropped}:
+                return taken, dropped
+        return None
+
+    def _go_live(self) -> None:
+        """From here on nothing is replayed. What later versions sampled than there are now is of a
+        training that is lost, and is played again."""
+        if self._live:
+            return
+        self._live = True
+        version = self._ctx.setting.policy.version
+        for number in [n for n, group in self._complete.items() if comes_after(group, version)]:
+            self._discard(self._complete.pop(number))
+
+    def _discard(self, rollouts: Iterable[Rollout]) -> None:
+        self._ctx.run.writer.flush()
+        for rollout in rollouts:
+            self._ctx.run.store.discard_rollout(rollout.run_id, rollout.id)
+
+    def _remember(self) -> None:
+        """Keep for the checkpoint what is on its way."""
+        self._ctx.state.phase_data[STATE] = {
+            "admitted": self._admitted,
+            "dropped": self._dropped,
+            "open": sorted(map(list, self._open.items())),
+        }
+
+    def _tell_dropped(self, count: int) -> None:
+        """Say once that groups are dropped, and count them for the result."""
+        results = self._ctx.state.results
+        known = results.setdefault(DROPPED, 0)
+        results[DROPPED] = known + count
+        if count and not known:
+            groups = "1 group of rollouts is" if count == 1 else f"{count} groups of rollouts are"
+            self._ctx.run.progress.note(
+                f"{groups} more than {self._staleness} versions behind "
+                "(async_training.staleness_threshold), so not trained; the store has them, and "
+                "staleness/dropped counts them in each step"
+            )
+
+
+def _recorded_steps(events: Iterable[JSON], phase: str) -> dict[int, JSON]:
+    """The last event of each step; one that was written again has made those after it void."""
+    steps: dict[int, JSON] = {}
+    for event in events:
+        if event["event"] == EVENT and event["phase"] == phase:
+            steps = {n: known for n, known in steps.items() if n < event["step"]}
+            steps[event["step"]] = event
+    return steps
+
+
+def _without_reward(rollout: Rollout) -> bool:
+    failure = rollout.last.failure
+    return failure is not None and failure.cause is FailureCause.REWARD_ERROR
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group]

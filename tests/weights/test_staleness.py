@@ -1,0 +1,80 @@
+"""How old rollouts may be: what is reported of it, and what is an error of the sampler."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
+from tutelage.types import Call, Rollout
+from tutelage.weights.learner import make_learner
+from tutelage.weights.staleness import staleness_metrics
+
+from .samples import config, conversation, learn, logprobs, rollout
+
+Fresh = Callable[..., Any]
+
+
+def of_version(calls: list[Call], version: int) -> list[Call]:
+    return [replace(c, sampled=replace(c.sampled, policy_version=version)) for c in calls]
+
+
+def group(policy: Any, *versions: int, noise: float) -> list[Rollout]:
+    """A rollout of each version, with rewards that differ."""
+    calls = [conversation(policy, random.Random(n), turns=2, noise=noise) for n in range(4)]
+    return [
+        rollout(f"{n}", "g", of_version(calls[n], version), float(n % 2))
+        for n, version in enumerate(versions)
+    ]
+
+
+def test_a_row_is_as_old_as_its_oldest_token() -> None:
+    rows = [
+        Row((1,), (1,), oldest_version=oldest, newest_version=newest)
+        for oldest, newest in ((5, 5), (3, 5), (4, 4), (5, 5))
+    ]
+    assert staleness_metrics(rows, 5) == {"staleness/mean": 0.75, "staleness/max": 2.0}
+
+
+@pytest.mark.parametrize("correction", ["none", "token_tis"])
+def test_the_samplers_error_is_measured_on_rows_of_the_present_version(
+    fresh: Fresh, correction: str
+) -> None:
+    """What an older version said differs from the trainer for good reason, and is no error."""
+    policy = fresh("qwen2", 13)
+    policy.version = 2
+    settings = config(f"rollout.correction={correction}", "actor.skip_zero_variance=false")
+    rollouts = group(policy, 2, 2, 2, 2, noise=0.0)
+    off = group(policy, 1, 0, 1, 1, noise=0.5)
+    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    _, told = learn(learner, [*rollouts[:2], *off[2:]])
+    assert told["max_dlogp"] < 1e-5 < 0.01 < told["kl/rollout"]
+    assert (told["staleness/mean"], told["staleness/max"]) == (0.5, 1.0)
+    policy.version = 2
+    _, told = learn(learner, [*group(policy, 2, 2, 2, 2, noise=0.5)])
+    assert told["max_dlogp"] > 0.2
+    assert "staleness/mean" not in told, "nothing is said where nothing is stale"
+
+
+def test_stale_rows_are_weighted_by_what_the_trainer_says_before_the_step(fresh: Fresh) -> None:
+    policy = fresh("qwen2", 13)
+    policy.version = 2
+    settings = config("async_training.staleness_threshold=2", "actor.skip_zero_variance=false")
+    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    rollouts = group(policy, 0, 1, 2, 1, noise=0.5)
+    rows = learner.make_rows(rollouts).rows
+    before = [logprobs(policy, r.ids[:1], r.ids[1:]) for r in rows]
+    batch, _ = learn(learner, rollouts)
+    assert batch.weights_BT is not None
+    assert len(batch.stale) == 3
+    for b, (row, known) in enumerate(zip(rows, before, strict=True)):
+        for t in range(1, len(row.ids)):
+            if row.mask[t]:
+                wanted = min(math.exp(known[t - 1] - row.logprobs[t]), 2.0)
+                assert float(batch.weights_BT[b, t]) == pytest.approx(wanted, rel=1e-3)
