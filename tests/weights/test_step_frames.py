@@ -33,7 +33,7 @@ MOST_FRAMES = 9
 MOST_LINES = 120
 PAGE = [
     "play_groups",
-    "free_engines",
+    "free",
     "make_rows",
     "estimate_advantages",
     "optimize",

@@ -16,6 +16,7 @@ from tutelage.config.fields import (
     CountOrZero,
     EngineName,
     Extension,
+    Names,
     NonNegative,
     Positive,
     PositiveShare,
@@ -36,6 +37,7 @@ from tutelage.config.unused import (
     ON_THIS_CPU,
     OTHER_AGGREGATION,
     ROWS_ARE_COUNTED,
+    SERVERS_ARE_GIVEN,
     off,
 )
 
@@ -219,6 +221,8 @@ class ActorConfig(Section):
     """Skip groups with equal rewards, if their gradient is exactly zero."""
     policy_loss: Annotated[PolicyLossConfig, BY_REWARDS] = PolicyLossConfig()
     """The policy loss."""
+    ulysses_sequence_parallel_size: Count = 1
+    """Ranks that compute one sequence together; only 1 is possible."""
     optim: OptimizerConfig = OptimizerConfig()
     """The policy's optimizer."""
     fsdp_config: Annotated[_ActorOffloadConfig, NO_GPU_MEMORY, BY_REWARDS] = _ActorOffloadConfig()
@@ -258,7 +262,18 @@ class RolloutConfig(Section):
     """How rollouts are sampled."""
 
     name: EngineName = "native"
-    """Inference engine, the same as `agent.backend`; `vllm` becomes `native`, with a warning."""
+    """Inference engine, the same as `agent.backend`; `vllm` samples at `servers`, else at a server
+    that `vllm_python` starts. Without both it becomes `native`, with a warning."""
+    servers: Annotated[Names, NO_VLLM] = ()
+    """Addresses of vLLM servers that are running, such as [http://127.0.0.1:8000]; none: one is
+    started, and ended with the run."""
+    vllm_python: Annotated[str | None, NO_VLLM, SERVERS_ARE_GIVEN] = None
+    """Interpreter of the environment that has vLLM; null is the trainer's own."""
+    weight_transfer: Annotated[Literal["file", "lora", "nccl"], NO_VLLM] = "file"
+    """How weights reach vLLM: `file` by a folder that both can read, with a plugin of the server;
+    `lora` sends the adapters alone. `nccl` is not built yet."""
+    server_patience: Annotated[Positive, NO_VLLM] = 600.0
+    """Maximum wait in seconds while no vLLM server answers, before the run ends, to be resumed."""
     temperature: NonNegative = 1.0
     """Sampling temperature in training; log-probabilities use the same one."""
     top_p: PositiveShare = 1.0
@@ -270,7 +285,7 @@ class RolloutConfig(Section):
     if that is null too."""
     slots: Annotated[Count, NOT_NATIVE] = 128
     """Maximum concurrent sequences of the native engine."""
-    max_len: Annotated[Count | None, NOT_NATIVE] = None
+    max_len: Count | None = None
     """Context length per rollout: prompt, responses and observations together; null is the model's
     own, bounded by the memory of the machine."""
     schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
@@ -280,13 +295,22 @@ class RolloutConfig(Section):
     unless it is set where the run computes in bfloat16."""
     correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0
     """Maximum importance weight."""
-    tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM] = 1
+    tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM, SERVERS_ARE_GIVEN] = 1
     """GPUs per model replica (tensor parallelism)."""
-    gpu_memory_utilization: Annotated[PositiveShare, NO_VLLM] = 0.5
+    gpu_memory_utilization: Annotated[PositiveShare, NO_VLLM, SERVERS_ARE_GIVEN] = 0.5
     """Fraction of GPU memory for vLLM."""
     log_prob_micro_batch_size_per_gpu: Annotated[Count | None, NOTHING_IS_SCORED] = None
     """Rows per forward pass that computes log-probabilities without gradients, of the reference or
     of a trainer that differs from the sampler; null uses `max_tokens_per_micro_batch`."""
+
+
+class AsyncTrainingConfig(Section):
+    """Rollouts that are played ahead of the steps that learn from them."""
+
+    staleness_threshold: Annotated[CountOrZero, BY_REWARDS] = 0
+    """Versions that a rollout may be behind the policy that learns from it. 0 plays the rollouts of
+    a step, then trains on them. Above 0 rollouts are played ahead of their step and go on under new
+    weights, and groups that are further behind are dropped."""
 
 
 class RefConfig(Section):

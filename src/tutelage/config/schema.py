@@ -29,9 +29,11 @@ from tutelage.config.fields import (
     Share,
     SuccessRule,
 )
+from tutelage.config.ray import RayConfig
 from tutelage.config.rl import (
     ActorConfig,
     AlgorithmConfig,
+    AsyncTrainingConfig,
     CriticConfig,
     RefConfig,
     RewardModelConfig,
@@ -192,6 +194,8 @@ class AgentConfig(Section):
     group_deadline: Annotated[Positive | None, BY_REWARDS, BUILT_IN_AGENT] = None
     """Time limit of a training rollout, in seconds, measured as `agent.timeout`. Slower rollouts
     are dropped and their group is trained without them; null is no limit."""
+    placement: Annotated[Literal["local", "ray"], NOT_PLAYED] = "local"
+    """Where rollouts are played: `local` in this process, `ray` by workers that Ray places."""
 
 
 class _ToolsConfig(Section):
@@ -340,12 +344,16 @@ class RunConfig(RunSettings):
     """The value function."""
     rollout: Annotated[RolloutConfig, NOT_PLAYED] = RolloutConfig()
     """Sampling."""
+    async_training: AsyncTrainingConfig = AsyncTrainingConfig()
+    """Asynchronous training."""
     ref: Annotated[RefConfig, BY_REWARDS, NO_REFERENCE] = RefConfig()
     """The reference policy."""
     sft: Annotated[_SftConfig, TAUGHT_ALREADY] = _SftConfig()
     """The cold start."""
     trainer: _TrainerConfig = _TrainerConfig()
     """The run."""
+    ray_kwargs: Annotated[RayConfig, NOT_PLAYED] = RayConfig()
+    """Ray."""
 
     @property
     def rollouts_per_batch(self) -> int:

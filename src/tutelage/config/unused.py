@@ -113,6 +113,9 @@ NO_REFERENCE: UnusedRule = UnusedRule(
 NO_VLLM: UnusedRule = UnusedRule(
     "it tunes vLLM, and the engine is another", lambda run: run.agent.backend != "vllm"
 )
+SERVERS_ARE_GIVEN: UnusedRule = UnusedRule(
+    "rollout.servers names servers that others started", lambda run: bool(run.rollout.servers)
+)
 NOT_NATIVE: UnusedRule = UnusedRule(
     "it tunes the native engine, and the engine is another",
     lambda run: run.agent.backend != "native",

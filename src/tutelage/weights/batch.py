@@ -78,6 +78,8 @@ class Batch:
     """The critic's values before the update, 0 without a critic."""
     left_out: frozenset[int] = frozenset()
     """Rollouts that count in their group and have no loss."""
+    stale: frozenset[int] = frozenset()
+    """Rows of which an older version of the policy sampled a token."""
     closed: int = 0
     """Groups of which no rollout is left."""
     groups: int = 0
@@ -100,9 +102,13 @@ class Batch:
 
     @property
     def known_gap(self) -> float:
-        """Largest difference between sampler and trainer where the trainer's is known."""
+        """Largest difference between sampler and trainer where the trainer's is known, on rows
+        that the trainer's own version sampled: on others it is no error."""
         known_BT = self.trainer_logp_BT
-        return 0.0 if known_BT is None else float((known_BT - self.old_logp_BT).abs().max())
+        fresh = [b for b in range(len(self.rows)) if b not in self.stale]
+        if known_BT is None or not fresh:
+            return 0.0
+        return float((known_BT - self.old_logp_BT)[fresh].abs().max())
 
     @property
     def group_metrics(self) -> dict[str, float]:
@@ -167,8 +173,10 @@ def _by_group(numbers: Sequence[int], rollouts: Sequence[_Played]) -> list[list[
     return list(groups.values())
 
 
-def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Batch:
-    """Rows and rewards of a step's rollouts, of the calls that train `policy`.
+def make_rows(
+    rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY, version: int = 0
+) -> Batch:
+    """Rows and rewards of a step's rollouts, of the calls that train `policy`, now at `version`.
 
     A rollout in which only another trained policy spoke is no sample of this one and does not
     count; one in which no policy was called counts for each. Raises `FailureBudgetError` when
@@ -222,6 +230,7 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
         returns_BT=nothing_BT,
         old_values_BT=nothing_BT,
         left_out=frozenset(n for n, p in enumerate(played) if masked and p.truncated),
+        stale=frozenset(b for b, row in enumerate(rows) if row.oldest_version < version),
         closed=len({r.group for r in rollouts} - {played[n].group for n in owners + rowless}),
     )
 

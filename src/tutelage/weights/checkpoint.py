@@ -14,6 +14,7 @@ The format of the tensors is torch's, read with `weights_only=True`.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -34,10 +35,14 @@ KEPT = 2
 SUMS = "checksums.json"
 BEST = "best"
 """Where the results have the step that did best in validation, and how well."""
+DROPPED = "dropped_groups"
+"""Where the results have how many groups asynchronous training has dropped."""
 TRAINED: Mapping[str, str] = {"rl": "rl_steps", "sft": "sft_steps"}
 """Phases from whose checkpoints training can go on, and what the results call their steps."""
 _NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
 _BETWEEN = "_tick_"
+_PARTS = "parts"
+"""A folder in torch's distributed format, with the state of what is shared out over ranks."""
 _DAMAGED = ".damaged"
 
 
@@ -83,9 +88,11 @@ def save(
     tensors: Mapping[str, Any],
     write_policy: Callable[[Path], None] | None = None,
     keep: int | None = KEPT,
+    write_parts: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write a checkpoint, whose folder `write_policy` makes with the policy in it, and remove older
-    ones: the last `keep` of training stay (None for all), and the best.
+    ones: the last `keep` of training stay (None for all), and the best. `write_parts` writes what
+    is shared out over ranks.
 
     Raises `RunError` when the disk is full; older ones stay then.
     """
@@ -98,6 +105,8 @@ def save(
         else:
             write_policy(aside)
         torch.save(dict(tensors), aside / "tensors.pt")
+        if write_parts is not None:
+            write_parts(aside / _PARTS)
         write_json(aside / "state.json", asdict(state))
         seal(aside)
         shutil.rmtree(final, ignore_errors=True)
@@ -155,6 +164,10 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
         check_seal(path)
         state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
+        if (path / _PARTS).is_dir():
+            tensors |= importlib.import_module("tutelage.distributed.checkpoint").read(
+                path / _PARTS
+            )
     except (
         RunError, OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError
     ) as error:  # fmt: skip

@@ -23,11 +23,11 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Mode, Task
 from tutelage.weights.context import TrainingContext
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure, quick_eval
 from tutelage.weights.optim import Optimizer, supervised_optimizer
 from tutelage.weights.phases import COLD, end_step, restore
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 WARMUP = 20
 """Steps over which the learning rate rises."""
@@ -43,7 +43,8 @@ def run_cold_start(ctx: TrainingContext) -> None:
     """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
     setting, state = ctx.setting, ctx.state
     sft = setting.config.sft
-    optimizer = supervised_optimizer(setting.policy.named(), lr=sft.lr, kind=sft.optimizer)
+    named, group = setting.policy.named(), setting.group
+    optimizer = supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
     ctx.optimizer = restore(ctx, optimizer)
     ctx.run.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
@@ -61,6 +62,7 @@ def run_cold_start(ctx: TrainingContext) -> None:
             setting.choice.cold_start,
             share,
             setting.config.actor.max_tokens_per_micro_batch,
+            group,
         )
         tokens = values.pop("tokens")
         state.phase_step, state.tick = step + 1, state.tick + 1
@@ -153,6 +155,7 @@ def supervised_step(
     numerics: Numerics,
     rate: float,
     tokens_at_once: int,
+    group: ProcessGroup = ONE_PROCESS,
 ) -> dict[str, float]:
     """One step on rows: mean negative log-likelihood of their trained tokens."""
     total = sum(sum(r.mask) for r in rows)
@@ -163,7 +166,7 @@ def supervised_step(
         value = -scores.logp_K.sum() / total
         return value, value.detach()
 
-    parts = accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
+    parts = group.accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
     norm = optimizer.step(rate)
     policy.version += 1
     return {"loss/sft": float(sum(parts)), "grad_norm": norm, "tokens": float(total)}

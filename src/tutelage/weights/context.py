@@ -20,14 +20,12 @@ from functools import partial
 from itertools import count as numbered
 from typing import TYPE_CHECKING, Any
 
-from tutelage.engine.driver import Schedule
-from tutelage.engine.protocol import Engine
 from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.grading import stop_if_text
-from tutelage.rollouts.models import EngineModelProvider
-from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.rollouts.runner import RolloutSpec
+from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.estimate import Pace
 from tutelage.runs.job_inputs import JobInputs, grader_of
 from tutelage.runs.lifecycle import Run
@@ -42,17 +40,23 @@ from tutelage.runs.signals import Clock
 from tutelage.statistics.outcome import RewardKind, Success, cause_words
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
-from tutelage.types import FailureCause, Mode, Rollout
+from tutelage.types import JSON, FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
+from tutelage.weights.inputs import TrainingInputs
+from tutelage.weights.placement import (
+    FROZEN,
+    LocalPlacement,
+    Placement,
+    PlaySettings,
+    RolloutPool,
+)
+from tutelage.weights.vllm_sampler import Servers, servers_of
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
 
 logger = logging.getLogger(__name__)
 
-FROZEN = "frozen "
-"""Means the policy as it was before training, among the names of policies."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether a stop was asked for."""
 STOP_SECONDS = 5.0
@@ -86,11 +90,26 @@ class TrainingContext:
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     pace: Pace | None = None
     """What rollouts at the training temperature took, the latest that were played."""
-    _engines: dict[tuple[str, bool, Schedule], Engine] = field(
-        default_factory=dict[tuple[str, bool, Schedule], Engine]
-    )
-    """By policy, whether samples are independent of their neighbours, and schedule."""
+    pool: RolloutPool | None = None
+    """Workers outside of this process."""
+    placement: Placement = field(init=False)
+    """Where rollouts are played."""
+    servers: Servers | None = field(init=False)
+    """Where the policy is sampled, if not in this process."""
     _frozen: Policy | None = None
+
+    def __post_init__(self) -> None:
+        self.servers = servers_of(self.setting, self.run)
+        sampler = None if self.servers is None else self.servers.engine
+        if self.pool is None:
+            self.placement = LocalPlacement(self.setting, self._policy_of, sampler)
+        else:
+            self.placement = self.pool.placement(self._policy_of, self._tell)
+
+    def close(self) -> None:
+        """Give up what samples elsewhere."""
+        if self.servers is not None:
+            self.servers.close()
 
     # ------------------------------------------------------------ records
 
@@ -104,11 +123,24 @@ class TrainingContext:
     def warn(self, text: str) -> None:
         """Say that something is wrong; in the log where a `Trainer` shows no progress."""
         self.run.progress.note(f"Warning: {text}")
-        if self.setting.given is not None and not self.run.progress.shows:
+        shown = self.run.progress.shows or self.setting.group.rank > 0
+        if self.setting.given is not None and not shown:
             logger.warning(text)
 
+    def _tell(self, text: str, event: str, values: JSON) -> None:
+        """Say and record what happened to a worker."""
+        self.run.progress.note(text)
+        self.run.event(event, phase=self.state.phase, **values)
+
     def save(self) -> None:
-        """Write a checkpoint; everything before it is in the store by then."""
+        """Write a checkpoint, on rank 0; everything before it is in the store by then."""
+        group, optimizer = self.setting.group, self.optimizer
+        trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
+        parts = group.in_parts(trained)
+        if group.rank:
+            if parts:
+                group.write_parts(None, trained)
+            return
         self.run.writer.flush()
         state = self.state
         state.policy_version = self.setting.policy.version
@@ -116,15 +148,15 @@ class TrainingContext:
         tensors: dict[str, Any] = {
             "policy": {n: t.detach() for n, t in self.setting.policy.named()},
             "kept": self.kept,
+            **({} if parts else trained),
         }
-        if self.optimizer is not None:
-            tensors["optimizer"] = self.optimizer.state_dict()
         path = checkpoint.save(
             self.run.folder,
             state,
             tensors,
             self.setting.save_policies,
             keep=self.setting.config.trainer.max_actor_ckpt_to_keep,
+            write_parts=(lambda place: group.write_parts(place, trained)) if parts else None,
         )
         self.run.store.put_checkpoint(self.run.folder.name, state.tick, str(path))
 
@@ -143,7 +175,12 @@ class TrainingContext:
     def check_stop(self) -> None:
         """Save and raise `KeyboardInterrupt` when the user asked to stop."""
         job_inputs = self.setting.given
-        if self.run.stop.asked or (job_inputs is not None and job_inputs.manager.stopping):
+
+        def asked() -> bool:
+            ended = job_inputs is not None and job_inputs.manager.stopping
+            return self.run.stop.asked or ended
+
+        if self.setting.group.agree(asked):
             self.save()
             raise self.run.stop.stopped()
 
@@ -174,62 +211,73 @@ class TrainingContext:
         invariant: bool = False,
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts of one tick, mode and label, or take them from the record; store them.
+        """Run rollouts of one tick, mode and label, or take them from the record; store them. Rank
+        0 does, and every rank gets them.
 
         Demonstrations are of the built-in agent's calls, so the cold start is measured on that one,
         whichever is trained.
         """
+        group, job_inputs, found = self.setting.group, self._own_agent, self._recorded(specs)
+        fresh, start = found is None, time.perf_counter()
+        if fresh and group.rank == 0:
+            play = PlaySettings(
+                self.run.folder.name,
+                specs[0].mode,
+                temperature,
+                with_tools=with_tools,
+                invariant=invariant,
+                own_agent=job_inputs is not None,
+            )
+            if job_inputs is not None:
+                found = self._play_live(specs, job_inputs, play, on_done)
+            else:
+                playing = self._unless_stuck(self.placement.workers(play), specs, on_done)
+                found = self.loop.run(playing, context=copy_context())
+                if found is None:
+                    raise self.run.stop.stopped()
+                self.run.writer.submit(found)
+            if temperature > 0:
+                tokens = sum(len(c.sampled.token_ids) for r in found for c in r.last.calls)
+                self.pace = Pace(len(found), tokens, time.perf_counter() - start)
+        rollouts, fresh = group.agree(lambda: (found or [], fresh))
+        self.count(rollouts)
+        if fresh and job_inputs is not None:
+            self._stop_if_all_failed(rollouts)
+        elif fresh:
+            self.stop_if_ungraded(rollouts)
+        return rollouts
+
+    @property
+    def _own_agent(self) -> JobInputs | None:
+        """The Python agent where it plays: the cold start's are the built-in one's."""
+        return None if self.state.phase == "cold_start" else self.setting.given
+
+    def _recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:
+        """The rollouts of the record, None where it has not all of them."""
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll", self.run.folder.name) for s in specs]
-        job_inputs = None if self.state.phase == "cold_start" else self.setting.given
         # What the run stopped at has been fixed since, so it is played again.
         played = list(known.values())
-        good = not (any(map(_ungraded, played)) if job_inputs is None else all_failed(played))
+        built_in = self._own_agent is None
+        good = not (any(map(_ungraded, played)) if built_in else all_failed(played))
         if len(known) == len(ids) and all(i in known for i in ids) and good:
-            return self._counted([known[i] for i in ids])
+            return [known[i] for i in ids]
         if self.recorded or known:
             self._forget_from(first.step, key)
-        start = time.perf_counter()
-        if job_inputs is not None:
-            rollouts = self._play_live(specs, job_inputs, temperature, invariant, on_done)
-        else:
-            engine = self._engine(POLICY, invariant, self.setting.config.rollout.schedule)
-            runner = Runner(
-                self.setting.agent(temperature, with_tools=with_tools),
-                EngineModelProvider(engine, self.setting.policy.codec),
-                self.setting.limits(self.run.folder.name, first.mode),
-                reward=self.setting.reward,
-            )
-            playing = self._unless_stuck(runner, specs, on_done)
-            found = self.loop.run(playing, context=copy_context())
-            if found is None:
-                raise self.run.stop.stopped()
-            rollouts = found
-            self.run.writer.submit(rollouts)
-        if temperature > 0:
-            tokens = sum(len(c.sampled.token_ids) for r in rollouts for c in r.last.calls)
-            self.pace = Pace(len(rollouts), tokens, time.perf_counter() - start)
-        self._counted(rollouts)
-        if job_inputs is not None:
-            self._stop_if_all_failed(rollouts)
-        else:
-            self._stop_if_ungraded(rollouts)
-        return rollouts
+        return None
 
     def _play_live(
         self,
         specs: Sequence[RolloutSpec],
         given: JobInputs,
-        temperature: float,
-        invariant: bool,
+        play: PlaySettings,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout]:
         """Run rollouts of a Python agent on its manager, storing each as it ends."""
-        setting, manager = self.setting, given.manager
         items = [f for f in (on_done, given.on_rollout) if f is not None]
-        number, grader = numbered(self.state.rollouts), grader_of(given, setting.reward)
+        number, grader = numbered(self.state.rollouts), grader_of(given, self.setting.reward)
 
         def done(rollout: Rollout) -> None:
             if next(number) == 0:
@@ -241,24 +289,9 @@ class TrainingContext:
             self.run.writer.submit_spans(self.run.folder.name, spans)
             self.run.writer.submit([rollout])
 
-        roles = given.roles
-        sources = {
-            resource: (
-                None if resource in roles.remote else self._engine(name, invariant, "free"),
-                self._policy_of(name),
-            )
-            for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
-        }
-        runner = manager.runner(
-            setting.sources(sources, temperature),
-            setting.limits(self.run.folder.name, specs[0].mode),
-            max_tokens=setting.config.turn_tokens,
-            token_budget=setting.config.rollout.response_length,
-            reward=grader,
-            on_spans=keep,
-            on_traces=partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name),
-        )
-        return manager.play(runner, specs, done)
+        traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name)
+        workers = self.placement.workers(play, keep, traces)
+        return given.manager.play(workers, specs, done)
 
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""
@@ -286,8 +319,8 @@ class TrainingContext:
             f"--run {shlex.quote(str(self.run.folder.path))}"
         )
 
-    def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """These rollouts, added to the totals, whether they were played or recorded."""
+    def count(self, rollouts: list[Rollout]) -> None:
+        """Add rollouts to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
         failed: dict[str, int] = self.state.results.setdefault("failures", {})
         phases: dict[str, dict[str, int]] = self.state.results.setdefault("failures_by_phase", {})
@@ -305,7 +338,6 @@ class TrainingContext:
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
-        return rollouts
 
     def _warn_of_agent(self, rollouts: Sequence[Rollout]) -> None:
         """Say once that failing earned more than attempts, and which prompts none of them used."""
@@ -320,7 +352,7 @@ class TrainingContext:
             warnings.append(warning)
             self.warn(warning)
 
-    def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+    def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
         """A reward that fails is a defect of the task, and training on the rest would hide it."""
         broken = [r for r in rollouts if _ungraded(r)]
         if not broken or broken[0].last.failure is None:
@@ -334,47 +366,20 @@ class TrainingContext:
 
     async def _unless_stuck(
         self,
-        runner: Runner,
+        workers: RolloutWorkers,
         specs: Sequence[RolloutSpec],
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout] | None:
         """The rollouts; None where a stop was asked for and a reward keeps the step going."""
-        work = asyncio.ensure_future(runner.run(specs, on_done))
+        work = asyncio.ensure_future(workers.run(specs, on_done))
         while True:
             done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
             if done:
                 return work.result()
-            if self.run.stop.asked and runner.grader.busy_for() > STOP_SECONDS:
+            if self.run.stop.asked and workers.busy_for() > STOP_SECONDS:
                 work.cancel()
                 await asyncio.wait({work})
                 return None
-
-    def _engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """A policy's training engine, or the one whose samples do not depend on neighbours."""
-        key = (name, invariant, schedule)
-        if key not in self._engines:
-            slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
-            self._engines[key] = self.setting.engine(
-                slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
-            )
-        return self._load(*key)
-
-    def free_engines(self) -> None:
-        """Before an update, let engines hold as little as they can until they are asked again."""
-        for engine in self._engines.values():
-            engine.free()
-
-    def hand_over_weights(self) -> None:
-        """Training's engines sample from the weights of now; those of measurements when asked."""
-        for key in [key for key in self._engines if not key[1]]:
-            self._load(*key)
-
-    def _load(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """An engine that samples from the weights that its policy has now."""
-        engine, policy = self._engines[name, invariant, schedule], self._policy_of(name)
-        if engine.version != policy.version:
-            engine.update_weights(policy, policy.version)
-        return engine
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""

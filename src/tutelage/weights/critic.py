@@ -19,29 +19,36 @@ from torch import Tensor
 from tutelage.algorithms.rl import value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.scoring import by_token
 
 
 class Critic:
     """A value model in training."""
 
-    def __init__(self, model: ValueModel, config: RunConfig) -> None:
+    def __init__(
+        self, model: ValueModel, config: RunConfig, group: ProcessGroup = ONE_PROCESS
+    ) -> None:
         self.model = model
-        self._config = config
-        self._optimizer: Optimizer = make_optimizer(model.named(), config.critic.optim)
+        self._config, self._group = config, group
+        self._optimizer: Optimizer = make_optimizer(model.named(), config.critic.optim, group=group)
 
     def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""
         budget = self._config.actor.max_tokens_per_micro_batch
-        return by_token(rows, budget, lambda some: self.model.values(some, numerics.dtype))
+
+        def ask(some: list[Row]) -> TokenTensors:
+            return self.model.values(some, numerics.dtype)
+
+        return by_token(rows, budget, ask, group=self._group)
 
     def following(self, batch: Batch, numerics: Numerics) -> Tensor | None:
         """The value of the state that each rollout which was cut off ended in, at its last trained
@@ -119,7 +126,8 @@ class Critic:
             )
             return value, (value.detach(), fraction * mask.sum() / total)
 
-        reports = accumulate(self.model.parameters(), plan, loss, threads=numerics.threads)
+        threads = numerics.threads
+        reports = self._group.accumulate(self.model.parameters(), plan, loss, threads=threads)
         return float(sum(r[0] for r in reports)), float(sum(r[1] for r in reports))
 
     def state_dict(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from tutelage.tools.tool import Tool
 from tutelage.types import Constraint, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.trial import try_extensions
 
 EMBEDDED_LENGTH = 1024
@@ -82,12 +83,13 @@ class TrainingInputs:
     """What the recipe `sft` trains on; see `sft.py`."""
     overlap: Overlap = field(default_factory=Overlap)
     """Tasks that stand in more than one split."""
+    group: ProcessGroup = ONE_PROCESS
+    """The processes that train."""
 
     @property
     def embedded_tasks(self) -> bool:
         """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
-        handed = self.given is not None and self.given.own_tasks
-        return not handed and not self.config.data.train_files
+        return not self.config.data.train_files and (self.given is None or not self.given.own_tasks)
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is given none and gets no results."""
@@ -256,10 +258,10 @@ def _placed(
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
+    settle(choice, large=policy.network.large)
     policy = policy if choice.device == policy.device else policy.to(choice.device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()
-    settle(choice, large=policy.network.large)
     return tools, policy, choice
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from tutelage.config import Resolved
@@ -20,8 +21,11 @@ from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
+from tutelage.weights import memory
+from tutelage.weights.following import together
 from tutelage.weights.kinds import training
 from tutelage.weights.paths import check_name_is_new, find_checkpoint, interrupted
+from tutelage.weights.placement import check_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import SFTPreview, preview
 
@@ -36,10 +40,12 @@ def train(
 
     The folder is empty, or holds the same run and `trainer.resume_mode` is `auto`: then it goes on
     from its latest checkpoint. With `resume_path` it goes on from a checkpoint of another run,
-    which stays as it is.
+    which stays as it is. Where a launcher has started several ranks, all call this: rank 0 writes
+    the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
-    return lifecycle.start(training(resolved, given), folder, progress)
+    asked = training(resolved, given)
+    return together(asked, folder, lambda: lifecycle.start(asked, folder, progress))
 
 
 def resume(
@@ -53,7 +59,11 @@ def resume(
     reward, tools, model or tasks have changed."""
     name_of(folder)  # which says so where there is no run
     asked = training(Resolved.from_json(folder.config.read_text()), given)
-    return lifecycle.resume(type(asked), folder, progress, asked, allow_changes=allow_changes)
+
+    def lead() -> JSON:
+        return lifecycle.resume(type(asked), folder, progress, asked, allow_changes=allow_changes)
+
+    return together(asked, folder, lead)
 
 
 def _check_place(resolved: Resolved) -> None:
@@ -64,19 +74,26 @@ def _check_place(resolved: Resolved) -> None:
         check_name_is_new(resolved)
 
 
-def dry_run(resolved: Resolved) -> Rollout | SFTPreview:
+def dry_run(
+    resolved: Resolved, note: Callable[[str], None] = lambda _: None
+) -> Rollout | SFTPreview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
-    is written."""
+    is written. What a rank would hold in memory goes to `note`."""
     trainer = resolved.config.trainer
     check_loggers(trainer.logger)
     _check_place(resolved)
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
+    check_workers(resolved.config)
     setting = training(resolved).make_setting()
+    models, gpu = memory.models_of(setting), setting.choice.device.type == "cuda"
+    machine = memory.here(gpu=gpu)
+    memory.check(models, machine, gpu=gpu)
+    note(f"memory: {memory.words(models, machine, gpu=gpu)}")
     if setting.sft_dataset is not None:
         return preview(setting, setting.sft_dataset)
-    for note in setting.overlap.notes(drawn=setting.embedded_tasks):
-        logger.warning(note)
+    for warning in setting.overlap.notes(drawn=setting.embedded_tasks):
+        logger.warning(warning)
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = RolloutSpec(

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tutelage.weights.checkpoint import TrainingState
     from tutelage.weights.context import TrainingContext
     from tutelage.weights.inputs import TrainingInputs
+    from tutelage.weights.placement import RolloutPool
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class WeightTraining(RunKind):
     """Those of the checkpoint, empty without one."""
     loop: asyncio.Runner = field(init=False, default_factory=asyncio.Runner)
     """The event loop in which built-in agents play, from the first step to the end of the run."""
+    pool: RolloutPool | None = None
+    """Workers outside of this process that play rollouts."""
     _ctx: TrainingContext = field(init=False)
     _phase_began: float = 0.0
     _finished: RunFolder | None = None
@@ -152,12 +155,16 @@ class WeightTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
         check_loggers(self.resolved.config.trainer.logger)
+        from tutelage.weights.placement import check_workers, start_workers
         from tutelage.weights.training import prepare_training
 
+        check_workers(self.resolved.config)
         new = not folder.config.is_file()
         prepare_training(self, folder, progress)
         if new:
             self._check_room(folder)
+            self._check_memory()
+        self.pool = start_workers(self.setting)
 
     def _check_room(self, folder: RunFolder) -> None:
         """Count the checkpoints that stay, the best one, and one that is being written."""
@@ -173,11 +180,19 @@ class WeightTraining(RunKind):
         keep = self.resolved.config.trainer.max_actor_ckpt_to_keep
         check_room(folder, trained, whole, 2 + (keep or 1))
 
+    def _check_memory(self) -> None:
+        from tutelage.weights import memory
+
+        gpu = self.setting.choice.device.type == "cuda"
+        memory.check(memory.models_of(self.setting), memory.here(gpu=gpu), gpu=gpu)
+
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
         from tutelage.weights.inputs import prepare_rl
+        from tutelage.weights.process_group import launched
 
-        return prepare_rl(self.resolved.config, policy, self.given)
+        setting = prepare_rl(self.resolved.config, policy, self.given)
+        return replace(setting, group=launched())
 
     @property
     def head(self) -> RunHeader:
@@ -209,9 +224,10 @@ class WeightTraining(RunKind):
         setting = self.setting
         self._ctx = begin_context(self, run)
         overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
-        for warning in (*self.resolved.warnings, *overlaps):
+        remarks = () if self.pool is None else self.pool.remarks()
+        for warning in (*self.resolved.warnings, *overlaps, *remarks):
             run.progress.note(warning)
-            if self.given is not None and not run.progress.shows:
+            if self.given is not None and not run.progress.shows and setting.group.rank == 0:
                 logger.warning(warning)
 
     @property
@@ -225,7 +241,7 @@ class WeightTraining(RunKind):
         from tutelage.weights.training import phases_of
 
         ctx = self._ctx
-        if not checkpoint.complete(ctx.run.folder):
+        if self.setting.group.agree(lambda: not checkpoint.complete(ctx.run.folder)):
             ctx.save()
 
         def bound(work: Callable[[TrainingContext], None]) -> Callable[[Run], None]:
@@ -263,6 +279,11 @@ class WeightTraining(RunKind):
         checkpoints from which training can go on."""
         from tutelage.weights import checkpoint
 
+        ctx: TrainingContext | None = getattr(self, "_ctx", None)
+        if ctx is not None:
+            ctx.close()
+        if self.pool is not None:
+            self.pool.close()
         self.loop.close()
         close_tools(self.setting.tools)
         if self._finished is not None:
@@ -279,8 +300,10 @@ class _SupervisedTraining(WeightTraining):
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
         from tutelage.weights.inputs import prepare_sft
+        from tutelage.weights.process_group import launched
 
-        return prepare_sft(self.resolved.config, policy, self.given)
+        setting = prepare_sft(self.resolved.config, policy, self.given)
+        return replace(setting, group=launched())
 
 
 def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:

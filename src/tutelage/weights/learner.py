@@ -32,7 +32,9 @@ from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
+from tutelage.weights.staleness import staleness_metrics
 from tutelage.weights.update import trainer_logp, update_policy
 
 
@@ -48,16 +50,20 @@ class Learner:
         critic: Critic | None = None,
         reference: ReferencePolicy | None = None,
         name: str = POLICY,
+        group: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        """`name` says whose calls it learns from (`Call.policy`)."""
-        self._name = name
-        self._policy, self._config, self._numerics = policy, config, numerics
-        self.optimizer: Optimizer = make_optimizer(policy.named(), config.actor.optim)
+        """`name` says whose calls it learns from (`Call.policy`), `group` which processes do."""
+        self._name, self._group = name, group
+        self._config, self._numerics, self._whole = config, numerics, policy
+        fsdp = config.actor.fsdp_config
+        offload = fsdp.param_offload or fsdp.optimizer_offload
+        self._policy = trained = group.shard(policy, numerics.dtype, offload=offload)
+        self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
         self.critic, self.reference = critic, reference
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
         """The rows of what this policy sampled, see `batch.make_rows`."""
-        return make_rows(rollouts, self._config, self._name)
+        return make_rows(rollouts, self._config, self._name, self._policy.version)
 
     def estimate_advantages(self, batch: Batch, baselines: Mapping[str, float] | None) -> Batch:
         """The batch with advantages, and with what critic and reference say of its tokens.
@@ -67,7 +73,7 @@ class Learner:
         """
         config, critic, reference = self._config, self.critic, self.reference
         if critic is not None or reference is not None:
-            logp_BT = trainer_logp(self._policy, batch, config, self._numerics)
+            logp_BT = trainer_logp(self._policy, batch, config, self._numerics, self._group)
             batch = replace(batch, trainer_logp_BT=logp_BT)
         if reference is not None:
             batch = reference.measure(self._policy, batch, self._numerics)
@@ -90,6 +96,8 @@ class Learner:
         """
         config, numerics = self._config, self._numerics
         values: dict[str, float] = {}
+        if batch.stale:
+            values |= staleness_metrics(batch.rows, self._policy.version)
         if self.critic is not None:
             rate = learning_rate_share(step, limit, config.critic.optim)
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
@@ -107,8 +115,10 @@ class Learner:
                 seeds=seeds,
                 rate=rate,
                 reference=None if self.reference is None else self.reference.whole,
+                group=self._group,
             )
             values |= {**fields, "lr": config.actor.optim.lr * rate}
+            self._group.publish(self._policy, self._whole)
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values
@@ -194,6 +204,7 @@ def make_learner(
     fresh: bool,
     start: dict[str, Tensor] | None = None,
     name: str = POLICY,
+    group: ProcessGroup = ONE_PROCESS,
 ) -> Learner:
     """The learner of a run. `fresh`: the policy is still the one that training starts from;
     `start` are that one's tensors where they were kept; `name` is the policy's."""
@@ -203,11 +214,15 @@ def make_learner(
         source = policy.copy() if path is None else load_policy(path, device=policy.device)
         if config.model.enable_gradient_checkpointing:
             source.network.recompute()
-        critic = Critic(ValueModel(source.network), config)
+        critic = Critic(ValueModel(source.network), config, group)
     reference = None
     if config.needs_reference:
-        reference = ReferencePolicy(_starting(policy, config, fresh, start), config)
-    return Learner(policy, config, numerics, critic=critic, reference=reference, name=name)
+        start_policy, offload = _starting(policy, config, fresh, start), config.ref.fsdp_config
+        frozen = group.shard(start_policy, numerics.dtype, offload=offload.param_offload)
+        reference = ReferencePolicy(frozen, config, group)
+    return Learner(
+        policy, config, numerics, critic=critic, reference=reference, name=name, group=group
+    )
 
 
 def _starting(

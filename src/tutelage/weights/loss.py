@@ -102,9 +102,17 @@ def rows_loss(
         policy=policy.detach(),
         kl=kl.detach(),
         entropy=entropy.detach(),
-        mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
+        mismatch_max=_largest_error(gap_K, scores.rows_K, batch, numbers),
         mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
     )
+
+
+def _largest_error(gap_K: Tensor, rows_K: Tensor, batch: Batch, numbers: list[int]) -> Tensor:
+    """The largest gap between sampler and trainer, on rows of the trainer's own version."""
+    if batch.stale:
+        fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
+        gap_K = gap_K[fresh_B[rows_K]]
+    return gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(())
 
 
 def _options(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tutelage.config.rl import OptimizerConfig
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 Kind = Literal["adamw", "muon"]
 
@@ -22,9 +23,14 @@ Kind = Literal["adamw", "muon"]
 class Optimizer:
     """One or more torch optimizers over disjoint parameters, stepped together."""
 
-    def __init__(self, parts: Sequence[torch.optim.Optimizer], clip_grad: float) -> None:
+    def __init__(
+        self,
+        parts: Sequence[torch.optim.Optimizer],
+        clip_grad: float,
+        group: ProcessGroup = ONE_PROCESS,
+    ) -> None:
         self._parts = list(parts)
-        self._clip = clip_grad
+        self._clip, self._group = clip_grad, group
         self._rates = [[float(g["lr"]) for g in p.param_groups] for p in self._parts]
         self.parameters: list[Tensor] = [
             t for p in self._parts for g in p.param_groups for t in g["params"]
@@ -32,13 +38,13 @@ class Optimizer:
 
     def step(self, rate: float = 1.0) -> float:
         """Clip, step with `rate` times the learning rates, clear; return the gradient's norm."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self._clip)
+        norm = self._group.clip(self.parameters, self._clip)
         for part, rates in zip(self._parts, self._rates, strict=True):
             for group, lr in zip(part.param_groups, rates, strict=True):
                 group["lr"] = lr * rate
             part.step()
             part.zero_grad(set_to_none=True)
-        return float(norm)
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
@@ -48,10 +54,14 @@ class Optimizer:
         """Take over a `state_dict`, bit for bit."""
         for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
+            self._group.share_out(part)
 
 
 def make_optimizer(
-    named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig, kind: Kind = "adamw"
+    named: Sequence[tuple[str, Tensor]],
+    optim: OptimizerConfig,
+    kind: Kind = "adamw",
+    group: ProcessGroup = ONE_PROCESS,
 ) -> Optimizer:
     """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
     parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
@@ -67,15 +77,19 @@ def make_optimizer(
             torch.optim.Muon(matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         )
     parts.append(torch.optim.AdamW(rest, lr=lr, betas=optim.betas, weight_decay=decay, fused=True))
-    return Optimizer(parts, optim.clip_grad)
+    return Optimizer(parts, optim.clip_grad, group)
 
 
 def supervised_optimizer(
-    named: Sequence[tuple[str, Tensor]], *, lr: float, kind: Kind = "muon"
+    named: Sequence[tuple[str, Tensor]],
+    *,
+    lr: float,
+    kind: Kind = "muon",
+    group: ProcessGroup = ONE_PROCESS,
 ) -> Optimizer:
     """The optimizer of supervised steps that begin with weights drawn at random."""
     optim = OptimizerConfig(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    return make_optimizer(named, optim, kind)
+    return make_optimizer(named, optim, kind, group)
 
 
 def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:

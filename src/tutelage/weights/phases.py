@@ -44,6 +44,10 @@ def seconds_left(ctx: TrainingContext) -> float | None:
 
 def ended(ctx: TrainingContext, phase: str, limit: int | None) -> bool:
     """Whether a phase is over; a decision by the clock is recorded, and honoured on resume."""
+    return ctx.setting.group.agree(lambda: _ended(ctx, phase, limit))
+
+
+def _ended(ctx: TrainingContext, phase: str, limit: int | None) -> bool:
     state = ctx.state
     if limit is not None and state.phase_step >= limit:
         return True
@@ -119,7 +123,8 @@ def end_step(ctx: TrainingContext, phase: str, values: dict[str, float]) -> None
 def end_training(ctx: TrainingContext) -> None:
     """Checkpoint the last step, from where training goes on when it is given more steps."""
     last = checkpoint.place(ctx.run.folder, ctx.state)
-    if ctx.state.phase_step > 0 and last not in checkpoint.complete(ctx.run.folder):
+    missing = ctx.setting.group.agree(lambda: last not in checkpoint.complete(ctx.run.folder))
+    if ctx.state.phase_step > 0 and missing:
         ctx.save()
 
 

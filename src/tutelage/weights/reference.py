@@ -29,14 +29,17 @@ from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.scoring import by_token, logp_of
 
 
 class ReferencePolicy:
     """A frozen policy and the price of leaving it."""
 
-    def __init__(self, policy: Policy, config: RunConfig) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, config: RunConfig, group: ProcessGroup = ONE_PROCESS
+    ) -> None:
+        self.policy, self._group = policy, group
         for tensor in policy.parameters():
             tensor.requires_grad_(False)
         self._config = config
@@ -60,12 +63,13 @@ class ReferencePolicy:
     def measure(self, policy: Policy, batch: Batch, numerics: Numerics) -> Batch:
         """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
         rows, config = batch.rows, self._config
-        ref_logp_BT = logp_of(self.policy, rows, config, numerics.dtype)
+        ref_logp_BT = logp_of(self.policy, rows, config, numerics.dtype, self._group)
         kl_BT = None
         if config.algorithm.use_kl_in_reward:
             kind = config.algorithm.kl_penalty
             if kind.startswith("full"):
-                kl_BT = _full_kl(policy, self.policy, rows, config, numerics.dtype)
+                models = (policy, self.policy)
+                kl_BT = _full_kl(*models, rows, config, numerics.dtype, self._group)
             else:
                 kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
@@ -99,6 +103,7 @@ def _full_kl(
     rows: Sequence[Row],
     config: RunConfig,
     dtype: torch.dtype,
+    group: ProcessGroup,
 ) -> Tensor:
     """The exact KL of the policy from the reference at each trained token, [B, T]."""
     warm = config.rollout.temperature
@@ -111,7 +116,7 @@ def _full_kl(
         return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
 
     budget = config.actor.max_tokens_per_micro_batch
-    return by_token(rows, budget, ask, shared=policy.network.large)
+    return by_token(rows, budget, ask, shared=policy.network.large, group=group)
 
 
 def _pull(batch: Batch, price_BT: Tensor) -> dict[str, float]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from tutelage.resources import POLICY
 from tutelage.runs import findings, health
 from tutelage.runs.job_inputs import grader_of
 from tutelage.runs.metrics import reward_correlations, rollout_metrics
+from tutelage.weights.asynchronous import GroupQueue
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.cost import tell_cost
 from tutelage.weights.learner import MultiPolicyLearner, make_learner
@@ -42,6 +44,7 @@ from tutelage.weights.phases import (
     step_limit,
 )
 from tutelage.weights.recording import StepRecorder
+from tutelage.weights.sampling import play_groups
 
 ESTIMATOR = "control_estimator"
 """Where the result has the name of the estimator."""
@@ -69,7 +72,11 @@ def _run_steps(
         tick=state.tick,
         limit=config.trainer.record_tokens,
     )
-    loop = TrainingLoop(ctx, phase, config, learners, recorder, limit)
+    queue = None
+    if config.async_training.staleness_threshold:
+        queue = GroupQueue(ctx, phase, config, limit)
+    play = partial(play_groups, ctx, phase, config=config) if queue is None else queue.play_groups
+    loop = TrainingLoop(ctx, phase, learners, recorder, limit, play)
     lines = ctx.run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
     while not over():
@@ -93,6 +100,8 @@ def _run_steps(
             _tell_health(ctx, steps)
             tell_cost(ctx, values["time/update"])
         end_step(ctx, phase, values)
+    if queue is not None:
+        queue.close()
     if phase == RL and steps:
         _tell_health(ctx, steps, ended=True)
 
@@ -151,7 +160,15 @@ def _learners(ctx: TrainingContext, config: RunConfig) -> MultiPolicyLearner:
     starts = {POLICY: ctx.kept.get("start"), **ctx.kept.get("starts", {})}
     numerics = setting.choice.numerics
     main, *others = (
-        make_learner(policy, config, numerics, fresh=fresh, start=starts.get(name), name=name)
+        make_learner(
+            policy,
+            config,
+            numerics,
+            fresh=fresh,
+            start=starts.get(name),
+            name=name,
+            group=setting.group,
+        )
         for name, policy in {POLICY: setting.policy, **setting.others}.items()
     )
     return restore(ctx, MultiPolicyLearner(main, dict(zip(setting.others, others, strict=True))))

@@ -3,7 +3,8 @@
 A step draws tasks (in epochs, or by difficulty: `curriculum.py`), plays `agent.num_chains` rollouts
 of each, replaces groups whose rewards are all equal by fresh ones where that is asked for, and for
 an estimator with baselines plays each task once greedily, through the same agent and its tools. All
-of it is addressed by step and place in the seed tree. Rollouts of refills, of baselines and of the
+of it is addressed by step and place in the seed tree. `asynchronous.py` plays the same rollouts
+ahead of their steps. Rollouts of refills, of baselines and of the
 control are stored under labels of their own.
 """
 
@@ -50,11 +51,11 @@ def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) 
     every: list[list[Rollout]] = []
     missing = size
     for fill in range(rule.max_num_gen_batches if rule.enable else 1):
-        here = list(enumerate(_draw(ctx, step, missing, fill), start=len(placed)))
+        here = list(enumerate(draw_tasks(ctx, step, missing, fill), start=len(placed)))
         placed += here
         label = "/".join(filter(None, (apart, f"{REFILL}/{fill}" if fill else "")))
-        played = ctx.play(_specs(ctx, phase, step, here, label), warm)
-        _stop_if_never_graded(ctx, played)
+        played = ctx.play(specs_of(ctx, phase, step, here, label), warm)
+        stop_if_never_graded(ctx, played)
         every += [played[i : i + chains] for i in range(0, len(played), chains)]
         missing = size - sum(informative(group) for group in every)
         if missing <= 0:
@@ -104,7 +105,7 @@ def _choose(every: Sequence[list[Rollout]], size: int) -> list[list[Rollout]]:
     return [every[i] for i in sorted(ranked[:size])]
 
 
-def _draw(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
+def draw_tasks(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
     """Fresh tasks: the first draw of a step (`fill` 0), or one that replaces flat groups. The
     control takes the same ones."""
     setting, data = ctx.setting, ctx.setting.config.data
@@ -126,7 +127,7 @@ def _draw(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
     return [tasks[i % len(tasks)] for i in numbers]
 
 
-def _specs(
+def specs_of(
     ctx: TrainingContext, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
 ) -> list[RolloutSpec]:
     """The rollouts of some tasks, each at its place in the step."""
@@ -146,7 +147,7 @@ def _specs(
     ]
 
 
-def _stop_if_never_graded(ctx: TrainingContext, rollouts: Sequence[Rollout]) -> None:
+def stop_if_never_graded(ctx: TrainingContext, rollouts: Sequence[Rollout]) -> None:
     """A reward that raises the same on every rollout, up to the first step, reads no answer. Raises
     `FailureBudgetError`."""
     wrong, told = FailureCause.ANSWER_ERROR.value, ctx.state.results

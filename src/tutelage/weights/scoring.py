@@ -19,6 +19,7 @@ from tutelage.policy.model import Policy
 from tutelage.policy.network import TokenTensors
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 
 @torch.no_grad()
@@ -28,18 +29,29 @@ def by_token(
     ask: Callable[[list[Row]], TokenTensors],
     *,
     shared: bool = False,
+    group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
     """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU. The rows
     are cut as `plan_micro_batches` says."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
-    for chosen in plan_micro_batches(rows, max_tokens, shared=shared):
+
+    def said(chosen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         found_K, rows_K, columns_K = ask([rows[b] for b in chosen])
-        numbers_K = torch.tensor(chosen)[rows_K.cpu()]
-        out_BT[numbers_K, columns_K.cpu()] = found_K.float().cpu()
+        return torch.tensor(chosen)[rows_K.cpu()], columns_K.cpu(), found_K.float().cpu()
+
+    plan = plan_micro_batches(rows, max_tokens, shared=shared)
+    for numbers_K, columns_K, found_K in group.map(plan, said):
+        out_BT[numbers_K, columns_K] = found_K
     return out_BT
 
 
-def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype) -> Tensor:
+def logp_of(
+    policy: Policy,
+    rows: Sequence[Row],
+    config: RunConfig,
+    dtype: torch.dtype,
+    group: ProcessGroup = ONE_PROCESS,
+) -> Tensor:
     """Log-probabilities at the sampling temperature, [B, T]."""
 
     def ask(some: list[Row]) -> TokenTensors:
@@ -49,4 +61,4 @@ def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch
     count = config.rollout.log_prob_micro_batch_size_per_gpu
     budget = count and count * max(len(r.ids) for r in rows)
     budget = budget or config.actor.max_tokens_per_micro_batch
-    return by_token(rows, budget, ask, shared=policy.network.large)
+    return by_token(rows, budget, ask, shared=policy.network.large, group=group)

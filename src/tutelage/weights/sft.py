@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tutelage.policy.model import Policy
 from tutelage.policy.row import Row
 from tutelage.types import JSON
 from tutelage.weights import cold_start
@@ -47,14 +48,16 @@ def run_sft(ctx: TrainingContext) -> None:
     sft_dataset, config = setting.sft_dataset, setting.config
     if sft_dataset is None:
         raise TypeError("the phase of supervised training needs demonstrations")
-    named = setting.policy.named()
+    group, policy = setting.group, setting.policy
+    if config.sft.optimizer == "adamw":  # Muon needs whole matrices
+        policy = group.shard(policy, setting.choice.cold_start.dtype)
     ctx.optimizer = optimizer = restore(
-        ctx, make_optimizer(named, config.actor.optim, config.sft.optimizer)
+        ctx, make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
     )
     limit = step_limit(setting)
     ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
     if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
-        number = _loss_of(setting, sft_dataset.val)
+        number = _loss_of(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
         ctx.log(SFT, 0, {"val/loss": number})
     size = config.data.train_batch_size
@@ -65,13 +68,15 @@ def run_sft(ctx: TrainingContext) -> None:
         rate = learning_rate_share(step, limit, config.actor.optim)
         rows = [sft_dataset.train[i] for i in places]
         values = cold_start.supervised_step(
-            setting.policy,
+            policy,
             optimizer,
             rows,
             setting.choice.cold_start,
             rate,
             config.actor.max_tokens_per_micro_batch,
+            group,
         )
+        group.publish(policy, setting.policy)
         tokens = values.pop("tokens")
         data = state.phase_data
         data["trained_tokens"] = data.get("trained_tokens", 0) + int(tokens)
@@ -88,12 +93,12 @@ def run_sft(ctx: TrainingContext) -> None:
         }
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
-            values["val/loss"] = _loss_of(setting, sft_dataset.val)
+            values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)
             note_best(ctx, -values["val/loss"])
         end_step(ctx, SFT, values)
     end_training(ctx)
     if sft_dataset.val:
-        state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val)
+        state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val, policy)
 
 
 def learned(state: TrainingState) -> JSON:
@@ -102,13 +107,15 @@ def learned(state: TrainingState) -> JSON:
 
 
 @torch.no_grad()
-def _loss_of(setting: TrainingInputs, rows: Sequence[Row]) -> float:
+def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
     """Mean negative log-likelihood of the rows' trained tokens, in nats."""
-    policy, dtype = setting.policy, setting.choice.cold_start.dtype
-    total = 0.0
-    for chosen in policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch):
-        total -= float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
-    return total / sum(sum(row.mask) for row in rows)
+    dtype = setting.choice.cold_start.dtype
+
+    def said(chosen: list[int]) -> float:
+        return float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
+
+    plan = policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch)
+    return -sum(setting.group.map(plan, said)) / sum(sum(row.mask) for row in rows)
 
 
 # ---------------------------------------------------------------- the dry run
@@ -142,6 +149,6 @@ def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
         steps=step_limit(setting),
-        loss=_loss_of(setting, train[: setting.config.data.train_batch_size]),
+        loss=_loss_of(setting, train[: setting.config.data.train_batch_size], setting.policy),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

@@ -27,12 +27,13 @@ from tutelage.runs.signals import Clock
 from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.store import Store
 from tutelage.types import JSON, Rollout
-from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import BEST, TrainingState
+from tutelage.weights import checkpoint, memory
+from tutelage.weights.checkpoint import BEST, DROPPED, TrainingState
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.cost import planned
+from tutelage.weights.following import share_start
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.paths import find_checkpoint
@@ -247,7 +248,7 @@ def _cut_records(state: TrainingState, folder: RunFolder, progress: Progress) ->
 
 def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
-    setting, state, tensors = asked.setting, asked.state, asked.tensors
+    setting, state, tensors = share_start(asked)
     ctx = TrainingContext(
         run=run,
         setting=setting,
@@ -255,6 +256,7 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
         loop=asked.loop,
         clock=Clock(state.seconds.get("total", 0.0)),
         recorded=_recorded_after(run.store, run.folder.name, state.tick),
+        pool=asked.pool,
     )
     if tensors:
         setting.policy.load_tensors(tensors["policy"])
@@ -271,8 +273,7 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
     """The store's rollouts after a tick, by (tick, mode, label) and id."""
     out: dict[Any, dict[str, Rollout]] = {}
     for rollout in store.rollouts(run_id, after=tick):
-        key = (rollout.step, rollout.mode.value, rollout.label)
-        out.setdefault(key, {})[rollout.id] = rollout
+        out.setdefault((rollout.step, rollout.mode.value, rollout.label), {})[rollout.id] = rollout
     return out
 
 
@@ -283,6 +284,7 @@ def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     return {
         "device": setting.choice.reason,
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
+        **memory.fact(setting),
         **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
@@ -336,11 +338,10 @@ def record_phase(ctx: TrainingContext, name: str) -> None:
     state = ctx.state
     if name in STEPS:
         state.results[STEPS[name]] = state.phase_step
-    if name == SFT:
-        state.results |= learned(state)
+    state.results |= learned(state) if name == SFT else {}
     if name == AFTER_CONTROL:
         return_weights(ctx)
-    if name in (AFTER, SFT):
+    if name in (AFTER, SFT) and ctx.setting.group.rank == 0:
         _save_policies(ctx.setting, ctx.run.folder)
 
 
@@ -391,7 +392,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
     }
     if setting.sft_dataset is not None:
         out["examples"] = len(setting.sft_dataset.train)
-    fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after")
+    fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded
     for label, name in EVALUATIONS.items():

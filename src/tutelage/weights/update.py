@@ -30,9 +30,9 @@ from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.loss import MicroBatchReport, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
+from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.scoring import logp_of
 
 DISTANCE_ROWS = 8
@@ -50,6 +50,7 @@ def update_policy(
     seeds: SeedTree,
     rate: float = 1.0,
     reference: Policy | None = None,
+    group: ProcessGroup = ONE_PROCESS,
 ) -> tuple[Batch, dict[str, float]]:
     """Train on a batch; returns it with what the trainer said of its tokens, and metrics. The
     policy's version grows by one.
@@ -59,7 +60,8 @@ def update_policy(
     that were scored; `kl/update` compares the policy before and after.
     """
     if batch.trainer_logp_BT is None and not single_pass_logprobs(config, numerics):
-        batch = replace(batch, trainer_logp_BT=trainer_logp(policy, batch, config, numerics))
+        known_BT = trainer_logp(policy, batch, config, numerics, group)
+        batch = replace(batch, trainer_logp_BT=known_BT)
     batch = replace(batch, weights_BT=_weights(batch, config))
     reports: list[list[MicroBatchReport]] = []
     norms: list[float] = []
@@ -70,14 +72,15 @@ def update_policy(
         per_epoch = len(parts)
         for number, part in enumerate(parts):
             drawn = under.child("part", number)
-            values = (policy, batch, part, config, numerics, drawn, reference)
+            values = (policy, batch, part, config, numerics, drawn, reference, group)
             reports.append(_gradient(*values) if part else [])
             # A batch without any variance has no gradient; the optimizer's clock still goes on.
             norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1
     metrics = _summary(reports, norms, batch, config)
     batch = _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config)
-    return batch, metrics | _distance(policy, batch, config, numerics) | _kl_pull(batch, config)
+    metrics |= _distance(policy, batch, config, numerics, group)
+    return batch, metrics | _kl_pull(batch, config)
 
 
 def _kl_pull(batch: Batch, config: RunConfig) -> dict[str, float]:
@@ -99,7 +102,7 @@ def _kl_pull(batch: Batch, config: RunConfig) -> dict[str, float]:
 
 
 def _distance(
-    policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics
+    policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics, group: ProcessGroup
 ) -> dict[str, float]:
     """How far the update moved the policy: the KL from before to after, in nats per token, on a few
     of the scored rows. Empty where none was scored."""
@@ -110,7 +113,7 @@ def _distance(
     few = scored[:: max(1, len(scored) // DISTANCE_ROWS)][:DISTANCE_ROWS]
     if not few:
         return {}
-    after_BT = logp_of(policy, [batch.rows[b] for b in few], config, numerics.dtype)
+    after_BT = logp_of(policy, [batch.rows[b] for b in few], config, numerics.dtype, group)
     width = after_BT.shape[1]
     gap_BT = batch.logp_BT[few, :width] - after_BT
     return {"kl/update": float(gap_BT[batch.mask_BT[few, :width]].mean())}
@@ -143,12 +146,18 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
-def trainer_logp(policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics) -> Tensor:
+def trainer_logp(
+    policy: Policy,
+    batch: Batch,
+    config: RunConfig,
+    numerics: Numerics,
+    group: ProcessGroup = ONE_PROCESS,
+) -> Tensor:
     """What the trainer says of the sampled tokens before any update: as recorded where it computes
     what the sampler did, else computed again."""
     if numerics.exact and config.rollout.correction == "none":
         return batch.old_logp_BT
-    return logp_of(policy, batch.rows, config, numerics.dtype)
+    return logp_of(policy, batch.rows, config, numerics.dtype, group)
 
 
 def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
@@ -183,6 +192,7 @@ def _gradient(
     numerics: Numerics,
     seeds: SeedTree,
     reference: Policy | None,
+    group: ProcessGroup,
 ) -> list[MicroBatchReport]:
     """Accumulate the gradient of one optimizer batch."""
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
@@ -218,7 +228,7 @@ def _gradient(
         )
         return rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
-    return accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
+    return group.accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
 
 
 def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:

@@ -20,6 +20,7 @@ from tutelage.config.keys import get, metadata
 from tutelage.config.schema import RunConfig
 from tutelage.config.unused import UnusedRule
 from tutelage.platforms import platform_support
+from tutelage.weights.config.ahead import played_ahead
 from tutelage.weights.config.extensions import (
     CONTROL,
     ESTIMATOR,
@@ -27,16 +28,24 @@ from tutelage.weights.config.extensions import (
     NO_ESTIMATOR,
     unknown_names,
 )
+from tutelage.weights.config.placement import placement_findings
+from tutelage.weights.config.vllm import vllm_findings
 
 Finding = tuple[str, str, str]
 """Key, reason, way out."""
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 
-def find_problems(config: RunConfig, machine: Machine) -> Iterator[ConfigIssue]:
-    """Every reason not to start this run, in the order in which a reader would ask."""
+def find_problems(
+    config: RunConfig, machine: Machine, *, own_agent: bool = False
+) -> Iterator[ConfigIssue]:
+    """Every reason not to start this run, in the order in which a reader would ask. `own_agent`
+    says that a user's agent plays, and not a built-in one."""
     yield from unknown_names(config)
-    for key, reason, fix in _findings(config, machine):
+    for key, reason, fix in (
+        *_findings(config, machine),
+        *played_ahead(config, machine, own_agent),
+    ):
         value = get(config, key)
         if key == "trainer.store_url":  # it may hold a password
             scheme, colon, _ = value.partition(":")
@@ -47,6 +56,8 @@ def find_problems(config: RunConfig, machine: Machine) -> Iterator[ConfigIssue]:
 def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     yield from _device(config, machine)
     yield from _engine(config)
+    yield from placement_findings(config, machine)
+    yield from vllm_findings(config, machine)
     yield from _run(config)
     yield from _addresses(config)
     if config.algorithm.name == "rl":
@@ -137,28 +148,52 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         return
     if device in ("cpu", "mps"):
         return
-    for key, free, here, noun in (
-        ("trainer.nnodes", 1, machine.nodes, "nodes"),
-        ("trainer.n_gpus_per_node", 0, there, "GPUs for one run"),
-        ("rollout.tensor_model_parallel_size", 1, there, "GPUs for one model"),
+    yield from _ranks(config, machine)
+    key, several = "rollout.tensor_model_parallel_size", config.rollout.tensor_model_parallel_size
+    if config.rollout.servers:
+        return  # they are on GPUs of their own
+    if several > max(1, there):
+        yield key, f"more than what is there: {there}", CPU_FIX
+    elif several > 1:
+        yield key, "GPUs for one model above 1 are not built yet", f"Use {key}=1."
+
+
+def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
+    """GPUs that train: each has a rank, which a launcher has started."""
+    gpu, ranks = machine.device_of(config) == "cuda", machine.ranks
+    for key, free, here, started, option in (
+        ("trainer.nnodes", 1, machine.nodes, machine.nodes, "--nnodes"),
+        ("trainer.n_gpus_per_node", 0, machine.cuda_devices, ranks, "--nproc-per-node"),
     ):
         value = get(config, key) or 0
         if value > max(free, here):
             yield key, f"more than what is there: {here}", CPU_FIX
-        elif value > 1:
-            yield key, f"{noun} above 1 are not built yet", f"Use {key}=1."
-    if machine.device_of(config) == "cuda":
-        for key in (
-            "actor.fsdp_config.param_offload",
-            "actor.fsdp_config.optimizer_offload",
-            "ref.fsdp_config.param_offload",
-        ):
-            if get(config, key):
-                yield key, "not built yet", f"Use {key}=false."
+        elif value > 0 and value != started and gpu:
+            yield (
+                key,
+                f"each GPU is trained by a rank of its own, and torchrun started {started} here",
+                f"Use {key}={started}, or start them: torchrun {option}={value} -m tutelage ...",
+            )
+    if not gpu or machine.nodes * ranks > 1:
+        return
+    for key in (
+        "actor.fsdp_config.param_offload",
+        "actor.fsdp_config.optimizer_offload",
+        "ref.fsdp_config.param_offload",
+    ):
+        if get(config, key):
+            yield (
+                key,
+                "only a model that is sharded over several ranks is offloaded",
+                f"Use {key}=false, or start ranks: torchrun --nproc-per-node=2 -m tutelage ...",
+            )
 
 
 def _engine(config: RunConfig) -> Iterator[Finding]:
-    if config.agent.backend != "native":
+    if config.actor.ulysses_sequence_parallel_size > 1:
+        key = "actor.ulysses_sequence_parallel_size"
+        yield key, "sequences shared out over ranks are not built yet", f"Use {key}=1."
+    if config.agent.backend == "openai":
         yield (
             "agent.backend",
             "the weights behind an endpoint cannot be trained, so nothing would be",

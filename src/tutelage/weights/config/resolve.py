@@ -95,12 +95,13 @@ def resolve(
     settings = kept | users
 
     derived: Layer = {}
-    _settle_device(settings, machine, derived)
-    warnings = _settle_engine(command, users, derived)
+    _settle_device(settings, users, machine, derived)
+    warnings = _settle_engine(command, users, derived, machine)
+    _settle_staleness(settings, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = _origins(settings, deleted)
-    raise_issues(find_problems(config, machine), origin)
+    raise_issues(find_problems(config, machine, own_agent=own_agent), origin)
     set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
         config=config,
@@ -251,8 +252,9 @@ def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[Confi
     return [ConfigIssue(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
 
 
-def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
-    """One engine for `agent.backend` and `rollout.name`; the native one in place of vLLM."""
+def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machine) -> list[str]:
+    """One engine for `agent.backend` and `rollout.name`; the native one in place of a vLLM that is
+    not there."""
     keys = ("rollout.name", "agent.backend")
     asked = [command[key] for key in keys if key in command]
     asked = asked or [users[key] for key in keys if key in users]
@@ -267,24 +269,36 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
     wanted = asked[0]
     engine, origin = wanted.value, f"derived from {wanted.key}"
     warnings: list[str] = []
-    if engine == "vllm":
+    places = ("rollout.servers", "rollout.vllm_python")
+    there = machine.vllm or any(key in users and users[key].value for key in places)
+    if engine == "vllm" and not there:
         engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm)"
         named = " and ".join(f"{setting.spelling}=vllm" for setting in asked)
-        warnings.append(f"{named}: vLLM is not used, the native engine samples")
+        warnings.append(
+            f"{named}: vLLM is not used, the native engine samples; name rollout.servers, or "
+            "rollout.vllm_python, the interpreter of an environment that has it"
+        )
     for key in keys:
         if key not in users or users[key].value != engine:
             derived[key] = _Set(key, engine, origin, key)
     return warnings
 
 
-def _settle_device(settings: Layer, machine: Machine, derived: Layer) -> None:
-    """The GPUs of a run that names no number: one, if there is any. Where the run computes in
-    bfloat16, sampler and trainer differ by rounding: that is corrected unless a key says how."""
+def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
+    """The GPUs of a run that names no number: one, if there is any. A preset's bfloat16 yields
+    to float32 on a processor that would emulate it, at a tenth of the speed. Where the run computes
+    in bfloat16, sampler and trainer differ by rounding: corrected unless a key says how."""
     names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
     device, gpus, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
     on_gpu = machine.cuda_devices and device != "cpu"
     if on_gpu and gpus is None:
-        derived[names[1]] = _Set(names[1], 1, "derived from trainer.device", names[1])
+        derived[names[1]] = _Set(names[1], machine.ranks, "derived from trainer.device", names[1])
+    if on_gpu and machine.nodes > 1 and "trainer.nnodes" not in settings:
+        nodes = "trainer.nnodes"
+        derived[nodes] = _Set(nodes, machine.nodes, "derived from trainer.device", nodes)
+    if dtype == "bfloat16" and names[2] not in users and not (on_gpu or machine.bfloat16):
+        dtype = "float32"
+        derived[names[2]] = _Set(names[2], dtype, "derived from the processor", names[2])
     key, rounds = "rollout.correction", dtype == "bfloat16" or (on_gpu and dtype == "auto")
     if rounds and key not in settings and not _supervised(settings):
         derived[key] = _Set(key, "token_tis", "derived from model.dtype", key)
@@ -315,6 +329,15 @@ def _supervised(settings: Layer) -> bool:
     return rule is not None and rule.value == "sft"
 
 
+def _settle_staleness(settings: Layer, derived: Layer) -> None:
+    """How rollouts that are played ahead are sampled and corrected, unless a key says so."""
+    key = "async_training.staleness_threshold"
+    if key in settings and settings[key].value and not _supervised(settings):
+        for name, value in (("rollout.schedule", "free"), ("rollout.correction", "token_tis")):
+            if name not in settings:
+                derived[name] = _Set(name, value, f"derived from {key}", name)
+
+
 def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
     device = machine.device_of(config)
@@ -323,7 +346,8 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     if config.trainer.n_gpus_per_node is None:
         notes["trainer.n_gpus_per_node"] = "no GPU: the run is on the CPU"
     elif machine.cuda_devices > 1:
-        notes["trainer.n_gpus_per_node"] = f"one of the {machine.cuda_devices} here is used"
+        used = "one" if machine.ranks == 1 else str(machine.ranks)
+        notes["trainer.n_gpus_per_node"] = f"{used} of the {machine.cuda_devices} here is used"
     if config.rollout.response_length is None:
         notes["rollout.response_length"] = f"{config.response_tokens} tokens"
     if config.agent.max_tokens_per_turn is None:
@@ -347,6 +371,10 @@ def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
+        device, _, number = str(value).partition(":")
+        if key == "trainer.device" and device == "cuda" and number.isdecimal():
+            way = f"CUDA_VISIBLE_DEVICES={number} and trainer.device=cuda take that one."
+            raise ConfigIssue(key, value, "GPUs are numbered outside of a run", way) from error
         raise misfit(key, value, names) from error
     return get(config, key)
 

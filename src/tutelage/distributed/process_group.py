@@ -1,0 +1,253 @@
+"""`ProcessGroup` over torch.distributed: the ranks that torchrun has started, with gloo on CPUs.
+
+Objects go from rank to rank as bytes and arrive in main memory. Every rank works on each size-th
+micro-batch of a plan. Gradients are added by torch's own reduction, which repeats for the same
+number of ranks; `tree` adds them in the order of a binary tree over the micro-batches instead,
+which is the same sum on 1, 2 and 4 ranks: for the test of exactness, since it costs more.
+`weights/process_group.py` has the protocol, and loads this module where there are several ranks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from tutelage.distributed import sharding
+from tutelage.distributed.checkpoint import write
+from tutelage.distributed.tree import accumulate_in_tree
+from tutelage.errors import ConfigError, RunError
+from tutelage.policy.machine import SMALL_MODEL
+from tutelage.policy.model import Policy
+from tutelage.runs.signals import ENDING
+from tutelage.weights.gradients import accumulate
+
+Item = TypeVar("Item")
+Out = TypeVar("Out")
+
+MEETING = datetime.timedelta(minutes=5)
+"""How long ranks wait for each other at the start."""
+WORKING = datetime.timedelta(days=7)
+"""How long one waits for the others later: rollouts take what they take, and one that has ended is
+noticed at once."""
+_ENDED = b"ended"
+
+
+class TorchProcessGroup:
+    """Ranks of torch.distributed."""
+
+    def __init__(
+        self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
+    ) -> None:
+        """The default group has been made where `size` is above 1. Each rank has the whole of a
+        model below `shard_from` parameters. Raises `ConfigError` for a number of ranks that no
+        binary tree has."""
+        if tree and size & (size - 1):
+            raise ConfigError(
+                f"gradients are added in tree order by 1, 2, 4, 8 ... ranks, and there are {size}"
+            )
+        self.rank, self.size, self._tree = rank, size, tree
+        self._over, self._shard_from = False, shard_from
+        self._sharded = WeakSet[Policy]()
+
+    def agree(self, make: Callable[[], Out]) -> Out:
+        """See `ProcessGroup`. What rank 0 raises ends the others, quietly."""
+        if self.size == 1:
+            return make()
+        if self.rank:
+            (told,) = self._broadcast(None)
+            if told == _ENDED:
+                raise SystemExit(0)
+            return cast("Out", _unpacked(told))
+        try:
+            made = make()
+        except BaseException:
+            if not self._over:
+                self._over = True
+                with suppress(Exception):  # they may have ended already
+                    self._broadcast(_ENDED)
+            raise
+        self._broadcast(_packed(made))
+        return made
+
+    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
+        """See `ProcessGroup`."""
+        mine = items[self.rank :: self.size]
+        found = [work(item) for item in mine]
+        if self._sharded and len(mine) < -(-len(items) // self.size):
+            work(items[-1])  # whoever gathers a tensor needs all
+        self._release()
+        return self._together(found, len(items))
+
+    def accumulate(
+        self,
+        parameters: Sequence[Tensor],
+        items: Sequence[Item],
+        loss: Callable[[Item], tuple[Tensor, Out]],
+        *,
+        threads: int = 1,
+    ) -> list[Out]:
+        """See `ProcessGroup`."""
+        mine, turns = items[self.rank :: self.size], -(-len(items) // self.size)
+        if sharding.is_sharded(parameters):
+            same, padded = sharding.padded(items, self.rank, self.size, loss)
+            if self._tree:
+                found = accumulate_in_tree(parameters, same, turns, padded, self.size)
+            else:
+                found = accumulate(parameters, same, padded)
+            reports = cast("list[Out]", found[: len(mine)])
+            self._release()
+        elif self._tree:
+            reports = accumulate_in_tree(parameters, mine, turns, loss, self.size)
+        else:
+            reports = accumulate(parameters, mine, loss, threads=threads)
+            self._reduce(parameters)
+        return self._together(reports, len(items))
+
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
+        """See `ProcessGroup`."""
+        if sharding.is_sharded(parameters):
+            return sharding.clip(parameters, limit, exact=self._tree)
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+
+    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+        """See `ProcessGroup`."""
+        if self.size == 1 or policy.count() < self._shard_from:
+            return policy
+        made = sharding.sharded(policy, self.size, dtype, offload=offload, tree=self._tree)
+        self._sharded.add(made)
+        if self.rank and policy.device.type != "cpu":  # rank 0 alone samples from it
+            policy.network = policy.network.to(torch.device("cpu"))
+        return made
+
+    def publish(self, trained: Policy, whole: Policy) -> None:
+        """See `ProcessGroup`."""
+        if trained is not whole:
+            sharding.publish(trained, whole, self.rank)
+
+    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `ProcessGroup`."""
+        sharding.share_out(optimizer)
+
+    def in_parts(self, values: object) -> bool:
+        """See `ProcessGroup`."""
+        return sharding.in_parts(values)
+
+    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
+        """See `ProcessGroup`."""
+        write(self.agree(lambda: str(place)), values)
+
+    def _release(self) -> None:
+        for policy in self._sharded:
+            sharding.release(policy)
+
+    def _reduce(self, parameters: Sequence[Tensor]) -> None:
+        """Add the gradients of all ranks; a parameter that none has a gradient for stays so."""
+        if self.size == 1:
+            return
+        there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+        with self._peers():
+            dist.all_reduce(there, dist.ReduceOp.MAX)
+            for parameter in (p for p, any_has in zip(parameters, there, strict=True) if any_has):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+
+    def _together(self, mine: list[Out], count: int) -> list[Out]:
+        """What all ranks found, in the order of the items."""
+        if self.size == 1:
+            return mine
+        found: list[Any] = [None] * self.size
+        with self._peers():
+            dist.all_gather_object(found, _packed(mine))
+        by_rank: list[list[Out]] = [_unpacked(told) for told in found]
+        return [by_rank[i % self.size][i // self.size] for i in range(count)]
+
+    def _broadcast(self, told: bytes | None) -> list[Any]:
+        there: list[Any] = [told]
+        with self._peers():
+            dist.broadcast_object_list(there, src=0)
+        return there
+
+    @contextmanager
+    def _peers(self) -> Generator[None]:
+        """Around what needs the other ranks: rank 0 says that one has ended, others end."""
+        try:
+            yield
+        except RuntimeError as error:
+            self._over = True
+            if self.rank:
+                raise SystemExit(0) from error
+            reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
+            raise RunError(
+                f"a rank that trains beside this one has ended, so the run cannot go on ({reason})"
+            ) from error
+
+
+def joined() -> TorchProcessGroup:
+    """The group that this process was started in. Raises `ConfigError` where a launcher's variables
+    are not all there, `RunError` where the other ranks do not come."""
+    size, rank = _number("WORLD_SIZE"), _number("RANK")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        _variable(name)
+    if not 0 <= rank < size:
+        raise ConfigError(f"RANK={rank} is no rank of WORLD_SIZE={size}")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
+        dist.init_process_group(
+            backend,
+            store=cast("Any", dist).PrefixStore("tutelage", store),
+            rank=rank,
+            world_size=size,
+            timeout=WORKING,
+        )
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"rank {rank} of {size} found no others at {where}: {reason}") from error
+    if rank and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
+            signal.signal(number, signal.SIG_IGN)
+    return TorchProcessGroup(rank, size)
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        size = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"WORLD_SIZE={size} asks for several ranks, and {name} is not set: start them with "
+            f"torchrun --nproc-per-node={size} -m tutelage ..., or unset WORLD_SIZE"
+        )
+    return value
+
+
+def _number(name: str) -> int:
+    value = _variable(name)
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value!r} is no number: start the ranks with torchrun") from None
+
+
+def _packed(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(told: bytes) -> Any:
+    return torch.load(io.BytesIO(told), map_location="cpu", weights_only=False)

@@ -1,0 +1,126 @@
+"""Ray itself: found at an address, or started on this machine for one run, and left as it was.
+
+Ray is asked for nothing that a run does not need: no dashboard, no usage statistics, no output of
+its own. A process that has connected to Ray already is left connected.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tutelage.config import RunConfig
+from tutelage.errors import ConfigError, MissingExtraError
+
+_REACH_SECONDS = 10.0
+"""How long a head node may take to accept a connection."""
+_FREE_SECONDS = 10.0
+"""How long the workers of a run that has just ended may still hold their CPUs."""
+_LEAST_STORE = 100 * 2**20
+"""Bytes of the store in which weights lie between training and workers."""
+
+
+def import_ray() -> Any:
+    """The package. Raises `MissingExtraError`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # The workers have no GPU, and Ray need not say how it will hide some one day.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "agent.placement='ray' needs Ray, which is not installed: pip install 'tutelage[ray]'"
+        ) from error
+    return ray
+
+
+def check_address(config: RunConfig) -> None:
+    """Raise `ConfigError` where nothing answers at the address of the cluster."""
+    address = config.ray_kwargs.ray_init.address
+    if address in (None, "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise _unreachable(address, reason) from error
+
+
+def connect(config: RunConfig, weights: int) -> bool:
+    """Have this process connected to Ray, whose local store is to hold `weights` bytes some times;
+    returns whether it was not before. Raises `ConfigError` where that is impossible."""
+    ray = import_ray()
+    if ray.is_initialized():
+        return False
+    asked = config.ray_kwargs.ray_init
+    options: dict[str, Any] = {"address": asked.address}
+    if asked.address is None:
+        options = {
+            "address": "local",  # else RAY_ADDRESS would be read
+            "num_cpus": asked.num_cpus,
+            "include_dashboard": False,
+            "object_store_memory": max(_LEAST_STORE, 4 * weights),
+            "_node_ip_address": "127.0.0.1",
+        }
+    with _own_signals():
+        try:
+            ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
+        except Exception as error:
+            with suppress(Exception):
+                ray.shutdown()
+            raise _unreachable(asked.address or "local", _first_line(error)) from error
+    return True
+
+
+def workers_of(config: RunConfig) -> int:
+    """How many workers a run gets. Raises `ConfigError` where the cluster has no room for them."""
+    ray, asked = import_ray(), config.ray_kwargs.ray_init.num_cpus
+    there, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
+    until = time.monotonic() + _FREE_SECONDS
+    while free < (asked or 1) <= there and time.monotonic() < until:
+        time.sleep(0.1)
+        free = int(ray.available_resources().get("CPU", 0))
+    if free < (asked or 1):
+        raise ConfigError(
+            f"the Ray cluster has {there} CPUs, of which {free} are free, and "
+            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} asked for: set "
+            f"ray_kwargs.ray_init.num_cpus={free or 1}, or add nodes with `ray start --address`"
+        )
+    return min(asked or free, config.data.train_batch_size)
+
+
+def _unreachable(address: str, reason: object) -> ConfigError:
+    way = (
+        "start one with `ray start --head`, or leave ray_kwargs.ray_init.address out, which starts "
+        "Ray on this machine"
+    )
+    if address == "local":
+        return ConfigError(f"Ray cannot be started on this machine: {reason}")
+    if address == "auto":
+        return ConfigError(f"this machine is part of no running Ray cluster ({reason}): {way}")
+    return ConfigError(f"no Ray cluster can be used at {address!r}: {reason}; {way}")
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return " ".join(text.split())[:500] or type(error).__name__
+
+
+@contextmanager
+def _own_signals() -> Generator[None]:
+    """Ray replaces the handler of SIGTERM, which is the run's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,338 @@
+"""A pool of Ray actors that play rollouts, a group at a time, and lose none.
+
+The pool is started before a run begins: Ray is connected, every worker has said that it is of the
+same Python and version, and has loaded what it plays with. A group goes to the least busy worker.
+When a worker dies, what it was playing is played again by others with the same seeds, and a new
+worker takes its place; only a whole group counts as played, so nothing is recorded twice. A
+rollout is a function of its seeds, the weights and the agent, so nobody sees who played it. The
+worker's side is `ray_actor.py`, what is sent to it `shipment.py`, Ray itself `ray_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tutelage.distributed import ray_cluster
+from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
+from tutelage.distributed.shipment import here, packed
+from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.gateway.app import OnTraces
+from tutelage.policy import machine
+from tutelage.policy.model import Policy
+from tutelage.resources import POLICY
+from tutelage.rollouts.runner import OnSpans, RolloutSpec
+from tutelage.types import JSON, Rollout
+from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
+from tutelage.weights.placement import FROZEN, PlaySettings, Tell
+
+_LOSSES = 3
+"""Workers that a group may lose while it plays there alone: then it is the group that ends them."""
+_ASK_SECONDS = 1.0
+"""Between two questions how long rewards have been running."""
+_NOT_BITS = ("platform", "operation_threads", "operation_threads_from", "shards")
+"""Conditions of a machine that change no rollout."""
+
+
+@dataclass(slots=True, eq=False)
+class _RayActor:
+    """One actor: what it has in hand, and its answer to being prepared."""
+
+    actor: Any
+    prepared: Any
+    facts: JSON = field(default_factory=dict[str, Any])
+    """Host, process and conditions, once it said so."""
+    groups: dict[int, Sequence[RolloutSpec]] = field(
+        default_factory=dict[int, Sequence[RolloutSpec]]
+    )
+    alone: bool = False
+    """Whether it plays a group that was lost before, and no other beside it."""
+
+    @property
+    def load(self) -> int:
+        """Rollouts that it plays now."""
+        return sum(len(specs) for specs in self.groups.values())
+
+    @property
+    def name(self) -> str:
+        return f"{self.facts['pid']} on {self.facts['host']}" if self.facts else "a new one"
+
+
+class RayPool:
+    """See the module's docstring."""
+
+    def __init__(self, setting: TrainingInputs) -> None:
+        """Start workers. Raises `ConfigError` and `MissingExtraError` for what stands against."""
+        self._ray = ray_cluster.import_ray()
+        self.setting, self.workers = setting, list[_RayActor]()
+        shipment = packed(setting)
+        policies = [setting.policy, *setting.others.values()]
+        size = sum(4 * policy.count() for policy in policies)
+        self._connected = ray_cluster.connect(setting.config, size)
+        try:
+            self.size = ray_cluster.workers_of(setting.config)
+            self._parts = self._ray.put(shipment)
+            self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
+            self._fill()
+            for worker in self.workers:
+                worker.facts = self._facts(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    def remarks(self) -> list[str]:
+        """What rollouts may depend on and is not the same on every worker."""
+        mine = machine.conditions(self.setting.choice)
+        return [
+            f"rollouts of the Ray worker {worker.name} are not bit for bit those of this machine: "
+            f"here {change.replace(' and is ', ', there ')}"
+            for worker in self.workers
+            for change in machine.differences(_bits(mine), _bits(worker.facts["conditions"]))
+        ]
+
+    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:
+        """See `weights/placement.py`."""
+        return RayPlacement(self, policies, tell)
+
+    def close(self) -> None:
+        """End the workers, and Ray where it was begun here."""
+        for worker in self.workers:
+            self.dismiss(worker)
+        self.workers.clear()
+        if self._connected:
+            self._ray.shutdown()
+
+    def _fill(self) -> None:
+        """As many workers as there should be; they get ready by themselves."""
+        while len(self.workers) < self.size:
+            actor = self._actor.remote()
+            self.workers.append(_RayActor(actor, actor.prepare.remote(here(), [self._parts])))
+
+    def _facts(self, worker: _RayActor) -> JSON:
+        """What a worker says of itself. Raises `ConfigError` where it could not be prepared."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(worker.prepared)
+        except TutelageError as error:
+            raise ConfigError(own_words(error)) from error
+        except errors.RayActorError as error:
+            raise ConfigError(
+                f"a Ray worker could not start: {' '.join(str(error).split())[-600:]}. Install "
+                "this version of tutelage, and what its agent needs, on every node"
+            ) from error
+
+    def dismiss(self, worker: _RayActor) -> None:
+        """End a worker, whether or not it lives."""
+        with suppress(Exception):
+            self._ray.kill(worker.actor)
+
+    def replace(self, worker: _RayActor) -> bool:
+        """Put a new worker in the place of a lost one; False where that was done before."""
+        if worker not in self.workers:
+            return False
+        self.workers.remove(worker)
+        self.dismiss(worker)
+        self._fill()
+        return True
+
+    def known(self, worker: _RayActor) -> bool:
+        """Whether a worker is ready to play."""
+        if not worker.facts:
+            ready, _ = self._ray.wait([worker.prepared], timeout=0)
+            if ready:
+                with suppress(Exception):  # what failed is raised where it is asked to play
+                    worker.facts = self._ray.get(worker.prepared)
+        return bool(worker.facts)
+
+    @property
+    def lost(self) -> type[Exception]:
+        """What is raised where a worker was lost."""
+        return self._ray.exceptions.RayActorError
+
+    def put(self, value: object) -> Any:
+        """A reference to what workers take when they want it."""
+        return self._ray.put(value)
+
+    def cancel(self, reference: Any) -> None:
+        """End what a worker does."""
+        with suppress(Exception):
+            self._ray.cancel(reference)
+
+
+class RayPlacement:
+    """Rollouts are played by the workers of a pool, with the weights of now."""
+
+    def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
+        self._pool, self._policies, self._tell = pool, policies, tell
+        self._put: dict[str, tuple[int, list[Any]]] = {}
+
+    def workers(
+        self,
+        play: PlaySettings,
+        on_spans: OnSpans | None = None,
+        on_traces: OnTraces | None = None,
+    ) -> RayWorkers:
+        """See `Placement`. What agents send by themselves comes with `on_spans`."""
+        given = self._pool.setting.given
+        names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
+        if play.own_agent and given is not None:
+            at_once, roles = given.manager.n_runners, given.roles
+            names = [*dict.fromkeys(roles.policies.values()), *([FROZEN] if roles.frozen else [])]
+        weights = {name: self._weights(name) for name in names}
+        return RayWorkers(self._pool, play, weights, at_once, on_spans, self._tell)
+
+    def free(self) -> None:
+        """Workers have memory of their own."""
+
+    def hand_over_weights(self) -> None:
+        """Workers take them with the first group that needs them."""
+
+    def _weights(self, name: str) -> tuple[int, list[Any]]:
+        policy, known = self._policies(name), self._put.get(name)
+        if known is None or known[0] != policy.version:
+            tensors = {n: t.detach().cpu() for n, t in policy.named()}
+            self._put[name] = policy.version, [self._pool.put(tensors)]
+        return self._put[name]
+
+
+class RayWorkers:
+    """Plays the rollouts of one batch; see `RolloutWorkers`."""
+
+    def __init__(
+        self,
+        pool: RayPool,
+        play: PlaySettings,
+        weights: Weights,
+        at_once: int,
+        on_spans: OnSpans | None,
+        tell: Tell,
+    ) -> None:
+        self._pool, self._play, self._weights = pool, play, weights
+        self._at_once, self._on_spans, self._tell = at_once, on_spans, tell
+        self._room = min(EVALUATION_SLOTS, pool.setting.config.rollout.slots)
+        self._running, self._busy = 0, 0.0
+        self._change = asyncio.Condition()
+
+    async def run(
+        self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
+    ) -> list[Rollout]:
+        """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
+        groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
+        tasks = list[asyncio.Task[list[Rollout]]]()
+        asking = asyncio.create_task(self._ask())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, members in enumerate(groups):
+                    tasks.append(group.create_task(self._group(number, members, on_done)))
+        except* TutelageError as stopped:
+            raise stopped.exceptions[0] from None
+        finally:
+            asking.cancel()
+        return [rollout for task in tasks for rollout in task.result()]
+
+    def busy_for(self) -> float:
+        """Seconds that the longest running reward had taken when workers were asked last."""
+        return self._busy
+
+    async def _group(
+        self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
+    ) -> list[Rollout]:
+        """Play a group until a worker has played it whole. Once lost it plays alone, so that a
+        group that ends its workers takes no others along."""
+        reason: Exception | None = None
+        for losses in range(_LOSSES + 1):
+            worker = await self._worker(number, specs, alone=losses > 0)
+            try:
+                played = await self._played(worker, specs)
+            except self._pool.lost as error:
+                reason = error
+                self._say_lost(worker)
+            else:
+                return self._kept(played, on_done)
+            finally:
+                worker.groups.pop(number, None)
+                worker.alone = False
+                self._running -= len(specs)
+                async with self._change:
+                    self._change.notify_all()
+        raise RunError(
+            f"{_LOSSES} Ray workers were lost while they played only the group {specs[0].group!r} "
+            f"(task {specs[0].task.id!r}): a tool or an environment of it may end its process, or "
+            f"the memory is too small. The last: {' '.join(str(reason).split())[:300]}"
+        )
+
+    async def _worker(
+        self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
+    ) -> _RayActor:
+        """Wait for a worker with room for a group, and give it to the least busy one."""
+        async with self._change:
+            while True:
+                ready = [w for w in self._pool.workers if self._pool.known(w)]
+                free = [
+                    worker
+                    for worker in ready or self._pool.workers
+                    if not worker.load
+                    or not (alone or worker.alone or worker.load + len(specs) > self._room)
+                ]
+                if free and (not self._running or self._running + len(specs) <= self._at_once):
+                    worker = min(free, key=lambda w: w.load)
+                    worker.groups[number], worker.alone = specs, alone
+                    self._running += len(specs)
+                    return worker
+                await self._change.wait()
+
+    async def _played(self, worker: _RayActor, specs: Sequence[RolloutSpec]) -> Played:
+        spans = self._on_spans is not None
+        work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            self._pool.cancel(work)
+            raise
+        except TutelageError as error:
+            raise RunError(own_words(error)) from error
+
+    def _kept(self, played: Played, on_done: Callable[[Rollout], None] | None) -> list[Rollout]:
+        traces = played.traces
+        for rollout in played.rollouts:
+            if self._on_spans is not None:
+                self._on_spans(rollout, [*played.spans.get(rollout.id, ()), *traces])
+                traces = []
+            if on_done is not None:
+                on_done(rollout)
+        return played.rollouts
+
+    def _say_lost(self, worker: _RayActor) -> None:
+        """Say once that a worker was lost, and what is played again."""
+        groups = [specs[0].group for specs in worker.groups.values()]
+        step = next((specs[0].step for specs in worker.groups.values()), 0)
+        if self._pool.replace(worker):
+            plural = "group is" if len(groups) == 1 else "groups are"
+            self._tell(
+                f"the Ray worker {worker.name} was lost: {len(groups)} {plural} played again, with "
+                "the same seeds",
+                "worker_lost",
+                {"tick": step, "worker": worker.name, "groups": groups},
+            )
+
+    async def _ask(self) -> None:
+        """Keep how long rewards have been running on workers."""
+        while True:
+            await asyncio.sleep(_ASK_SECONDS)
+            asked = [w.actor.busy_for.remote() for w in self._pool.workers if self._pool.known(w)]
+            times = await asyncio.gather(*asked, return_exceptions=True)
+            self._busy = max((t for t in times if isinstance(t, float)), default=0.0)
+
+
+def own_words(error: BaseException) -> str:
+    """The message of an error as it was raised on a worker, without Ray's account of the way."""
+    cause = getattr(error, "cause", None)
+    return str(cause if cause is not None else error)
+
+
+def _bits(conditions: JSON) -> JSON:
+    return {key: value for key, value in conditions.items() if key not in _NOT_BITS}

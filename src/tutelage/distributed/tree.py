@@ -1,0 +1,100 @@
+"""Gradients added in the order of a binary tree over the micro-batches: on 1, 2 and 4 ranks the
+same bits.
+
+Of `size` micro-batches in turn each rank has one; their gradients are added pairwise, rank by rank,
+which is the lower part of the tree, and a binary counter adds the sums. Where a round is not full
+the missing ones are zeros, which change no sum. Of a sharded model each rank adds its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.tensor import DTensor
+
+from tutelage.weights.gradients import accumulate
+
+Item = TypeVar("Item")
+Out = TypeVar("Out")
+
+
+def accumulate_in_tree(
+    parameters: Sequence[Tensor],
+    mine: Sequence[Item],
+    turns: int,
+    loss: Callable[[Item], tuple[Tensor, Out]],
+    size: int,
+) -> list[Out]:
+    """The gradient over all ranks, in each of whose turns a rank has one micro-batch or none; this
+    one has `mine`. Returns what `loss` reports of these."""
+    reports: list[Out] = []
+    trees: dict[int, list[Tensor]] = {}
+    for turn in range(turns):
+        reports += accumulate(parameters, mine[turn : turn + 1], loss)
+        height, total = size.bit_length() - 1, [_over_ranks(p, size) for p in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        while height in trees:
+            total = [x + y for x, y in zip(trees.pop(height), total, strict=True)]
+            height += 1
+        trees[height] = total
+    whole: list[Tensor] = []
+    for height in sorted(trees):  # the smallest trees stand to the right
+        left = trees[height]
+        whole = [x + y for x, y in zip(left, whole, strict=True)] if whole else left
+    for parameter, gradient in zip(parameters, whole, strict=False):
+        parameter.grad = _like(parameter, gradient)
+    return reports
+
+
+def _over_ranks(parameter: Tensor, size: int) -> Tensor:
+    """One gradient summed pairwise over the ranks; of a sharded one this rank's part, which is
+    summed already."""
+    own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    if isinstance(own, DTensor):
+        return own.to_local()
+    if size == 1:
+        return own
+    parts = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(parts, own.contiguous())
+    return _pairwise(parts)
+
+
+def _pairwise(parts: list[Tensor]) -> Tensor:
+    while len(parts) > 1:
+        parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    if not isinstance(parameter, DTensor):
+        return gradient
+    mesh, places = parameter.device_mesh, parameter.placements
+    shape, stride = parameter.shape, parameter.stride()
+    return DTensor.from_local(gradient, mesh, places, shape=shape, stride=stride)
+
+
+class TreeReduceScatter(ReduceScatter):
+    """Each rank adds its part of every rank's gradient pairwise."""
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Room for what is reduced."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Reduce into `output_tensor`."""
+        found = torch.empty_like(input_tensor)
+        dist.all_to_all_single(found, input_tensor, group=group)
+        output_tensor.copy_(_pairwise(list(found.view(group.size(), -1))))

@@ -1,0 +1,228 @@
+"""What the ranks beside the first do in a run: the same phases, without its folder, store and
+console.
+
+Rank 0 leads. It alone plays rollouts, decides by the clock, writes and shows; the others get what
+it has played and decided (`ProcessGroup.agree`) and do the same step with it. What they note of a
+run goes to a folder of their own that ends with them. `jobs.py` asks here how a run begins on
+several ranks; `process_group.py` has the protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.config.keys import flatten
+from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.resources import POLICY
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.progress import Progress
+from tutelage.runs.signals import StopSignal
+from tutelage.store import StoreWriter, TrainingRow, open_store
+from tutelage.tracing import SpanRecord
+from tutelage.types import JSON, Rollout, RolloutStatus
+from tutelage.weights.checkpoint import TrainingState
+from tutelage.weights.process_group import ProcessGroup, in_step, launched
+
+if TYPE_CHECKING:
+    from tutelage.weights.inputs import TrainingInputs
+    from tutelage.weights.kinds import WeightTraining
+
+MARK = ".ranks"
+"""A file that rank 0 makes in the run folder for the others to look for."""
+ONE_ALONE = "an agent of your own is trained by one process so far: start it without torchrun"
+"""What is said where several ranks would train one."""
+PATIENCE = 20.0
+"""Seconds that a rank which has failed listens whether rank 0 has too."""
+
+
+def together(asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
+    """The result of a run: `lead` works on it on rank 0, and the other ranks follow."""
+    group = launched()
+    if group.size == 1:
+        return lead()
+    if asked.given is not None:
+        raise ConfigError(ONE_ALONE)
+    check_same(group, facts_of(asked.resolved))
+    in_step(group, lambda: check_store(asked.resolved.config))
+    check_shared(group, folder)
+    if group.rank:
+        _follow(asked, folder.name, group)
+    return group.agree(lead)
+
+
+# ---------------------------------------------------------------- what has to be the same
+
+
+def facts_of(resolved: Resolved) -> dict[str, str]:
+    """What a step depends on and each rank has for itself: code, versions, configuration."""
+    import torch
+
+    source, code = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(source.rglob("*.py")):
+        code.update(path.relative_to(source).as_posix().encode() + path.read_bytes())
+    keys = flatten(resolved.config.model_dump(mode="json"))
+    return {
+        "the code of tutelage": code.hexdigest()[:12],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{key: repr(value) for key, value in keys if key != "output"},
+    }
+
+
+def check_same(group: ProcessGroup, facts: Mapping[str, str]) -> None:
+    """Raise `RunError` on rank 0 where a rank differs from it; the others end without a word."""
+    first, *others = group.map(range(group.size), lambda _: dict(facts))
+    for rank, theirs in enumerate(others, start=1):
+        wrong = [key for key in {**first, **theirs} if first.get(key) != theirs.get(key)]
+        if wrong and group.rank:
+            raise SystemExit(0)
+        if wrong:
+            listed = ", ".join(
+                f"{k} ({first.get(k)}, and there {theirs.get(k)})" for k in wrong[:3]
+            )
+            raise RunError(
+                f"rank {rank} of {group.size} differs from rank 0 in {listed}: all ranks have to "
+                "run the same command with the same code"
+            )
+
+
+def check_store(config: RunConfig) -> None:
+    """Raise `ConfigError` where several nodes would share a file of SQLite, whose locks hold on one
+    machine only."""
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if nodes > 1 and config.trainer.store_url is None:
+        raise ConfigError(
+            f"{nodes} nodes cannot share the SQLite file of a run folder; give "
+            "--store postgresql://HOST/DATABASE"
+        )
+
+
+def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
+    """Raise `RunError` on rank 0 where a rank does not see its run folder."""
+    path = folder.path.absolute()
+    mark = path / MARK
+
+    def make() -> str:
+        mark.write_text(text := hashlib.sha256(str(path).encode()).hexdigest(), encoding="utf-8")
+        return text
+
+    text = group.agree(make)
+
+    def look() -> None:
+        if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
+            raise RunError(
+                f"{platform.node()} has no run folder {str(path)!r}; give an --output on a disk "
+                "that all nodes share"
+            )
+
+    try:
+        in_step(group, look)
+    finally:
+        if group.rank == 0:
+            mark.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- what they begin with
+
+
+def share_start(
+    asked: WeightTraining,
+) -> tuple[TrainingInputs, TrainingState, dict[str, Any]]:
+    """What a run begins with on this rank: its inputs, where it stands, and the tensors of its
+    checkpoint. Those of rank 0 go to the others, as its weights do."""
+    setting, group = asked.setting, asked.setting.group
+    if group.size == 1:
+        return setting, asked.state, asked.tensors
+    if group.rank == 0:
+        in_step(group, lambda: None)  # the others have read their inputs
+    policies = {POLICY: setting.policy, **setting.others}
+
+    def begin() -> tuple[TrainingState, dict[str, Any], dict[str, Any]]:
+        weights = {name: policy.snapshot() for name, policy in policies.items()}
+        return asked.state, asked.tensors, weights
+
+    asked.state, asked.tensors, weights = group.agree(begin)
+    for name, policy in policies.items():
+        policy.load_tensors(weights[name])
+    return setting, asked.state, asked.tensors
+
+
+# ---------------------------------------------------------------- a rank that follows
+
+
+class _NoWriter(StoreWriter):
+    """Takes what rank 0 stores, and drops it."""
+
+    def submit(self, rollouts: Sequence[Rollout]) -> None:
+        """Drop it."""
+
+    def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Drop it."""
+
+    def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
+        """Drop it."""
+
+
+def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
+    """Work through the phases of a run as a rank that does not lead. An error that every rank has
+    is told by rank 0, and so is a stop."""
+    asked.setting = in_step(group, asked.make_setting)
+    asked.state = TrainingState()
+    with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
+        folder = RunFolder(Path(place) / name)
+        folder.path.mkdir()
+        with open_store(folder.store) as store, _NoWriter(store) as writer:
+            head = asked.head
+            store.put_run(
+                name,
+                name=name,
+                recipe=head.recipe,
+                algorithm=head.algorithm,
+                config={},
+                seed=head.settings.seed,
+                folder=str(folder.path),
+                status=RolloutStatus.RUNNING,
+            )
+            try:
+                _work(asked, Run(folder, store, writer, Progress(), StopSignal(_nothing)))
+            except KeyboardInterrupt as stopped:
+                raise SystemExit(0) from stopped
+            except TutelageError as error:
+                if _met_alone(group):
+                    raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
+                raise SystemExit(0) from error
+            finally:
+                asked.close()
+
+
+def _work(asked: WeightTraining, run: Run) -> None:
+    asked.open(run)
+    for name, phase in asked.phases():
+        if name not in asked.done:
+            asked.enter(name)
+            phase(run)
+            asked.leave(name)
+
+
+def _met_alone(group: ProcessGroup) -> bool:
+    """Whether rank 0 goes on after what ended this rank."""
+    heard: list[None] = []
+    listener = threading.Thread(
+        target=lambda: heard.append(group.agree(lambda: None)), name="last-word", daemon=True
+    )
+    listener.start()
+    listener.join(PATIENCE)
+    return bool(heard) or listener.is_alive()
+
+
+def _nothing() -> None:
+    """What a rank that follows says of a stop."""

@@ -1,0 +1,137 @@
+"""What a rank holds in memory beside activations, and whether it fits: told before a run begins.
+
+A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. They are shared
+out over the ranks from 20 million parameters on, and the policy that samples is whole: beside the
+engine's copy on the first rank's device, and in the main memory of the others. `inputs.py` has the
+models, `process_group.py` the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tutelage.config import Machine
+from tutelage.errors import RunError
+from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.weights.config.extensions import has_critic
+
+if TYPE_CHECKING:
+    from tutelage.weights.inputs import TrainingInputs
+
+NODES = (2, 4, 8, 16)
+"""Numbers of nodes that are looked through for a setting that fits."""
+ADAPTED = 0.01
+"""Share of a model's parameters that adapters have at most, as an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The parameters of a training."""
+
+    policy: int
+    trained: int
+    """Those of the policy that have a gradient."""
+    reference: bool = False
+    critic: bool = False
+
+
+def models_of(setting: TrainingInputs) -> Models:
+    """Those of a run."""
+    policies = [setting.policy, *setting.others.values()]
+    config = setting.config
+    return Models(
+        sum(policy.count() for policy in policies),
+        sum(p.numel() for policy in policies for p in policy.parameters() if p.requires_grad),
+        config.needs_reference,
+        has_critic(config),
+    )
+
+
+def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
+    """Bytes of the rank that holds most, by what they are for: on its GPU, or in main memory."""
+    ranks = machine.nodes * machine.ranks
+    share = ranks if models.policy >= SMALL_MODEL else 1
+    out = {"weights, gradients and optimizer": (4 * models.policy + 12 * models.trained) // share}
+    if models.reference:
+        out["reference"] = 4 * models.policy // share
+    if models.critic:
+        out["critic"] = 16 * models.policy
+    if share > 1:
+        out["weights to sample from"] = 4 * models.policy
+    if gpu:
+        out["the engine's copy"] = 2 * models.policy
+    return out
+
+
+def words(models: Models, machine: Machine, *, gpu: bool) -> str:
+    """What a rank holds, and of how much."""
+    parts = parts_of(models, machine, gpu=gpu)
+    listed = ", ".join(f"{what} {_gb(size)}" for what, size in parts.items())
+    several = machine.nodes * machine.ranks > 1
+    each = "the first rank" if several else "this process"
+    total = _gb(sum(parts.values()))
+    return f"{each} holds {total} and its activations ({listed}); {_there(machine, gpu)}"
+
+
+def here(*, gpu: bool) -> Machine:
+    """This machine, with the memory of its first GPU where a run is on one."""
+    machine = machine_facts()
+    if not gpu:
+        return machine
+    import torch
+
+    return replace(machine, gpu_memory=torch.cuda.get_device_properties(0).total_memory)
+
+
+def fact(setting: TrainingInputs) -> dict[str, str]:
+    """What a rank of a run holds, where that is worth a word."""
+    models, gpu = models_of(setting), setting.choice.device.type == "cuda"
+    if setting.group.size == 1 and models.policy < SMALL_MODEL:
+        return {}
+    return {"memory": words(models, here(gpu=gpu), gpu=gpu)}
+
+
+def check(models: Models, machine: Machine, *, gpu: bool) -> None:
+    """Raise `RunError` for a training that cannot fit, with the smallest setting that does."""
+    if _fits(models, machine, gpu):
+        return
+    ways = (way for way, asked, there in _ways(models, machine, gpu) if _fits(asked, there, gpu))
+    found = next(ways, "a smaller model")
+    raise RunError(
+        f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
+        f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: {found}"
+    )
+
+
+def _fits(models: Models, machine: Machine, gpu: bool) -> bool:
+    size, there = sum(parts_of(models, machine, gpu=gpu).values()), machine.gpu_memory
+    if not gpu:
+        size, there = size * machine.ranks, machine.memory
+    return not there or size <= there
+
+
+def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Models, Machine]]:
+    """Other settings, the smallest first: what to write, and what it is."""
+    most = max(1, machine.cuda_devices) if gpu else 1
+    numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
+    numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
+    few = replace(models, trained=int(ADAPTED * models.policy))
+    for asked, adapters in ((models, ""), (few, "model.lora.rank=16 and ")):
+        for nodes, ranks in numbers:
+            there = replace(machine, nodes=nodes, ranks=ranks)
+            more = f" --nnodes={nodes}" if nodes > 1 else ""
+            command = f"torchrun{more} --nproc-per-node={ranks} -m tutelage ..."
+            yield adapters + ("one process" if nodes * ranks == 1 else command), asked, there
+
+
+def _there(machine: Machine, gpu: bool) -> str:
+    if gpu:
+        return f"a GPU has {_gb(machine.gpu_memory)}"
+    several = f", for {machine.ranks} ranks" if machine.ranks > 1 else ""
+    return f"there are {_gb(machine.memory)}{several}"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size < 10e9 else f"{size / 1e9:.0f} GB"

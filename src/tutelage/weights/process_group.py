@@ -1,0 +1,167 @@
+"""Which processes train together: this one alone, or the ranks of torch.distributed.
+
+Every rank runs the same step on the same rows: the first one plays the rollouts and hands them to
+the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
+all get the same reports, gradients and metrics. `OneProcess` is what a laptop runs, and what every
+function takes that is not told otherwise. `tutelage.distributed.process_group` has the ranks; it is
+loaded by name when a launcher has started this process.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from tutelage.errors import RunError
+from tutelage.weights.gradients import accumulate
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+Item = TypeVar("Item")
+Out = TypeVar("Out")
+
+
+class ProcessGroup(Protocol):
+    """The processes of one training. All of them call the same methods in the same order."""
+
+    rank: int
+    """Of this process, from 0. Rank 0 leads: it alone plays, writes and shows."""
+    size: int
+    """How many there are."""
+
+    def agree(self, make: Callable[[], Out]) -> Out:
+        """What `make` gives on rank 0, where alone it is called, on every rank."""
+        ...
+
+    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
+        """What `work` gives for every item, in order; each rank works on its share of them."""
+        ...
+
+    def accumulate(
+        self,
+        parameters: Sequence[Tensor],
+        items: Sequence[Item],
+        loss: Callable[[Item], tuple[Tensor, Out]],
+        *,
+        threads: int = 1,
+    ) -> list[Out]:
+        """`gradients.accumulate` over all items, of which each rank works on its share; every rank
+        gets what `loss` reports of all of them, in order."""
+        ...
+
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
+        """Scale the gradients down to a norm of `limit`; the norm that they had."""
+        ...
+
+    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+        """What is trained of a policy: itself, or a copy of which each rank has a part. `offload`
+        keeps what is not computed with in main memory."""
+        ...
+
+    def publish(self, trained: Policy, whole: Policy) -> None:
+        """After an update, bring the policy of which `trained` is the shared out copy up to it: on
+        rank 0, which samples from it and saves it."""
+        ...
+
+    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of a state that was loaded whole, keep what belongs to this rank's parameters."""
+        ...
+
+    def in_parts(self, values: object) -> bool:
+        """Whether tensors of a state are shared out."""
+        ...
+
+    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
+        """Write such a state into the folder that rank 0 names, each rank its part."""
+        ...
+
+
+class OneProcess:
+    """A training by this process alone."""
+
+    rank = 0
+    size = 1
+
+    def agree(self, make: Callable[[], Out]) -> Out:
+        """What `make` gives."""
+        return make()
+
+    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
+        """What `work` gives for every item."""
+        return [work(item) for item in items]
+
+    def accumulate(
+        self,
+        parameters: Sequence[Tensor],
+        items: Sequence[Item],
+        loss: Callable[[Item], tuple[Tensor, Out]],
+        *,
+        threads: int = 1,
+    ) -> list[Out]:
+        """See `gradients.accumulate`."""
+        return accumulate(parameters, items, loss, threads=threads)
+
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
+        """See `torch.nn.utils.clip_grad_norm_`."""
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+
+    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+        """The policy itself."""
+        return policy
+
+    def publish(self, trained: Policy, whole: Policy) -> None:
+        """They are one."""
+
+    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has all parameters."""
+
+    def in_parts(self, values: object) -> bool:
+        """Nothing is."""
+        return False
+
+    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
+        """There are none."""
+
+
+ONE_PROCESS = OneProcess()
+"""What trains unless a launcher has started several ranks."""
+
+
+@functools.cache
+def launched() -> ProcessGroup:
+    """The ranks that a launcher has started with this process, this one alone without a launcher.
+    Raises `ConfigError` where a launcher's variables are not all there."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return ONE_PROCESS
+    made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").joined()
+    return made
+
+
+def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
+    """What `make` gives on each rank, once it has given it on all. What it raises on any is raised
+    on rank 0; the others end without a word."""
+    made: Out | None = None
+    error: Exception | None = None
+    try:
+        made = make()
+    except Exception as raised:
+        error = raised
+    told = None if error is None else str(error) or type(error).__name__
+    wrong = [(rank, text) for rank, text in enumerate(group.map(range(group.size), lambda _: told))]
+    wrong = [(rank, text) for rank, text in wrong if text is not None]
+    if wrong and group.rank:
+        raise SystemExit(0)
+    if error is not None:
+        raise error
+    if wrong:
+        rank, text = wrong[0]
+        raise RunError(f"rank {rank} of {group.size}: {text}")
+    return cast("Out", made)

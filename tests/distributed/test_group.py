@@ -1,0 +1,142 @@
+"""How ranks find each other, what they are compared in, and how the end of one is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.weights.samples import LAPTOP
+
+from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.errors import ConfigError, RunError
+from tutelage.runs.folder import RunFolder
+from tutelage.weights import following
+from tutelage.weights.config import resolve
+from tutelage.weights.process_group import ONE_PROCESS, in_step, launched
+
+from .ranks import started, together
+
+
+def differ() -> None:
+    rank = launched().rank
+    following.check_same(launched(), {"torch": f"2.{rank}", "python": "3.12"})
+
+
+def look_for(folder: Path) -> None:
+    group = launched()
+    own = folder / str(group.rank)
+    own.mkdir(parents=True)
+    following.check_shared(group, RunFolder(own))
+
+
+def look_for_one(folder: Path) -> None:
+    if launched().rank == 0:
+        folder.mkdir()
+    following.check_shared(launched(), RunFolder(folder))
+    assert launched().rank or not (folder / following.MARK).exists()
+
+
+def fail_on_the_second() -> None:
+    group = launched()
+
+    def make() -> int:
+        if group.rank == 1:
+            raise ConfigError("no model here")
+        return 1
+
+    in_step(group, make)
+
+
+def fail_on_the_first() -> None:
+    group = launched()
+
+    def make() -> int:
+        raise RunError("the disk is full")
+
+    group.agree(make)
+    raise AssertionError("rank 0 has failed")
+
+
+def share() -> None:
+    group = launched()
+    assert group.map(range(5), lambda i: i * 10) == [0, 10, 20, 30, 40]
+    assert group.agree(lambda: {"from": group.rank}) == {"from": 0}
+
+
+def test_what_ranks_find_comes_back_in_order(tmp_path: Path) -> None:
+    together(3, tmp_path, share)
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (differ, "rank 1 of 2 differs from rank 0 in torch (2.0, and there 2.1)"),
+        (fail_on_the_second, "rank 1 of 2: no model here"),
+        (fail_on_the_first, "the disk is full"),
+    ],
+    ids=["differ", "the second", "the first"],
+)
+def test_rank_0_alone_says_what_is_wrong(
+    tmp_path: Path, work: Callable[[], None], told: str
+) -> None:
+    with started(2, tmp_path, work) as ranks:
+        assert ranks.end() == [1, 0]
+    assert told in ranks.said(0)
+    assert ranks.said(1) == ""
+
+
+def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:
+    together(2, tmp_path / "a", look_for_one, tmp_path / "one")
+    with started(2, tmp_path / "b", look_for, tmp_path / "two") as ranks:
+        assert ranks.end() == [1, 0]
+    assert "has no run folder" in ranks.said(0)
+
+
+def test_several_nodes_do_not_share_a_file_of_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve("math", [], machine=LAPTOP).config
+    following.check_store(config)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"2 nodes cannot share .* --store postgresql"):
+        following.check_store(config)
+    named = ["trainer.store_url=postgresql://db.example/t"]
+    following.check_store(resolve("math", named, machine=LAPTOP).config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"MASTER_ADDR": ""}, r"MASTER_ADDR is not set: start them with torchrun"),
+        ({"RANK": ""}, r"RANK is not set"),
+        ({"RANK": "2"}, r"RANK=2 is no rank of WORLD_SIZE=2"),
+        ({"WORLD_SIZE": "two"}, r"WORLD_SIZE='two' is no number"),
+    ],
+    ids=["no master", "no rank", "beyond", "no number"],
+)
+def test_variables_that_are_no_launchers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], told: str
+) -> None:
+    there = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in {**there, **changed}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=told):
+        joined()
+
+
+@pytest.mark.parametrize("size", [3, 5, 6])
+def test_a_number_of_ranks_that_no_tree_has_is_refused(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"and there are {size}"):
+        TorchProcessGroup(0, size, tree=True)
+
+
+def test_without_a_launcher_there_is_one_process() -> None:
+    assert os.environ.get("WORLD_SIZE") is None
+    assert launched() is ONE_PROCESS
+    assert in_step(ONE_PROCESS, lambda: 3) == 3
+    with pytest.raises(ConfigError, match="this"):
+        in_step(ONE_PROCESS, lambda: _raise(ConfigError("this")))
+
+
+def _raise(error: Exception) -> None:
+    raise error

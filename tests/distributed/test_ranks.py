@@ -1,0 +1,185 @@
+"""Several ranks train as one process does, whether each has the whole model or a shard of it:
+gradients in tree order are the same sum on each number of them, torch's own reduction repeats for
+the same number."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from tests.weights import tiny_job
+from tests.weights.test_sft import chat, write
+
+from tutelage.testing import tiny_policy
+from tutelage.weights import checkpoint
+
+from . import jobs
+from .ranks import started, together
+
+ADAPTERS: dict[str, object] = {
+    "model__lora__rank": 4,
+    "model__enable_gradient_checkpointing": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model, tasks and reward of the tiny job."""
+    return tiny_job.material(tmp_path_factory.mktemp("material"))
+
+
+@pytest.fixture(scope="module")
+def alone(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process, in tree order."""
+    place = tmp_path_factory.mktemp("alone")
+    together(1, place, jobs.train, source, place / "run", "tree")
+    return place / "run"
+
+
+def assert_same(out: Path, reference: Path) -> None:
+    """Weights and metrics, bit for bit."""
+    assert jobs.metrics(out) == jobs.metrics(reference)
+    assert jobs.digest(out) == jobs.digest(reference)
+
+
+@pytest.mark.parametrize(
+    ("size", "order"),
+    [
+        (2, "tree"),
+        (4, "tree shards"),
+        pytest.param(4, "tree", marks=pytest.mark.full),
+        pytest.param(2, "tree shards", marks=pytest.mark.full),
+    ],
+)
+def test_in_tree_order_the_weights_are_those_of_one_process(
+    source: Path, alone: Path, tmp_path: Path, size: int, order: str
+) -> None:
+    out = tmp_path / "run"
+    ranks = together(size, tmp_path, jobs.train, source, out, order)
+    assert_same(out, alone)
+    assert [ranks.said(r) + ranks.shown(r) for r in range(1, size)] == [""] * (size - 1)
+    assert {p.name for p in out.iterdir()} == {p.name for p in alone.iterdir()}
+    assert (out / "checkpoints" / "step_000002" / "parts").is_dir() is ("shards" in order)
+
+
+@pytest.mark.parametrize("order", ["shards", pytest.param("plain", marks=pytest.mark.full)])
+def test_two_ranks_repeat_and_are_one_process_to_rounding(
+    source: Path, alone: Path, tmp_path: Path, order: str
+) -> None:
+    for name in ("a", "b"):
+        together(2, tmp_path / f"of_{name}", jobs.train, source, tmp_path / name, order)
+    assert_same(tmp_path / "a", tmp_path / "b")
+    one, two = (load_file(p / "policy" / "model.safetensors") for p in (alone, tmp_path / "a"))
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-4
+
+
+def test_adapters_and_recomputed_activations_are_sharded_too(source: Path, tmp_path: Path) -> None:
+    for size, order in ((1, "tree"), (2, "tree shards")):
+        out = tmp_path / str(size)
+        together(size, tmp_path / f"of_{size}", jobs.train_with, source, out, order, ADAPTERS)
+    assert_same(tmp_path / "2", tmp_path / "1")
+    adapter = "adapter/adapter_model.safetensors"
+    assert (tmp_path / "2" / adapter).read_bytes() == (tmp_path / "1" / adapter).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(keys, id=name, marks=pytest.mark.full)
+        for name, keys in {
+            "critic and KL in the reward": {
+                "algorithm__adv_estimator": "gae",
+                "algorithm__use_kl_in_reward": "true",
+            },
+            "whole KL in the loss": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "full"},
+        }.items()
+    ],
+)
+def test_critic_and_reference_work_beside_a_sharded_policy(
+    source: Path, tmp_path: Path, keys: dict[str, object]
+) -> None:
+    for size, order in ((1, "tree"), (2, "tree shards")):
+        out = tmp_path / str(size)
+        together(size, tmp_path / f"of_{size}", jobs.train_with, source, out, order, keys)
+    assert_same(tmp_path / "2", tmp_path / "1")
+
+
+def test_demonstrations_are_learned_from_on_shards(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    tiny_policy("qwen2", 3).save(source / "model")
+    write(source / "train.jsonl", [chat(i, 7) for i in range(10, 16)])
+    write(source / "val.jsonl", [chat(20, 7), chat(21, 7)])
+    for size, order in ((1, "tree"), (2, "tree shards")):
+        out = tmp_path / str(size)
+        together(size, tmp_path / f"of_{size}", jobs.learn, source, out, order)
+    assert_same(tmp_path / "2", tmp_path / "1")
+
+
+def test_a_stop_is_asked_of_the_first_rank_and_ends_all(
+    source: Path, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with started(2, tmp_path / "two", jobs.train, source, out, "tree shards") as ranks:
+        ranks.until(lambda: any((out / "checkpoints").glob("step_*")))
+        for process in reversed(ranks.processes):  # torchrun sends it to all
+            os.kill(process.pid, signal.SIGINT)
+        codes = ranks.end()
+    assert codes == [1, 0]
+    assert "StopRequested" in ranks.said(0)
+    assert ranks.said(1) == ""
+    assert json.loads((out / "result.json").read_text())["status"] == "stopped"
+    together(2, tmp_path / "again", jobs.resume, out, "tree shards")
+    assert_same(out, alone)
+
+
+@pytest.mark.parametrize(
+    ("killed", "resumed"),
+    [(1, 4), *(pytest.param(0, n, marks=pytest.mark.full) for n in (1, 2))],
+)
+def test_a_rank_is_killed_and_another_number_goes_on(
+    source: Path, alone: Path, tmp_path: Path, killed: int, resumed: int
+) -> None:
+    out = tmp_path / "run"
+    with started(2, tmp_path / "two", jobs.train, source, out, "tree shards") as ranks:
+        ranks.until(lambda: (out / "checkpoints" / "step_000002" / checkpoint.SUMS).is_file())
+        ranks.kill(killed)
+        codes = ranks.end()
+    assert codes[killed] == -9
+    if killed:
+        assert codes[0] == 1
+        assert "a rank that trains beside this one has ended" in ranks.said(0)
+    else:
+        assert codes[1] == 0
+        assert ranks.said(1) == ""
+    together(resumed, tmp_path / "again", jobs.resume, out, "tree shards")
+    assert_same(out, alone)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rank_is_killed_at_any_moment(
+    source: Path, alone: Path, tmp_path: Path, seed: int
+) -> None:
+    rng, out = random.Random(seed), tmp_path / "run"
+    steps, delay = rng.randrange(3), rng.uniform(0.0, 1.0)
+    metrics = out / "metrics.jsonl"
+
+    def far() -> bool:
+        return (out / "config.json").is_file() and (
+            steps == 0 or (metrics.is_file() and len(metrics.read_text().splitlines()) >= steps)
+        )
+
+    with started(2, tmp_path / "two", jobs.train, source, out, "tree shards") as ranks:
+        ranks.until(far)
+        ranks.processes[0].join(delay)
+        ranks.kill(rng.randrange(2))
+        ranks.end()
+    resumed = rng.choice([1, 2, 4])
+    together(resumed, tmp_path / "again", jobs.resume, out, "tree shards")
+    assert_same(out, alone)

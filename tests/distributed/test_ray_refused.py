@@ -1,0 +1,98 @@
+"""Ray that cannot be had is said in a sentence, before anything is written."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from weights.samples import LAPTOP
+from weights.tiny_job import material, overrides
+
+from tutelage.config import Machine
+from tutelage.distributed.ray_cluster import import_ray
+from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.runs.folder import create
+from tutelage.runs.progress import Progress
+from tutelage.weights import jobs
+from tutelage.weights.config import resolve
+
+RAY = "agent.placement=ray"
+ADDRESS = "ray_kwargs.ray_init.address"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    return material(tmp_path / "source")
+
+
+def refused(source: Path, *words: str) -> str:
+    """Why a run is refused; nothing is left of it."""
+    folder = create(source.parent / "run")
+    resolved = resolve("math", [*overrides(source), RAY, *words], machine=LAPTOP)
+    with pytest.raises((ConfigError, MissingExtraError)) as error:
+        jobs.train(resolved, folder, Progress())
+    assert not folder.config.is_file()
+    assert not folder.store.is_file()
+    return str(error.value)
+
+
+def test_without_ray_the_extra_is_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'tutelage[ray]'" in refused(source)
+
+
+def test_an_address_where_nothing_answers(source: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    told = refused(source, f"{ADDRESS}=127.0.0.1:{port}")
+    assert f"no Ray cluster can be used at '127.0.0.1:{port}': Connection refused" in told
+    assert "ray start --head" in told
+
+
+def test_no_cluster_on_this_machine(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(import_ray(), "init", init)
+    told = refused(source, f"{ADDRESS}=auto")
+    assert "this machine is part of no running Ray cluster (Could not find" in told
+    assert "ray start --head" in told
+
+
+def test_a_dry_run_says_it_too(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    resolved = resolve("math", [*overrides(source), RAY], machine=LAPTOP)
+    with pytest.raises(MissingExtraError, match="needs Ray"):
+        jobs.dry_run(resolved)
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "head:port"])
+def test_what_is_no_address_of_a_head_node(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"HOST:PORT of a Ray head node.*ray job submit"):
+        resolve("math", [RAY, f"{ADDRESS}='{address}'"], machine=LAPTOP)
+
+
+def test_workers_sample_on_cpus() -> None:
+    gpu = Machine(cuda_devices=1, cores=8)
+    with pytest.raises(ConfigError, match=r"agent\.placement.*on a GPU.*trainer\.device=cpu"):
+        resolve("math", [RAY], machine=gpu)
+    resolve("math", [RAY, "trainer.device=cpu"], machine=gpu)
+
+
+def test_keys_of_ray_are_unused_without_it() -> None:
+    resolved = resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP)
+    assert resolved.unused == {ADDRESS: "agent.placement is local"}
+
+
+def test_a_run_without_ray_loads_nothing_of_it() -> None:
+    code = (
+        "import sys, tutelage.cli, tutelage.trainer.trainer, tutelage.weights.training; "
+        "print([n for n in sys.modules if n.split('.')[0] == 'ray' or 'tutelage.distributed' in n])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,120 @@
+"""What cannot be sent to a worker, or loaded there, is refused by its name."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tutelage import LLM, RL, Trainer, rollout
+from tutelage.distributed.shipment import check_same, dumped, here, loaded, packed, unpacked
+from tutelage.errors import ConfigError
+from tutelage.resources import POLICY
+from tutelage.testing import tiny_policy
+from tutelage.tools.loading import load_attribute
+from tutelage.weights.kinds import training
+
+LOCK = threading.Lock()
+ROWS = [{"id": str(n), "question": f"{n}?"} for n in range(8)]
+
+
+def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, bytes]]:
+    """What a worker would get of a training of an agent."""
+    algorithm = RL()
+    trainer: Any = Trainer(
+        algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
+    )
+    resolved, _, given = trainer._plan(algorithm, agent, None, None)
+    return dict(packed(training(resolved, given).make_setting()))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_agent_arrives_with_its_resources_and_policies() -> None:
+    bonus = 0.5
+
+    @rollout
+    async def solve(task: Any, llm: LLM, extra: float) -> float:
+        return bonus + extra
+
+    parts = unpacked(sent(solve, resources={"extra": 0.25}), "here")
+    assert parts.agent is not None
+    assert parts.agent.agent.name == "solve"
+    assert parts.agent.resources["extra"] == 0.25
+    assert parts.agent.own_tasks
+    assert parts.agent.n_runners == 8
+    assert parts.config.rollout.max_len, "memory of the worker does not decide"
+    assert parts.policies[POLICY].count() == tiny_policy().count()
+
+
+def test_what_an_agent_holds_that_cannot_be_sent_is_named() -> None:
+    gate = threading.Lock()
+
+    @rollout
+    async def solve(task: Any, llm: LLM) -> float:
+        with gate:
+            return 1.0
+
+    with pytest.raises(ConfigError, match=r"the agent 'solve', in 'gate', cannot be sent.*lock"):
+        sent(solve)
+
+
+def test_a_resource_that_cannot_be_sent_is_named() -> None:
+    @rollout
+    async def solve(task: Any, llm: LLM, client: Any) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"the resource 'client' cannot be sent.*placement=local"):
+        sent(solve, resources={"client": threading.Lock()})
+
+
+def test_a_reward_that_cannot_be_sent_is_named() -> None:
+    gate = threading.Lock()
+
+    @rollout
+    async def solve(task: Any, llm: LLM) -> str:
+        return "1"
+
+    def careful(prediction: str) -> float:
+        with gate:
+            return 1.0
+
+    with pytest.raises(ConfigError, match=r"the reward 'careful', in 'gate', cannot be sent"):
+        sent(solve, reward=careful)
+
+
+def test_a_function_of_a_file_arrives_with_its_code(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker could import the module that was made of the file."""
+    (place / "own.py").write_text("FACTOR = 3\n\n\ndef triple(x):\n    return FACTOR * x\n")
+    function: Any = load_attribute(f"{place / 'own.py'}:triple", "function")
+    data = dumped("it", function)
+    monkeypatch.delitem(sys.modules, function.__module__)
+    assert loaded("it", data, "there")(5) == 15
+
+
+def test_a_module_that_is_not_there_is_said_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("only_here")
+    exec("class Thing:\n    pass\n", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    data = pickle.dumps(module.Thing())
+    monkeypatch.delitem(sys.modules, "only_here")
+    with pytest.raises(ConfigError, match=r"'node7' cannot load the agent 'a'.*only_here.*Install"):
+        loaded("the agent 'a'", data, "node7")
+
+
+@pytest.mark.parametrize("name", ["python", "tutelage"])
+def test_another_python_or_version_is_refused(name: str) -> None:
+    check_same(here(), "node7")
+    with pytest.raises(ConfigError, match=f"'node7' has {name} .* and this run 0.1, .*install"):
+        check_same({**here(), name: "0.1"}, "node7")

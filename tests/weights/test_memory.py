@@ -1,0 +1,64 @@
+"""What ranks hold in memory, on machines that are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tutelage.config import Machine
+from tutelage.errors import RunError
+from tutelage.weights.memory import Models, check, parts_of, words
+
+GB = 10**9
+SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
+
+
+def gpus(count: int, ranks: int, nodes: int = 1) -> Machine:
+    """GPUs of 80 GB."""
+    return Machine(count, 64, nodes, 512 * GB, ranks=ranks, gpu_memory=80 * GB)
+
+
+def test_what_is_trained_is_shared_out_from_20_million_parameters_on() -> None:
+    small = Models(policy=1_000_000, trained=1_000_000)
+    assert sum(parts_of(small, gpus(0, 4), gpu=False).values()) == 16_000_000
+    assert parts_of(SEVEN, gpus(8, 4), gpu=True) == {
+        "weights, gradients and optimizer": 4 * SEVEN.policy,
+        "weights to sample from": 4 * SEVEN.policy,
+        "the engine's copy": 2 * SEVEN.policy,
+    }
+    more = parts_of(Models(SEVEN.policy, 0, reference=True, critic=True), gpus(8, 4), gpu=True)
+    assert more["reference"] == SEVEN.policy
+    assert more["critic"] == 16 * SEVEN.policy
+
+
+def test_the_smallest_setting_that_fits_is_named() -> None:
+    with pytest.raises(RunError) as refused:
+        check(SEVEN, gpus(8, 1), gpu=True)
+    told = str(refused.value)
+    assert "a model of 7.60 billion parameters" in told
+    assert "this process holds 137 GB and its activations" in told
+    assert "a GPU has 80 GB" in told
+    assert told.endswith(
+        "The smallest setting that fits: torchrun --nproc-per-node=4 -m tutelage ..."
+    )
+    check(SEVEN, gpus(8, 4), gpu=True)
+    assert "the first rank holds 76 GB" in words(SEVEN, gpus(8, 4), gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("models", "machine", "gpu", "way"),
+    [
+        (SEVEN, gpus(2, 2), True, "torchrun --nnodes=2 --nproc-per-node=2 -m tutelage ..."),
+        (SEVEN, gpus(1, 1), True, "torchrun --nnodes=4 --nproc-per-node=1 -m tutelage ..."),
+        (SEVEN, Machine(0, 2, memory=64 * GB), False, "model.lora.rank=16 and one process"),
+        (SEVEN, Machine(0, 2, memory=8 * GB), False, "a smaller model"),
+        (Models(135 * 10**6, 135 * 10**6), Machine(0, 2, 1, 3 * GB, ranks=8), False, "one process"),
+    ],
+    ids=["nodes", "nodes of one", "adapters", "smaller", "fewer ranks"],
+)
+def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> None:
+    with pytest.raises(RunError, match=rf"that fits: {way}$".replace(".", r"\.")):
+        check(models, machine, gpu=gpu)
+
+
+def test_a_machine_that_says_nothing_refuses_nothing() -> None:
+    check(SEVEN, Machine(1, 1), gpu=True)
