@@ -13,6 +13,8 @@ TORCH_ARGS ?=
 ARGS ?=
 # The exit status of a job whose package cannot be had, as for the model of `make train`.
 MISSING := 69
+# The interpreter of an environment with vLLM, for `make test-scale`.
+VLLM ?=
 # Rounds of the property tests in `make test-full`, each with other random examples.
 ROUNDS ?= 5
 # Processes that the tests are spread over, whole files at a time; 0 runs them in this one.
@@ -31,7 +33,7 @@ SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train train-embedded test test-full check format bench clean
+.PHONY: help venv train train-embedded test test-full test-scale check format bench clean
 
 help: ## print this
 	@echo "Tutelage: trains LLM agents from the rewards they earn. Start with: make train"
@@ -52,7 +54,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[train,dev]'
 	@touch $@
 
-train: venv ## train a real language model; further words in ARGS="--seed 1"
+train: venv ## train a real language model (an hour or more); further words in ARGS="--seed 1"
 	$(info tutelage train word-problems $(ARGS))
 	@$(BIN)/tutelage train word-problems $(ARGS) || { status=$$?; \
 		[ $$status -eq $(MISSING) ] || exit $$status; \
@@ -88,6 +90,9 @@ check: venv ## format, lint, types, layering, size of functions and files, phras
 format: venv ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+test-scale: venv ## compare vLLM with the server that stands in for it in tests: VLLM=PATH of its interpreter
+	$(BIN)/python -m benchmarks.scale.vllm_replies $(VLLM)
 
 bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has the others
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python -m $$script $(ARGS) || exit 1; done

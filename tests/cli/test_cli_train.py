@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def seen(fake: Fake, laptop: None) -> dict[str, Any]:
         progress.note("resumed at step 40")
         return RESULT
 
-    def dry_run(resolved: Resolved) -> Any:
+    def dry_run(resolved: Resolved, note: Callable[[str], None]) -> Any:
+        note("each rank would hold 1 MB")
         return rollout("roll_dry", success())
 
     fake("tutelage.weights.jobs", train=train, resume=resume, dry_run=dry_run)
@@ -268,6 +270,7 @@ def test_a_dry_run_shows_every_key_and_one_task(
     assert any(line.startswith("critic.optim.lr=0.001 ") for line in lines)
     assert any("preset math/default" in line for line in lines)
     assert "17 * 23 + 5" in result.stdout
+    assert "each rank would hold 1 MB" in result.stdout
     said = "The model is new and still random, so its text is noise; training teaches it, with a"
     assert said in result.stdout
     assert seen == {}

@@ -28,6 +28,7 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
     [
         ("rollout.top_p=0.9", "rollout.top_p=0.9"),
         ("rollout.top_k=5", "rollout.top_k=5"),
+        ("actor.ulysses_sequence_parallel_size=2", "actor.ulysses_sequence_parallel_size=2"),
     ],
 )
 def test_what_is_not_built_is_refused(override: str, key: str) -> None:
@@ -46,9 +47,38 @@ def test_what_is_not_built_is_refused(override: str, key: str) -> None:
     ],
 )
 def test_gpu_memory_keys(override: str) -> None:
-    assert "not built yet" in refusal(override, machine=ONE_GPU)
+    message = refusal(override, machine=ONE_GPU)
+    assert "only a model that is sharded over several ranks is offloaded" in message
     key = override.partition("=")[0]
     assert key in accepted(override).unused
+    accepted(override, machine=Machine(cuda_devices=2, cores=8, ranks=2))
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("algorithm.adv_estimator=remax", "greedy rollout"),
+        ("algorithm.filter_groups.enable=true", "none to replace"),
+        ("data.sampling=difficulty", "how difficult they are"),
+        ("rollout.schedule=deterministic", "wait for the slowest"),
+        ("rollout.correction=none", "weighted by its difference"),
+        ("agent.placement=ray", "under rollouts that run"),
+    ],
+)
+def test_what_rollouts_ahead_of_their_step_cannot_give(override: str, reason: str) -> None:
+    message = refusal("async_training.staleness_threshold=2", override)
+    assert override.partition("=")[0] in message
+    assert reason in message
+    assert "async_training.staleness_threshold=0" in message
+    accepted("async_training.staleness_threshold=0", override)
+
+
+def test_an_agent_that_plays_in_another_thread_is_not_played_ahead() -> None:
+    message = refusal("async_training.staleness_threshold=2", own_agent=True)
+    assert "half updated" in message
+    accepted("async_training.staleness_threshold=0", own_agent=True)
+    ranks = Machine(cuda_devices=0, cores=2, ranks=2)
+    assert "not agreed on" in refusal("async_training.staleness_threshold=2", machine=ranks)
 
 
 @pytest.mark.parametrize("override", ["agent.backend=openai", "rollout.name=openai"])
@@ -56,6 +86,14 @@ def test_an_endpoint_is_refused_because_nothing_would_be_trained(override: str) 
     message = refusal(override)
     assert "the weights behind an endpoint cannot be trained" in message
     assert "tutelage train prompt" in message
+
+
+def test_a_gpu_by_its_number_is_refused_with_the_way_to_take_it() -> None:
+    for machine in (LAPTOP, EIGHT_GPUS):
+        message = refusal("trainer.device=cuda:1", machine=machine)
+        assert "CUDA_VISIBLE_DEVICES=1 and trainer.device=cuda take that one" in message
+    assert "there is no CUDA device here. Use trainer.device=cpu." in refusal("trainer.device=cuda")
+    assert "CUDA_VISIBLE" not in refusal("trainer.device=gpu")
 
 
 def test_the_number_of_gpus_is_resolved() -> None:
@@ -80,10 +118,15 @@ def test_devices_that_are_not_there(override: str) -> None:
 
 
 def test_devices_that_are_there_and_not_built() -> None:
-    assert "not built yet" in refusal("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
+    message = refusal("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
+    assert "torchrun --nproc-per-node=4 -m tutelage" in message
     assert "not built yet" in refusal("rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS)
-    two_nodes = Machine(cuda_devices=8, cores=64, nodes=2)
-    assert "not built yet" in refusal("trainer.nnodes=2", machine=two_nodes)
+    two_nodes = Machine(cuda_devices=8, cores=64, nodes=2, ranks=4)
+    assert "torchrun --nnodes=1" in refusal("trainer.nnodes=1", machine=two_nodes)
+    assert "torchrun started 4 here" in refusal("trainer.n_gpus_per_node=8", machine=two_nodes)
+    for override in ("trainer.nnodes=2", "trainer.n_gpus_per_node=4"):
+        config = accepted(override, machine=two_nodes).config
+        assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 4)
     accepted("trainer.n_gpus_per_node=1", machine=EIGHT_GPUS)
 
 

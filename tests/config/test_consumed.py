@@ -132,6 +132,7 @@ def test_every_key_can_be_given_another_value(key: str) -> None:
     "key",
     [
         "actor.fsdp_config.param_offload",
+        "actor.ulysses_sequence_parallel_size",
         "agent.backend",
         "agent.template",
         "ref.fsdp_config.param_offload",

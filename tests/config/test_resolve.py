@@ -49,6 +49,24 @@ def test_rounding_between_sampler_and_trainer_is_corrected_unless_a_key_says_how
         assert resolved.origin["rollout.correction"] == origin
 
 
+@pytest.mark.parametrize(
+    ("native", "devices", "overrides", "dtype", "correction"),
+    [
+        (True, 0, (), "bfloat16", "token_tis"),
+        (False, 0, (), "float32", "none"),
+        (False, 0, ("model.dtype=bfloat16",), "bfloat16", "token_tis"),
+        (False, 1, (), "bfloat16", "token_tis"),
+        (False, 1, ("trainer.device=cpu",), "float32", "none"),
+    ],
+)
+def test_a_processor_without_bfloat16_trains_word_problems_in_float32(
+    native: bool, devices: int, overrides: tuple[str, ...], dtype: str, correction: str
+) -> None:
+    machine = Machine(cuda_devices=devices, cores=2, bfloat16=native)
+    config = resolve("word-problems", overrides, machine=machine).config
+    assert (config.model.dtype, config.rollout.correction) == (dtype, correction)
+
+
 def test_math_resolves_as_built_today() -> None:
     resolved = resolve("math", machine=LAPTOP)
     assert resolved.config.algorithm.adv_estimator == "grpo"
@@ -307,12 +325,40 @@ class TestEngine:
         assert "vLLM is not used" in resolved.warnings[0]
         assert "vllm" in resolved.origin["rollout.name"]
 
-    def test_an_installed_vllm_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_installed_vllm_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         module = ModuleType("vllm")
         module.__spec__ = ModuleSpec("vllm", None)
         monkeypatch.setitem(sys.modules, "vllm", module)
-        resolved = resolve("math", ["rollout.name=vllm"], machine=machine_facts())
-        assert resolved.config.rollout.name == "native"
+        keys = ["rollout.name=vllm", "trainer.device=cpu"]
+        resolved = resolve("math", keys, machine=machine_facts())
+        assert resolved.config.rollout.name == resolved.config.agent.backend == "vllm"
+        assert not resolved.warnings
+
+    @pytest.mark.parametrize(
+        "place", ["rollout.servers=[http://10.0.0.5:8000]", "rollout.vllm_python=/opt/vllm/python"]
+    )
+    def test_a_vllm_elsewhere_is_used(self, place: str) -> None:
+        resolved = math("actor_rollout_ref.rollout.name=vllm", place)
+        assert resolved.config.rollout.name == resolved.config.agent.backend == "vllm"
+        assert not resolved.warnings
+        assert not {"rollout.servers", "rollout.vllm_python"} & set(resolved.unused)
+
+    def test_keys_of_a_vllm_that_others_started_are_unused(self) -> None:
+        keys = ["rollout.servers=[http://10.0.0.5:8000]", "rollout.gpu_memory_utilization=0.9"]
+        assert (
+            "others started"
+            in math("rollout.name=vllm", *keys).unused["rollout.gpu_memory_utilization"]
+        )
+        unused = math(*keys, "rollout.weight_transfer=file").unused
+        assert {"rollout.servers", "rollout.weight_transfer"} <= set(unused)
+
+    def test_a_server_of_the_runs_own_on_its_gpu_is_refused(self) -> None:
+        keys = ["rollout.name=vllm", "rollout.vllm_python=/opt/vllm/python"]
+        with pytest.raises(ConfigError, match="would share the GPU"):
+            resolve("math", keys, machine=Machine(cuda_devices=1, cores=8))
+        keys[1] = "rollout.servers=[http://10.0.0.5:8000]"
+        resolved = resolve("math", keys, machine=Machine(cuda_devices=1, cores=8))
+        assert resolved.config.rollout.name == "vllm"
 
     def test_disagreement(self) -> None:
         with pytest.raises(ConfigError, match="another engine") as caught:
@@ -338,3 +384,24 @@ class TestDerived:
         several = math("actor.ppo_mini_batch_size=32").notes["actor.ppo_mini_batch_size"]
         assert "4 optimizer steps" in several
         assert "off-policy (3)" in several
+
+
+@pytest.mark.parametrize(
+    ("overrides", "schedule", "correction"),
+    [
+        ((), "free", "token_tis"),
+        (("rollout.correction=icepop",), "free", "icepop"),
+        (("async_training.staleness_threshold=0",), "deterministic", "none"),
+        (("algorithm.name=sft",), "deterministic", "none"),
+    ],
+)
+def test_rollouts_ahead_of_their_step_are_played_freely_and_corrected(
+    overrides: tuple[str, ...], schedule: str, correction: str
+) -> None:
+    known = () if "staleness" in str(overrides) else ("async_training.staleness_threshold=2",)
+    resolved = math(*known, *overrides)
+    assert resolved.config.rollout.schedule == schedule
+    assert resolved.config.rollout.correction == correction
+    if schedule == "free":
+        origin = resolved.origin["rollout.schedule"]
+        assert origin == "derived from async_training.staleness_threshold"

@@ -10,13 +10,17 @@ from pathlib import Path
 import tutelage
 
 ROOT = Path(tutelage.__file__).parent
+ELSEWHERE = {ROOT / "distributed" / "vllm_plugin"}
+"""Folders whose files run in other programs: a plugin that vLLM loads."""
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted names to files, packages under their own name."""
+    """Dotted names to files, packages under their own name; nothing that other programs load."""
     found: dict[str, Path] = {}
     for path in sorted(ROOT.rglob("*.py")):
+        if path.parent in ELSEWHERE:
+            continue
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -13,7 +13,7 @@ from source_tree import modules
 import tutelage
 
 HEAVY = ("torch", "sympy", "hydra", "omegaconf", "sqlalchemy", "transformers", "tokenizers",
-         "matplotlib", "pydantic", "rich", "typer")  # fmt: skip
+         "matplotlib", "pydantic", "ray", "rich", "typer")  # fmt: skip
 
 
 def in_a_new_process(code: str) -> Any:

@@ -35,10 +35,10 @@ LINES = (
 ROOMS = tuple(room for line in LINES for room in line)
 APART = {"weights", "prompts", "orchestration"}
 """What is trained: what two of them need belongs above them."""
-BY_NAME = {("prompts", "recipes"), ("trainer", "cli")}
+BY_NAME = {("prompts", "recipes"), ("trainer", "cli"), ("weights", "distributed")}
 """A room that finds another one below it by a module's name, at the moment it is asked for: a
 search its default agent, which a recipe makes of the search's own parts, a `Trainer` the display of
-a job."""
+a job, a training the workers that its configuration names and the ranks that a launcher started."""
 
 
 def room(module: str) -> str:

@@ -114,6 +114,10 @@ CONTEXTS: tuple[dict[str, object], ...] = (
     {"algorithm.adv_estimator": "grpo", "agent.num_chains": 8},
     {"algorithm.use_kl_in_reward": True},
     {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "adaptive"},
+    {"rollout.vllm_python": "/opt/vllm/bin/python"},
+    {"rollout.name": "vllm", "rollout.vllm_python": "/opt/vllm/bin/python"},
+    {"rollout.name": "vllm", "rollout.servers": "[http://10.0.0.5:8000]"},
+    {"rollout.servers": "[http://10.0.0.5:8000]"},
     {"trainer.resume_mode": "resume_path"},
     {"trainer.resume_from_path": "runs/RUN/checkpoints/step_000050"},
 )
@@ -162,7 +166,8 @@ def verdicts(key: str, value: str) -> Iterator[str]:
                 found = _verdict(key, here, value, machine, context | {"trainer.device": device})
                 first = first or found
                 best = min(best or found, found, key=_rank)
-        yield best if best == first or not first.startswith("unused") else f"{best} ({first})"
+        plain = best == first or not first.startswith(("unused", "native"))
+        yield best if plain else f"{best} ({first})"
 
 
 def _rank(verdict: str) -> int:
@@ -181,8 +186,9 @@ def _verdict(key: str, here: str, value: str, machine: Machine, context: dict[st
         return f"refused: {told.split('): ', 1)[-1]}"
     if here in resolved.unused:
         return f"unused: {resolved.unused[here]}"
-    replaced = here in ("agent.backend", "rollout.name") and value != "native"
-    return "native: with a warning" if replaced else "works"
+    asked = here in ("agent.backend", "rollout.name") and value != "native"
+    replaced = asked and resolved.config.rollout.name == "native"
+    return "native: with a warning, where no vLLM is named" if replaced else "works"
 
 
 def page() -> str:

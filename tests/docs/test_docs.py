@@ -108,6 +108,8 @@ def test_every_command_is_one_that_exists(
     for words in commands(block):
         if words[0] == "tutelage":
             parse(words[1:])
+        elif words[0] == "torchrun":
+            parse(words[words.index("-m") + 2 :])
         elif words[0] == "make":
             check_make(words[1:])
         elif words[0] == "python":
@@ -257,6 +259,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
             "mlflow",
             "tensorboard",
             "refill",
+            "staleness",
             "Qwen",
             "HuggingFaceTB",
             ".",

@@ -32,6 +32,12 @@ OTHERS = {
     "--index-url",
     *("--no-deps", "--only-binary", "--no-input", "--retries", "--dest", "--progress-bar"),
     "--install",  # of wsl
+    *("--standalone", "--nnodes", "--nproc-per-node", "--max-restarts"),  # torchrun's
+    *("--head", "--address", "--working-dir"),  # Ray's
+    *("--max-model-len", "--max-lora-rank", "--max-num-batched-tokens", "--dtype"),  # vLLM's
+    *("--weight-transfer-config", "--logprobs-mode", "--enable-lora", "--enable-scale-out"),
+    *("--no-enable-chunked-prefill", "--enforce-eager", "--served-model-name", "--max-num-seqs"),
+    *("--gpu-memory-utilization", "--tensor-parallel-size"),
     "--lr",  # what people write who mean the key
 }  # fmt: skip
 """Options of other programs that a text may name."""

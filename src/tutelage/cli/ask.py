@@ -23,7 +23,8 @@ def ask(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="Run, model folder or OWNER/NAME on huggingface.co, AGENT.py or a server's URL.",
+            help="Run, model folder, GGUF file, `smollm2` or OWNER/NAME on huggingface.co, "
+            "AGENT.py or a server's URL.",
         ),
     ],
     question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],

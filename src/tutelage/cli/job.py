@@ -25,14 +25,17 @@ Job = Callable[[Progress], dict[str, Any]]
 """Runs to its end and returns the content of `result.json`."""
 
 
-def run_job(folder: RunFolder, job: Job) -> None:
-    """Run `job` and show its result.
+def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
+    """Run `job` and show its result; a `rank` above 0 of several shows nothing.
 
     Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
     pass, with a note on how to go on.
     """
     from tutelage.cli.outcome import show_outcome
 
+    if rank:
+        job(Progress())
+        return
     result = displayed(folder, job)
     console = output()
     say(console)

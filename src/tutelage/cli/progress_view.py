@@ -27,6 +27,7 @@ METRICS: Mapping[str, str] = {
     "val_edge_f1": "edge F1",
     "train_reward": "reward",
     "max_dlogp": "max |Δlogp|",
+    "staleness/mean": "versions behind",
     "tokens_per_second": "tokens/s",
     "cost": "$",
 }

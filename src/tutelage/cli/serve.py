@@ -135,7 +135,7 @@ def _remote(url: str, model: str) -> ChatClient:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
     key = os.environ.get("OPENAI_API_KEY")
-    return RemoteChatClient(url, key, model, token_ids=True, keep=_CALLS_KEPT)
+    return RemoteChatClient(url, key, model, token_ids=True, keep=_CALLS_KEPT, passes=True)
 
 
 def _tell(gateway: Gateway, name: str, key: str | None) -> None:

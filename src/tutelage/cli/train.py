@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tutelage.config import Resolved
     from tutelage.types import Rollout
+    from tutelage.weights.process_group import ProcessGroup
     from tutelage.weights.sft import SFTPreview
 
 CALLS: Mapping[str, str] = {
@@ -80,7 +81,8 @@ _MEANINGS: Mapping[str, str] = {
     },
     "model": "Model to train, or to play in a prompt search: a folder, OWNER/NAME on "
     "huggingface.co, a GGUF file (as of llama.cpp), or `smollm2`, which is downloaded once. "
-    "Default: the server in .env in a search, else a small model that is made here.",
+    "Default: the server in .env in a search, `smollm2` for word-problems, else a small model that "
+    "is made here.",
     "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
     "none. Default: the recipe's own.",
     "reward": "Reward, by name or as FILE.py:function, which is given `prediction` (the reply) and "
@@ -167,11 +169,19 @@ def train(
         flags_of_agent = weights_flags(values) | apart
         _train_agent(recipe, overrides or (), flags_of_agent, config, dry=dry_run)
         return
-    resolved = _resolved(recipe, overrides or (), weights_flags(values), config)
-    if dry_run:
+    from tutelage.cli.console import waiting
+
+    with waiting("loading torch ..."):
+        from tutelage.weights.process_group import in_step, launched
+
+    group = launched()
+    resolved = in_step(
+        group, lambda: _resolved(recipe, overrides or (), weights_flags(values), config)
+    )
+    if not dry_run:
+        _train(resolved, group)
+    elif group.rank == 0:
         _dry_run(resolved)
-    else:
-        _train(resolved)
 
 
 def _check_words(recipe: str, further: Sequence[str]) -> None:
@@ -201,21 +211,27 @@ def _check_words(recipe: str, further: Sequence[str]) -> None:
 def _resolved(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
 ) -> Resolved:
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch
+    from tutelage.policy.machine import machine_facts
     from tutelage.weights.config import resolve
-
-    with waiting("loading torch ..."):
-        from tutelage.policy.machine import machine_facts
 
     resolved = resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
     fetch(resolved.config.model.path)
     return resolved
 
 
-def _train(resolved: Resolved) -> None:
+def _train(resolved: Resolved, group: ProcessGroup) -> None:
     from tutelage.cli.job import run_job
-    from tutelage.runs.folder import folder_at, place_of
+    from tutelage.runs.folder import RunFolder
     from tutelage.weights import jobs
+
+    folder = RunFolder(group.agree(lambda: _place(resolved)))
+    run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
+
+
+def _place(resolved: Resolved) -> Path:
+    """The run folder, made where it is new; what has no effect on the run is said."""
+    from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import check_name_is_new, interrupted
 
     # The job itself notes the warnings.
@@ -231,8 +247,7 @@ def _train(resolved: Resolved) -> None:
         # A name with a slash would make folders below `runs/` that no verb looks into.
         name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
         place = place_of(config.output, name)
-    folder = folder_at(place)
-    run_job(folder, lambda progress: jobs.train(resolved, folder, progress))
+    return folder_at(place).path
 
 
 def _dry_run(resolved: Resolved) -> None:
@@ -242,23 +257,24 @@ def _dry_run(resolved: Resolved) -> None:
 
     supervised = resolved.config.recipe == "sft"
     # What is wrong with the input is said alone, before the many lines of the configuration.
+    notes: list[str] = []
     with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
-        rollout = jobs.dry_run(resolved)
+        rollout = jobs.dry_run(resolved, notes.append)
     if not isinstance(rollout, SFTPreview):
-        _show_dry_run(rollout, resolved)
+        _show_dry_run(rollout, resolved, notes)
         return
     console = output()
-    _show_table(console, resolved)
+    _show_table(console, resolved, notes)
     say(console)
     _show_preview(console, rollout)
 
 
-def _show_dry_run(rollout: Rollout, resolved: Any) -> None:
+def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str] = ()) -> None:
     from tutelage.cli.console import output, prose, say
     from tutelage.cli.rollout_view import show_head, show_rollout
 
     console = output()
-    _show_table(console, resolved)
+    _show_table(console, resolved, notes)
     say(console)
     show_head(console, rollout)
     show_rollout(console, rollout)
@@ -290,6 +306,10 @@ def _train_agent(
     fetch(flags.get("model"))
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of
+        from tutelage.weights.following import ONE_ALONE
+        from tutelage.weights.process_group import launched
+    if launched().size > 1:
+        raise ConfigError(ONE_ALONE)
     keys = keys_of(overrides, flags, file)
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
@@ -328,8 +348,8 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
     say(console, "\nDry run: nothing was trained or written.")
 
 
-def _show_table(console: Console, resolved: Resolved) -> None:
-    """Every key with its value and who set it, then warnings and keys without effect."""
+def _show_table(console: Console, resolved: Resolved, notes: Sequence[str] = ()) -> None:
+    """Every key with its value and who set it, then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, visible
 
     section = ""
@@ -343,6 +363,9 @@ def _show_table(console: Console, resolved: Resolved) -> None:
         style = "" if row.origin == "default" else "green"
         remark = f"   # {'; '.join(lines)}" if lines else ""
         say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
+    for line in notes:
+        say(console)
+        prose(console, line)
     for line in _remarks(resolved):
         prose(console, line, "yellow")
 

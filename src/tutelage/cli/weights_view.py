@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.runs.folder import RunFolder
+    from tutelage.runs.progress import Progress
     from tutelage.store import Store
     from tutelage.types import Rollout
 
@@ -33,9 +34,14 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.cli.job import run_job
     from tutelage.trainer.agent_file import resume_agent, trained_file
     from tutelage.weights import jobs
+    from tutelage.weights.process_group import launched
 
     resumed = jobs.resume if trained_file(folder) is None else resume_agent
-    run_job(folder, lambda progress: resumed(folder, progress, allow_changes=allow_changes))
+
+    def job(progress: Progress) -> dict[str, Any]:
+        return resumed(folder, progress, allow_changes=allow_changes)
+
+    run_job(folder, job, launched().rank)
 
 
 def show(console: Console, folder: RunFolder) -> None:
