@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import tutelage
 from tutelage.cli import build_app
-from tutelage.errors import RunError
+from tutelage.errors import ConfigError, RunError
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create, locked
 from tutelage.runs.kinds import BUILT_IN, RunKind, register, registered
@@ -160,6 +160,20 @@ def test_two_processes_do_not_work_on_one_run(counting: ModuleType, tmp_path: Pa
     with locked(folder), pytest.raises(RunError, match="another process"):
         run(counting, folder)
     assert not folder.config.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_of_torchrun_are_refused_once(
+    counting: ModuleType, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the first rank, in words; the others end."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    with pytest.raises((ConfigError, SystemExit)) as ended:
+        run(counting, RunFolder(tmp_path / "one"))
+    said = "torchrun has started 2 processes, and a run of the kind 'counting'"
+    assert str(ended.value).startswith(said) if rank == 0 else ended.value.code == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ run folder asks that kind: nobody asks a run which one it is. A new kind is one 
 from __future__ import annotations
 
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,9 @@ class RunKind(Protocol):
     ends the work at once, which loses nothing where every answer is recorded."""
     awaits: ClassVar[bool] = False
     """Whether phases are coroutines, played in the event loop of the caller."""
+
+    several_ranks: ClassVar[bool] = False
+    """Whether the ranks that a launcher such as torchrun has started work on it together."""
 
     free: ClassVar[tuple[str, ...]] = ()
     """Keys that may differ in a command that continues a run."""
@@ -241,6 +245,20 @@ def check_registered(kind: type[RunKind]) -> None:
             f"the kind of run {kind.__qualname__} is not registered, so nothing could continue or "
             "show its run; write @register above the class"
         )
+
+
+def check_ranks(kind: type[RunKind]) -> None:
+    """Raise `ConfigError` on the first of several ranks for a kind that one process runs, and end
+    the others without a word."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if kind.several_ranks or size == "1":
+        return
+    if os.environ.get("RANK", "0") != "0":
+        raise SystemExit(0)
+    raise ConfigError(
+        f"torchrun has started {size} processes, and a run of the kind {kind.name!r} is the work "
+        "of one: start it without torchrun (without one, unset WORLD_SIZE)"
+    )
 
 
 def registered(folder: RunFolder) -> type[RunKind]:

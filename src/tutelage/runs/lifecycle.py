@@ -34,6 +34,7 @@ from tutelage.runs.kinds import (
     STOPPED,
     RunHeader,
     RunKind,
+    check_ranks,
     check_registered,
     name_of,
 )
@@ -124,6 +125,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     The folder is new, empty, or holds the same run, which is continued. Raises `RunError` for
     one that holds another run, and what the kind raises for what it cannot do.
     """
+    check_ranks(type(asked))
     if folder.config.is_file():
         check_place(asked, folder)
         allowed = asked.head.settings.allow_changes
@@ -199,6 +201,7 @@ async def _go_on(
     same_result: bool = False,
 ) -> JSON:
     """Continue a run. With `same_result` one that has finished has to be of the same sources."""
+    check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
     with locked(folder):

@@ -57,6 +57,7 @@ class WeightTraining(RunKind):
     name: ClassVar[str] = WEIGHTS
     model: ClassVar[type[RunSettings]] = RunConfig
     finishes_step: ClassVar[bool] = True
+    several_ranks: ClassVar[bool] = True
 
     resolved: Resolved
     given: JobInputs | None = None
