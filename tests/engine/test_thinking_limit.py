@@ -37,7 +37,9 @@ async def asked(engine: Any, codec: Codec, **options: Any) -> Call:
 async def test_a_thought_that_reaches_its_limit_is_closed_and_answered(codec: Codec) -> None:
     told: list[int] = []
     engine = ScriptedEngine(codec, ["<think>\nfirst one and then another one", "It is 46"])
-    call = await asked(engine, codec, on_token=told.extend)
+    logprobs: list[Any] = []
+    call = await asked(engine, codec, on_token=told.extend, on_logprobs=logprobs.extend)
+    assert [value for value, _ in logprobs] == list(call.sampled.raw_logprobs)
     first, second = engine.requests
     close, end = codec.encode(CLOSE), codec.tokenizer.eos_token_id
     answer = [*codec.encode("It is 46"), end]

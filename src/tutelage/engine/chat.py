@@ -30,6 +30,7 @@ from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.call_barrier import acting_for, current_branches
+from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.protocol import Engine, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
@@ -77,11 +78,12 @@ class ChatSession:
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
+        on_logprobs: OnLogprobs | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request and record it; see `ChatClient`.
 
-        `on_token` is told newly sampled ids as they come (`OnToken`); what it raises is raised
+        `on_token` and `on_logprobs` are those of the engine's `Request`; what they raise is raised
         here. Raises `ConstraintError` for a constraint that cannot be enforced.
         """
         fields = recorded_options(options)
@@ -101,11 +103,10 @@ class ChatSession:
             self._order,
             self._session(agent, lane),
             lane.number,
-            grammar,
-            on_token,
+            grammar, on_token,
             0 if raw is not None else history.shared,
-            options.get("top_logprobs", 0),
-        )
+            options.get("top_logprobs", 0), on_logprobs,
+        )  # fmt: skip
         try:
             with acting_for(self._rollout):
                 sampled = await sample(self._engine, self._codec, request)

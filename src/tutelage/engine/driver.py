@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tutelage.engine.call_barrier import CallBarrier
+from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.native import NativeEngine
-from tutelage.engine.protocol import OnToken, Request
+from tutelage.engine.protocol import Request
 from tutelage.engine.stopwatch import ENGINE_CLOCK
 from tutelage.errors import EngineError
 from tutelage.policy.model import Policy
@@ -32,7 +33,7 @@ class _Waiting:
 
     future: asyncio.Future[Sampled]
     resume: Callable[[], None]
-    on_token: OnToken | None
+    request: Request
 
 
 class EngineDriver:
@@ -84,7 +85,7 @@ class EngineDriver:
         handle = self.engine.submit(request, rank)
         future = asyncio.get_running_loop().create_future()
         resume = self.barrier.wait()
-        self._waiting[handle] = _Waiting(future, resume, request.on_token)
+        self._waiting[handle] = _Waiting(future, resume, request)
         try:
             return await future
         except asyncio.CancelledError:
@@ -117,8 +118,8 @@ class EngineDriver:
         except Exception as error:
             self._fail(error)
             return
-        for handle, token in self.engine.news():
-            self._tell(handle, token)
+        for handle, token, logprob in self.engine.news():
+            self._tell(handle, token, logprob)
         for handle, error in self.engine.failures():
             self._settle(handle, error)
         for handle, result in ended:
@@ -139,13 +140,15 @@ class EngineDriver:
             ended = engine.step()
         return ended
 
-    def _tell(self, handle: int, token: int) -> None:
+    def _tell(self, handle: int, token: int, logprob: TokenLogprob | None) -> None:
         """Hand a token to who wants it; a listener that fails loses its request, and no other."""
         waiting = self._waiting.get(handle)
-        if waiting is None or waiting.on_token is None:
+        if waiting is None or waiting.request.on_token is None:
             return
         try:
-            waiting.on_token((token,))
+            if logprob is not None and waiting.request.on_logprobs is not None:
+                waiting.request.on_logprobs((logprob,))
+            waiting.request.on_token((token,))
         except Exception as error:
             self.engine.cancel(handle)
             self._settle(handle, error)

@@ -28,7 +28,7 @@ from tutelage.engine.batches import PrefillJob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots, check_room
-from tutelage.engine.streams import Streams
+from tutelage.engine.streams import News, Streams
 from tutelage.engine.versions import merged
 from tutelage.errors import EngineError
 from tutelage.policy.kernels import rounded
@@ -72,7 +72,7 @@ class NativeEngine:
         """Slots whose request has stop strings."""
         self._told: set[int] = set()
         """Slots whose request wants its tokens as they come."""
-        self._news: list[tuple[int, int]] = []
+        self._news: list[News] = []
         self._failures: list[tuple[int, EngineError]] = []
         # By row, the last one scratch: the next token to compute, and its position.
         self._token, self._position = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
@@ -151,8 +151,8 @@ class NativeEngine:
         """Whether `failures` has any."""
         return bool(self._failures)
 
-    def news(self) -> list[tuple[int, int]]:
-        """(handle, token) drawn since the last call, for requests that have an `on_token`."""
+    def news(self) -> list[News]:
+        """What was drawn since the last call, for requests that have an `on_token`."""
         news, self._news = self._news, []
         return news
 
@@ -337,7 +337,7 @@ class NativeEngine:
         for slot, drawn in zip(slots, token.tolist(), strict=True):
             handle = self._slots[slot].handle
             if slot in self._told and handle is not None:
-                self._news.append((handle, drawn))
+                self._news.append((handle, drawn, self._streams.latest(slot)))
 
     def _give_up(self, slot: int) -> None:
         """Drop a request whose grammar failed."""

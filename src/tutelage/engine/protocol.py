@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tutelage.engine.logprobs import OnLogprobs
 from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, Sampling
 
@@ -37,7 +38,8 @@ class Request:
     `top_logprobs` asks for that many of the most probable tokens beside each that is drawn.
 
     With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, receives
-    tokens as they are drawn; what it raises fails the request.
+    tokens as they are drawn, and `on_logprobs`, called before it, their log-probabilities; what
+    they raise fails the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -50,6 +52,7 @@ class Request:
     on_token: OnToken | None = field(default=None, compare=False)
     shared: int = 0
     top_logprobs: int = 0
+    on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
 
 class Engine(Protocol):

@@ -23,7 +23,7 @@ from tutelage.bounded import HTTPResponse, fetch
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
-from tutelage.engine.streamed import OnText, stream_completion
+from tutelage.engine.streamed import Listener, OnEntries, OnText, stream_completion
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -102,11 +102,12 @@ class RemoteChatClient:
         messages: Sequence[Message],
         *,
         on_text: OnText | None = None,
+        on_entries: OnEntries | None = None,
         passed: Mapping[str, Any] | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it; `on_text` gets its text as it comes, and `passed` are
-        fields that are sent as they are.
+        """Send one request and record it; `on_text` gets its text as it comes, `on_entries` the
+        server's log-probabilities of it, and `passed` are fields that are sent as they are.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
@@ -120,7 +121,8 @@ class RemoteChatClient:
         seeds = self._seeds.child("call", index)
         body = self._body(messages, options) | dict(passed or {})
         started, begun = time.time(), time.perf_counter()
-        data = await self._spoken(body, seeds, on_text)
+        listener = None if on_text is None else Listener(on_text, on_entries)
+        data = await self._spoken(body, seeds, listener)
         try:
             reply, sampled, prompt = _read(data, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -182,13 +184,13 @@ class RemoteChatClient:
             body |= {"return_token_ids": True, "logprobs": True}
         return body | self._extra
 
-    async def _spoken(self, body: JSON, seeds: SeedTree, on_text: OnText | None) -> JSON:
+    async def _spoken(self, body: JSON, seeds: SeedTree, listener: Listener | None) -> JSON:
         """The answer to a request in the server's words, which are kept once it took them."""
         words = replace(self._words)
         while True:
             sent = words.spoken(body)
             try:
-                data = await self._post(sent, seeds, on_text)
+                data = await self._post(sent, seeds, listener)
             except RemoteError as refusal:
                 other = words.after(refusal, sent)
                 if other is None:
@@ -198,14 +200,14 @@ class RemoteChatClient:
                 self._words.learn(words)
                 return data
 
-    async def _post(self, body: JSON, seeds: SeedTree, on_text: OnText | None) -> JSON:
+    async def _post(self, body: JSON, seeds: SeedTree, listener: Listener | None) -> JSON:
         """The answer; asks again while that may help."""
         for attempt in range(self._attempts):
             last = attempt == self._attempts - 1
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response = await self._asked(body, headers, on_text)
+                response = await self._asked(body, headers, listener)
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
@@ -232,12 +234,12 @@ class RemoteChatClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def _asked(
-        self, body: JSON, headers: dict[str, str], on_text: OnText | None
+        self, body: JSON, headers: dict[str, str], listener: Listener | None
     ) -> HTTPResponse:
         client, url = self._client(), self._url
-        if on_text is None:
+        if listener is None:
             return await fetch(client, "POST", url, json=body, headers=headers)
-        return await stream_completion(client, url, body, headers, on_text)
+        return await stream_completion(client, url, body, headers, listener)
 
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack, cast
 
+from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
@@ -31,6 +32,7 @@ from tutelage.types import (
 )
 
 if TYPE_CHECKING:
+    from tutelage.engine.logprobs import OnLogprobs
     from tutelage.engine.protocol import OnToken, Request
     from tutelage.policy.codec import Codec
     from tutelage.policy.model import Policy
@@ -95,7 +97,7 @@ class ScriptedEngine:
         limit = min(room, request.sampling.max_tokens)
         sampled = _sampled(ids, limit, self._codec.eos_ids, self._logprob, self.version)
         if request.on_token is not None:
-            await _hand_out(sampled.token_ids, request.on_token, lambda _: True)
+            await _hand_out(sampled, request.on_token, request.on_logprobs, lambda _: True)
         return sampled
 
     def release(self, session: str) -> None:
@@ -190,6 +192,7 @@ class ScriptedClient:
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
+        on_logprobs: OnLogprobs | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """The next reply that fits; `constraint` and `seed` have no say in a script."""
@@ -199,7 +202,7 @@ class ScriptedClient:
         sampled = _sampled(ids, options["sampling"].max_tokens, _ByteCodec.eos_ids)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
-            await _hand_out(sampled.token_ids, on_token, _WORD_ENDS.__contains__)
+            await _hand_out(sampled, on_token, on_logprobs, _WORD_ENDS.__contains__)
         seeds = self._seeds.child("call", index)
         call = Call(
             id=seeds.id("call"),
@@ -256,11 +259,18 @@ def _sampled(
     return Sampled(ids, logprobs, logprobs, reason, version)
 
 
-async def _hand_out(ids: Sequence[int], on_token: OnToken, ends: Callable[[int], bool]) -> None:
+async def _hand_out(
+    sampled: Sampled,
+    on_token: OnToken,
+    on_logprobs: OnLogprobs | None,
+    ends: Callable[[int], bool],
+) -> None:
     """Piece by piece; `ends` says of a token whether a piece ends with it."""
-    begin = 0
+    begin, ids, logprobs = 0, sampled.token_ids, token_logprobs(sampled)
     for at, token in enumerate(ids):
         if ends(token) or at == len(ids) - 1:
+            if on_logprobs is not None:
+                on_logprobs(logprobs[begin : at + 1])
             on_token(ids[begin : at + 1])
             begin = at + 1
             await asyncio.sleep(0)

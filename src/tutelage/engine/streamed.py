@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     import httpx2
 
 OnText = Callable[[str], None]
+OnEntries = Callable[[list[JSON]], None]
+"""Is told the server's log-probabilities of the tokens of the text that `OnText` is told next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Takes a reply as it comes."""
+
+    text: OnText
+    entries: OnEntries | None = None
 
 
 class _Completion:
@@ -29,10 +40,10 @@ class _Completion:
         self.whole: JSON = {"choices": [self.choice]}
         self._calls: dict[int, JSON] = {}
 
-    def add(self, chunk: JSON) -> str:
-        """Take a chunk; the text that it brings."""
+    def add(self, chunk: JSON) -> tuple[str, list[JSON]]:
+        """Take a chunk; the text and the log-probabilities that it brings."""
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
-        text = ""
+        text, new = "", list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
             text += self._delta(choice.get("delta") or {})
             if choice.get("finish_reason"):
@@ -42,7 +53,8 @@ class _Completion:
             if entries := (choice.get("logprobs") or {}).get("content"):
                 told = self.choice.setdefault("logprobs", {"content": []})
                 told["content"].extend(entries)
-        return text
+                new += entries
+        return text, new
 
     def _delta(self, delta: JSON) -> str:
         for name, value in delta.items():
@@ -67,9 +79,9 @@ class _Completion:
 
 
 async def stream_completion(
-    client: httpx2.AsyncClient, url: str, body: JSON, headers: dict[str, str], on_text: OnText
+    client: httpx2.AsyncClient, url: str, body: JSON, headers: dict[str, str], listener: Listener
 ) -> HTTPResponse:
-    """Ask for a stream, hand its text to `on_text`, and return the completion that it adds up to.
+    """Ask for a stream, tell `listener` of it, and return the completion that it adds up to.
 
     A server that answers otherwise is returned as it answers. Raises `httpx2.HTTPError`, for a
     stream without an end, too, and `UnreachableError` where text was told before: another reply
@@ -88,8 +100,11 @@ async def stream_completion(
             async for data in _events(response):
                 if data == b"[DONE]":
                     break
-                if text := _add(found, data):
-                    on_text(text)
+                text, entries = _add(found, data)
+                if entries and listener.entries is not None:
+                    listener.entries(entries)
+                if text:
+                    listener.text(text)
             else:
                 raise httpx2.RemoteProtocolError("the stream ended before its end")
     except httpx2.ReadTimeout:
@@ -122,7 +137,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
                 yield line[5:].strip()
 
 
-def _add(found: _Completion, data: bytes) -> str:
+def _add(found: _Completion, data: bytes) -> tuple[str, list[JSON]]:
     import httpx2
 
     try:

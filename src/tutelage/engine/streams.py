@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
 from tutelage.errors import EngineError
@@ -22,6 +23,8 @@ from tutelage.policy.grammar import Matcher
 
 Alternatives = tuple[tuple[int, float], ...]
 """Tokens with their log-probabilities at temperature 1, the most probable first."""
+News = tuple[int, int, TokenLogprob | None]
+"""A handle, the token that was drawn for it, and its log-probabilities where they are told."""
 Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 """Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""
 
@@ -48,6 +51,8 @@ class Streams:
         """How many tokens a grammar allowed at each draw so far, for slots with a grammar."""
         self._top: dict[int, tuple[int, list[Alternatives]]] = {}
         """For slots that tell the most probable tokens: how many, and those of each draw so far."""
+        self._telling: set[int] = set()
+        """Slots that tell log-probabilities as they draw."""
         self.failed: dict[int, EngineError] = {}
         """Slots whose grammar failed, and how."""
 
@@ -71,6 +76,8 @@ class Streams:
         for slot, request in zip(slots, requests, strict=True):
             for kept in (self._bound, self.failed, self._top):
                 kept.pop(slot, None)
+            tells = request.on_logprobs is not None
+            (self._telling.add if tells else self._telling.discard)(slot)
             if request.top_logprobs:
                 self._top[slot] = request.top_logprobs, []
             if request.grammar is not None:
@@ -161,6 +168,13 @@ class Streams:
                 logp, ids = logits_LV[line].float().log_softmax(-1).topk(count)
                 pairs = zip(ids.tolist(), logp.tolist(), strict=True)
                 found.append(tuple((i, x) for i, x in pairs if x > -math.inf))
+
+    def latest(self, slot: int) -> TokenLogprob | None:
+        """The log-probabilities of what a slot drew last, where it tells them."""
+        if slot not in self._telling:
+            return None
+        told = self._top[slot][1] if slot in self._top else [()]
+        return float(self._raw[slot, self._count[slot] - 1]), told[-1]
 
     def tokens(self, slot: int) -> list[int]:
         """What a slot has drawn."""

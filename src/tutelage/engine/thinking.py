@@ -45,6 +45,8 @@ async def _closing(
     known = first.token_ids + forced
     if len(known) >= room:
         return first
+    if forced and request.on_logprobs is not None:
+        request.on_logprobs(((0.0, ()),) * len(forced))
     if forced and request.on_token is not None:
         request.on_token(forced)
     rest = await engine.sample(

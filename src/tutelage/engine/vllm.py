@@ -22,6 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.versions import merged
 from tutelage.engine.vllm_client import VLLMClient
 from tutelage.engine.weight_transfer import WeightProbe, WeightTransfer
@@ -168,6 +169,8 @@ class VLLMEngine:
         finally:
             server.running -= 1
         sampled = self._read(server, data, started)
+        if request.on_logprobs is not None:
+            request.on_logprobs(token_logprobs(sampled))
         if request.on_token is not None:
             request.on_token(sampled.token_ids)
         return sampled

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import ContextOverflowError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
-from tutelage.types import Call, ChatClient, Message
+from tutelage.types import JSON, Call, ChatClient, Message
+
+if TYPE_CHECKING:
+    from tutelage.engine.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class ServedModel:
     streams: bool
     """Whether the client hands out tokens as they are sampled."""
     decoder: TextDecoder | None
+    tells_logprobs: bool = False
+    """Whether log-probabilities come with them."""
     tells: bool = False
     """Whether the client hands out text as it comes, in place of tokens."""
     passes: bool = False
@@ -45,6 +50,7 @@ class ServedModel:
             client,
             _takes(client, "on_token"),
             decoder,
+            _takes(client, "on_logprobs") or _takes(client, "on_entries"),
             _takes(client, "on_text"),
             _passes(client),
         )
@@ -77,6 +83,10 @@ class PendingCompletion:
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.texts = [""] * request.choices
         """What a client that hands out text has handed out of each choice."""
+        self.logprobs: list[list[TokenLogprob]] = [[] for _ in self.tokens]
+        """The log-probabilities of `tokens`, where they are asked for and come with them."""
+        self.entries: list[list[JSON]] = [[] for _ in self.tokens]
+        """What a client that hands out text says of its tokens, in its server's words."""
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
@@ -180,8 +190,12 @@ class PendingCompletion:
             extra["prompt"] = request.prompts[index // request.n]
         if self.model.streams and request.stream:
             extra["on_token"] = partial(self._token, index)
+            if request.logprobs and self.model.tells_logprobs:
+                extra["on_logprobs"] = self.logprobs[index].extend
         elif self.model.tells and request.stream:
             extra["on_text"] = partial(self._text, index)
+            if request.passed.get("logprobs") and self.model.tells_logprobs:
+                extra["on_entries"] = self.entries[index].extend
         return extra
 
     def _token(self, index: int, ids: Sequence[int]) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, TextStream, cut
+from tutelage.gateway.text import TextDecoder, TextStream, TokenEnds, cut
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -35,36 +36,44 @@ class ChatReply:
         """Prompt and completion tokens."""
         return self.answer.usage
 
-    def logprobs(
-        self, choice: Call, *, ends: bool = False, unknown: list[int] | None = None
-    ) -> list[JSON] | None:
-        """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
-
-        One entry for each token; the end-of-turn token, which is no text, only if `ends`. A token
-        that is part of a character has the bytes `unknown`.
-        """
+    def logprobs(self, choice: Call) -> list[JSON] | None:
+        """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
+        one entry for each token."""
         if self.request.passed.get("logprobs"):
             told = getattr(self.answer.model.client, "logprobs", None)
             return None if told is None else told(choice)
-        decoder, sampled = self.answer.model.decoder, choice.sampled
-        if decoder is None or not self.request.logprobs:
+        if self.answer.model.decoder is None or not self.request.logprobs:
             return None
-        records: list[JSON] = []
-        pairs = zip(sampled.token_ids, sampled.raw_logprobs, strict=True)
-        for i, (token, value) in enumerate(pairs):
-            if token in decoder.eos_ids and not ends:
-                continue
-            others = sampled.top[i] if i < len(sampled.top) else ()
-            top = [_entry(decoder, *pair, unknown) for pair in others]
-            records.append({**_entry(decoder, token, value, unknown), "top_logprobs": top})
-        return records
+        return self.entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
+
+    def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
+        """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
+        decoder = self.answer.model.decoder
+        assert decoder is not None
+        return [
+            {
+                **_entry(decoder, token, value),
+                "top_logprobs": [_entry(decoder, *other) for other in top],
+            }
+            for token, (value, top) in zip(ids, logprobs, strict=True)
+            if self.request.token_ids or token not in decoder.eos_ids
+        ]
 
 
-def _entry(decoder: TextDecoder, token: int, value: float, unknown: list[int] | None) -> JSON:
-    """A token with its log-probability."""
+def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
+    """A token with its log-probability; a part of a character has no bytes."""
     text = decoder.decode([token])
-    exact = unknown if "\ufffd" in text else list(text.encode())
+    exact = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": value, "bytes": exact}
+
+
+def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
+    """Entries in which each token has a list of bytes: a part of a character has an empty one."""
+    return [
+        {name: with_bytes(value) if name == "top_logprobs" else value for name, value in e.items()}
+        | {"bytes": e["bytes"] or []}
+        for e in entries or ()
+    ]
 
 
 def finish_reason(call: Call) -> str:
@@ -89,16 +98,25 @@ def shown_content(call: Call) -> str | None:
     return content
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of a choice that goes out, and what is said of the tokens that end in it, None where
+    log-probabilities were not asked for. The last piece has the tokens that are no text, too."""
+
+    text: str
+    logprobs: Sequence[JSON] | None = None
+
+
 class Writer(Protocol):
     """The events of one streamed answer, as bytes to send, in one dialect."""
 
-    def text(self, index: int, new: str) -> bytes:
+    def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice."""
         ...
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
-        """What is left to say of the whole reply; `rests` is the text of each choice that has not
-        gone out."""
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+        """What is left to say of the whole reply; `rests` is what of each choice has not gone
+        out."""
         ...
 
     def failed(self, error: ApiError) -> bytes:
@@ -106,46 +124,83 @@ class Writer(Protocol):
         ...
 
 
+class _ChoiceStream:
+    """One choice of a streamed answer: what of it can be sent."""
+
+    def __init__(self, reply: ChatReply, index: int) -> None:
+        self._reply, self._answer, self._index = reply, reply.answer, index
+        request, decoder = reply.request, reply.answer.model.decoder
+        self._read = self._told = self._entries = 0
+        """Tokens (or characters, from a client that hands out text) that were read, tokens whose
+        log-probabilities went out, and the entries that they made."""
+        self._ends = TokenEnds()
+        self._with_logprobs = bool(request.logprobs or request.passed.get("logprobs"))
+        self._text: TextStream | None = None
+        """None without a decoder: what goes out before the end is the text that the client hands
+        out itself, if it does."""
+        if decoder is not None and _can_stream(decoder):
+            stops, exact = request.sampling.stop, bool(request.prompts)
+            self._text = TextStream(decoder, stops, exact=exact)
+
+    def feed(self) -> Piece | None:
+        """What may go out now."""
+        if self._text is None:
+            text, logprobs = self._answer.texts[self._index][self._read :], self._answer.entries
+            self._read += len(text)
+            return self._piece(text, logprobs[self._index][self._entries :]) if text else None
+        ids = self._answer.tokens[self._index]
+        new, self._read = ids[self._read :], len(ids)
+        if not self._with_logprobs:
+            text = self._text.feed(new) if new else ""
+            return Piece(text) if text else None
+        text = ""
+        for token in new:
+            text += self._text.feed((token,))
+            self._ends.add(self._text.length)
+        return self._piece(text, self._completed(ids)) if text else None
+
+    def finish(self, choice: Call) -> Piece:
+        """The rest, once sampling has ended."""
+        whole = shown_content(choice) or ""
+        rest = whole[self._read :] if self._text is None else self._text.finish(whole)
+        entries = self._reply.logprobs(choice)
+        return Piece(rest, None if entries is None else entries[self._entries :])
+
+    def _piece(self, text: str, entries: Sequence[JSON]) -> Piece:
+        self._entries += len(entries)
+        return Piece(text, entries if self._with_logprobs else None)
+
+    def _completed(self, ids: Sequence[int]) -> Sequence[JSON]:
+        """The entries of tokens that have gone out now."""
+        assert self._text is not None
+        known = self._answer.logprobs[self._index]
+        end = min(self._ends.within(len(self._text.sent)), len(known))
+        begin, self._told = self._told, max(self._told, end)
+        return self._reply.entries(ids[begin:end], known[begin:end])
+
+
 class ReplyStream:
     """Hands what can be sent of an answer to its writer."""
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
-        self._answer, self._writer = answer, writer
-        request, decoder = answer.request, answer.model.decoder
-        self._read = [0] * request.choices
-        self._texts: list[TextStream] = []
-        """Of each choice; empty without a decoder: what goes out before the end is the text that
-        the client hands out itself, if it does."""
-        if decoder is not None and _can_stream(decoder):
-            stops = request.sampling.stop
-            exact = bool(request.prompts)
-            self._texts = [TextStream(decoder, stops, exact=exact) for _ in range(request.choices)]
+        self._writer = writer
+        reply = ChatReply(answer)
+        self._choices = [_ChoiceStream(reply, i) for i in range(answer.request.choices)]
 
     def feed(self) -> bytes:
         """What the tokens that came since the last call allow to be sent."""
         out = b""
-        for i, text in enumerate(self._texts):
-            ids, read = self._answer.tokens[i], self._read[i]
-            if len(ids) > read:
-                self._read[i] = len(ids)
-                new = text.feed(ids[read:])
-                out += self._writer.text(i, new) if new else b""
-        for i, text in enumerate(() if self._texts else self._answer.texts):
-            if new := text[self._read[i] :]:
-                self._read[i] = len(text)
-                out += self._writer.text(i, new)
+        for i, choice in enumerate(self._choices):
+            if (piece := choice.feed()) is not None:
+                out += self._writer.text(i, piece)
         return out
 
     def finish(self, reply: ChatReply) -> bytes:
         """The rest, once sampling has ended."""
-        rests = [shown_content(choice) or "" for choice in reply.choices]
-        if not self._texts:
-            rests = [rest[read:] for rest, read in zip(rests, self._read, strict=True)]
-        else:
-            rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
-        return self._writer.finish(reply, rests)
+        pairs = zip(self._choices, reply.choices, strict=True)
+        return self._writer.finish(reply, [stream.finish(choice) for stream, choice in pairs])
 
 
-def _can_stream(decoder: TextDecoder | None) -> bool:
+def _can_stream(decoder: TextDecoder) -> bool:
     """Whether it is known how this model writes its tool calls, so that they can be held back."""
-    return decoder is not None and decoder.call_format in ("hermes", "llama")
+    return decoder.call_format in ("hermes", "llama")

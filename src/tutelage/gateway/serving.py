@@ -7,11 +7,12 @@ ends, and no record grows. An attempt's client, which appends turn to turn, is `
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.protocol import Engine
+from tutelage.engine.logprobs import OnLogprobs
+from tutelage.engine.protocol import Engine, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
 from tutelage.types import Call, ChatOptions, Message
@@ -29,7 +30,8 @@ class ServedPolicy:
         self,
         messages: Sequence[Message],
         *,
-        on_token: Callable[[Sequence[int]], None] | None = None,
+        on_token: OnToken | None = None,
+        on_logprobs: OnLogprobs | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
@@ -39,6 +41,8 @@ class ServedPolicy:
             order=number,
         )  # fmt: skip
         try:
-            return await session.chat(messages, on_token=on_token, **options)
+            return await session.chat(
+                messages, on_token=on_token, on_logprobs=on_logprobs, **options
+            )
         finally:
             session.close()

@@ -8,6 +8,7 @@ the finished reply says. `completions.py` collects the tokens, the dialects send
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -73,6 +74,27 @@ def cut(content: str | None, stops: Sequence[str], *, exact: bool = False) -> st
     return content[: min(ends)] if exact else content[: min(ends)].rstrip()
 
 
+class TokenEnds:
+    """Where in the text of a reply its tokens end, so that it is known which of them a piece of it
+    completes."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+
+    def add(self, end: int) -> None:
+        """Another token, after which the text has this length."""
+        # A part of a character may look longer than the character does.
+        for at in range(len(self._ends) - 1, -1, -1):
+            if self._ends[at] <= end:
+                break
+            self._ends[at] = end
+        self._ends.append(end)
+
+    def within(self, length: int) -> int:
+        """How many tokens the first characters of the text are made of."""
+        return bisect_right(self._ends, length)
+
+
 class TextStream:
     """The text of one choice as it grows; an `exact` one has no calls, and keeps white space."""
 
@@ -80,6 +102,8 @@ class TextStream:
         self, decoder: TextDecoder, stops: Sequence[str] = (), *, exact: bool = False
     ) -> None:
         self.sent = ""
+        self.length = 0
+        """Of the text so far, whether or not it may go out."""
         self._decoder, self._exact = decoder, exact
         self._marks = tuple(stops) if exact else (_CALL, *stops)
         self._llama = decoder.call_format == "llama" and not exact
@@ -98,7 +122,7 @@ class TextStream:
         undecided = self._window()
         text = self._text + undecided
         text = text if self._exact else text.lstrip()
-        end = self._safe(text)
+        self.length, end = len(text), self._safe(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
         new = text[len(self.sent) : end]

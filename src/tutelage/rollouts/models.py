@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tutelage.engine.chat import ChatSession
+from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.protocol import Engine, OnToken
 from tutelage.engine.stopwatch import ENGINE_CLOCK, AgentStopwatch
 from tutelage.errors import ContextOverflowError, EngineError
@@ -348,11 +349,14 @@ class _SampledClient(_AttemptClient):
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
+        on_logprobs: OnLogprobs | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
         options["sampling"] = self._source.ruled(options["sampling"])
-        return await self._asked(self._session.chat(messages, on_token=on_token, **options))
+        return await self._asked(
+            self._session.chat(messages, on_token=on_token, on_logprobs=on_logprobs, **options)
+        )
 
     def _failed(self, error: EngineError) -> None:
         super()._failed(error)

@@ -32,7 +32,7 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
@@ -160,7 +160,7 @@ class ChatCompletions:
                 {
                     "index": i,
                     "message": _written_message(choice),
-                    **_ending(reply, choice),
+                    **_ending(choice, reply.logprobs(choice)),
                     **({"token_ids": choice.sampled.token_ids} if with_ids else {}),
                 }
                 for i, choice in enumerate(reply.choices)
@@ -238,12 +238,12 @@ def _written_message(choice: Call) -> JSON:
     return {**choice.reply.to_dict(extra=True), "content": shown_content(choice), "refusal": None}
 
 
-def _ending(reply: ChatReply, choice: Call) -> JSON:
-    entries = reply.logprobs(choice, ends=reply.request.token_ids)
-    return {
-        "logprobs": None if entries is None else {"content": entries, "refusal": None},
-        "finish_reason": finish_reason(choice),
-    }
+def _ending(choice: Call, entries: Sequence[JSON] | None) -> JSON:
+    return {"logprobs": _logprobs(entries), "finish_reason": finish_reason(choice)}
+
+
+def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
+    return None if entries is None else {"content": entries, "refusal": None}
 
 
 class _Chunks:
@@ -254,15 +254,16 @@ class _Chunks:
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
 
-    def text(self, index: int, new: str) -> bytes:
+    def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice."""
-        return self._begin(index) + self._chunk(index, {"content": new})
+        said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
+        return self._begin(index) + self._chunk(index, {"content": new.text}, said)
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
         """What is left of each choice, its tool calls and its end; then what was used."""
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
-            out += self.text(i, rest) if rest else self._begin(i)
+            out += self.text(i, rest) if rest.text else self._begin(i)
             if choice.reply.extra:
                 out += self._chunk(i, dict(choice.reply.extra))
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
@@ -270,7 +271,8 @@ class _Chunks:
                 out += self._chunk(i, {"tool_calls": [head]})
                 fields = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
                 out += self._chunk(i, {"tool_calls": [fields]})
-            out += self._last(i, reply, choice)
+            # Where no text is left, the tokens that are none are told with the end.
+            out += self._last(i, reply, choice, None if rest.text else rest.logprobs or None)
         if self._include_usage:
             out += event({**self._head, "choices": [], "usage": usage(reply)})
         return out + DONE
@@ -285,10 +287,12 @@ class _Chunks:
         self._begun[index] = True
         return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def _last(self, index: int, reply: ChatReply, choice: Call) -> bytes:
+    def _last(
+        self, index: int, reply: ChatReply, choice: Call, entries: Sequence[JSON] | None
+    ) -> bytes:
         if not reply.request.token_ids:
-            return self._chunk(index, {}, _ending(reply, choice))
-        ending = {**_ending(reply, choice), "token_ids": choice.sampled.token_ids}
+            return self._chunk(index, {}, _ending(choice, entries))
+        ending = {**_ending(choice, entries), "token_ids": choice.sampled.token_ids}
         return self._chunk(index, {}, ending, prompt_token_ids=choice.prompt_ids)
 
     def _chunk(

@@ -8,6 +8,7 @@ conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +20,7 @@ from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, Reques
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Sampling
 
@@ -98,7 +99,13 @@ class Completions:
     def written(self, reply: ChatReply) -> JSON:
         """The `text_completion` object."""
         choices = [
-            _choice(reply, i, _prompt(reply, i) + (shown_content(choice) or ""), choice)
+            _choice(
+                reply,
+                i,
+                _prompt(reply, i) + (shown_content(choice) or ""),
+                choice,
+                _logprobs(reply, reply.logprobs(choice)),
+            )
             for i, choice in enumerate(reply.choices)
         ]
         return {**_head(reply), "choices": choices, "usage": usage(reply)}
@@ -127,11 +134,11 @@ def _prompt(reply: ChatReply, index: int) -> str:
     return str(request.prompts[index // request.n]) if request.echo else ""
 
 
-def _choice(reply: ChatReply, index: int, text: str, choice: Call) -> JSON:
+def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSON | None) -> JSON:
     out: JSON = {
         "index": index,
         "text": text,
-        "logprobs": _logprobs(reply, choice),
+        "logprobs": logprobs,
         "finish_reason": finish_reason(choice),
     }
     if reply.request.token_ids:
@@ -140,13 +147,12 @@ def _choice(reply: ChatReply, index: int, text: str, choice: Call) -> JSON:
     return out
 
 
-def _logprobs(reply: ChatReply, choice: Call) -> JSON | None:
+def _logprobs(reply: ChatReply, entries: Sequence[JSON] | None, begin: int = 0) -> JSON | None:
     """Tokens, their log-probabilities, and where each begins in the text."""
-    entries = reply.logprobs(choice, ends=reply.request.token_ids)
     if entries is None:
         return None
     tokens = [entry["token"] for entry in entries]
-    offsets = [sum(map(len, tokens[:i])) for i in range(len(tokens))]
+    offsets = list(accumulate(map(len, tokens), initial=begin))[:-1]
     values = [entry["logprob"] for entry in entries]
     top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} for entry in entries]
     return {
@@ -163,20 +169,23 @@ class _Chunks:
     def __init__(self, reply: ChatReply) -> None:
         self._reply = reply
         self._begun = [False] * reply.request.choices
+        self._offsets = [0] * reply.request.choices
+        """Where the next token of each choice begins."""
 
-    def text(self, index: int, new: str) -> bytes:
+    def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice."""
         before = "" if self._begun[index] else _prompt(self._reply, index)
         self._begun[index] = True
-        nothing: JSON = {"logprobs": None, "finish_reason": None}
-        return self._chunk([{"index": index, "text": before + new, **nothing}])
+        more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
+        return self._chunk([{"index": index, "text": before + new.text, **more}])
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
         """What is left of each choice, with its end; then what was used."""
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             before = "" if self._begun[i] else _prompt(reply, i)
-            out += self._chunk([_choice(reply, i, before + rest, choice)])
+            logprobs = self._logprobs(i, rest)
+            out += self._chunk([_choice(reply, i, before + rest.text, choice, logprobs)])
         if reply.request.include_usage:
             out += self._chunk([], {"usage": usage(reply)})
         return out + DONE
@@ -184,6 +193,11 @@ class _Chunks:
     def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
         return event(error.body())
+
+    def _logprobs(self, index: int, new: Piece) -> JSON | None:
+        begin = self._offsets[index]
+        self._offsets[index] += sum(len(entry["token"]) for entry in new.logprobs or ())
+        return _logprobs(self._reply, new.logprobs, begin)
 
     def _chunk(self, choices: list[JSON], more: JSON | None = None) -> bytes:
         return event({**_head(self._reply), "choices": choices, **(more or {})})

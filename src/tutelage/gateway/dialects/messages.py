@@ -36,7 +36,7 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import event
-from tutelage.gateway.reply import ChatReply, finish_reason, shown_content, stopped_by
+from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, stopped_by
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import ThoughtStream
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
@@ -342,14 +342,15 @@ class _Events:
         self._index = -1
         self._open: str | None = None
 
-    def text(self, index: int, new: str) -> bytes:
+    def text(self, index: int, new: Piece) -> bytes:
         """More of the thought, or of the text."""
-        return self._begin() + self._parts(*self._split.feed(new))
+        return self._begin() + self._parts(*self._split.feed(new.text))
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
         """What is left, the tool uses, and the end."""
         (choice,) = reply.choices
-        out = self._begin() + self._parts(*self._split.feed(rests[0], last=True)) + self._close()
+        rest = self._split.feed(rests[0].text, last=True)
+        out = self._begin() + self._parts(*rest) + self._close()
         for block in _tool_uses(choice):
             said = json.dumps(block["input"], ensure_ascii=False)
             out += self._block({**block, "input": {}})

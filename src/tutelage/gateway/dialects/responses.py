@@ -31,7 +31,7 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.dialects.stored import PATHS, StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, with_bytes
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
 
@@ -285,7 +285,7 @@ def _items(reply: ChatReply, choice: Call) -> list[JSON]:
     if content is not None:
         stopped = choice.sampled.stop_reason
         status = "incomplete" if stopped is StopReason.LENGTH else "completed"
-        part = _part(content, reply.logprobs(choice, unknown=[]) or [])
+        part = _part(content, with_bytes(reply.logprobs(choice)))
         items.append({**_begun_message(reply), "status": status, "content": [part]})
     own = reply.answer.id.replace(Responses.prefix, "fc_", 1)
     return items + [
@@ -325,18 +325,20 @@ class _Events:
         self._message = _begun_message(reply)
         self._where: JSON = {"item_id": self._message["id"], "output_index": 0, "content_index": 0}
 
-    def text(self, index: int, new: str) -> bytes:
+    def text(self, index: int, new: Piece) -> bytes:
         """More text of the message."""
-        delta = ("response.output_text.delta", {**self._where, "delta": new, "logprobs": []})
-        return self._begin() + self._talk() + self._events(delta)
+        said = {**self._where, "delta": new.text, "logprobs": with_bytes(new.logprobs)}
+        begun = self._begin() + self._talk()
+        return begun + self._events(("response.output_text.delta", said))
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
         """What is left of the message, the function calls, and the whole response."""
         final = self._written(reply)
         out = self._begin()
         for index, item in enumerate(final["output"]):
             if item["type"] == "message":
-                out += self.text(0, rests[0]) if rests[0] else self._talk()
+                left = rests[0].text or rests[0].logprobs
+                out += self.text(0, rests[0]) if left else self._talk()
                 out += self._said(item)
             else:
                 out += self._called(item, index)

@@ -1,0 +1,225 @@
+"""Each piece of a stream carries the log-probabilities of the tokens that it completes, and all
+together are those of the reply that is not streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tutelage.engine.chat import ChatSession
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.script import ScriptedReply
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway.text import TokenEnds
+from tutelage.seeds import SeedTree
+from tutelage.testing import tiny_engine
+from tutelage.types import Message, Sampling
+
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
+
+INCLUDE = ["message.output_text.logprobs"]
+SCRIPTS = {
+    "text": "It is 2, and more than that.",
+    "characters of several tokens": "Grün — 緑 🌿 und mehr",
+    "white space": "so, \n then \n\n",
+    "empty": "",
+    "a call after text": TOOL_TURN,
+    "a call": ScriptedReply(None, TOOL_TURN.tool_calls),
+    "a stop string": "one two STOP three",
+}
+
+
+@pytest.fixture
+def api(live: Callable[..., Gateway]) -> Callable[[Any], openai.OpenAI]:
+    gateways: list[Gateway] = []
+
+    def make(client: Any) -> openai.OpenAI:
+        gateways.append(live())
+        session = gateways[-1].open("r", "a", client)
+        return openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0)
+
+    return make
+
+
+@pytest.fixture
+def policy(tiny: Any, api: Any) -> openai.OpenAI:
+    model = tiny("qwen2")
+    driver = EngineDriver(tiny_engine(model, slots=4), schedule="free")
+    return api(ChatSession(driver, model.codec, seeds=SeedTree(1), name="att"))
+
+
+def said(entries: list[Any]) -> bytes:
+    return b"".join(bytes(each.bytes or ()) for each in entries)
+
+
+def chat_pieces(chunks: Any, index: int = 0) -> list[tuple[str, list[Any]]]:
+    """Text and entries of each chunk of a choice."""
+    found: list[tuple[str, list[Any]]] = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            if choice.index == index:
+                entries = choice.logprobs.content if choice.logprobs else None
+                assert choice.delta.content in (None, "") or entries is not None
+                found.append((choice.delta.content or "", entries or []))
+    return found
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("ids", [False, True])
+def test_chat_completions(api: Any, script: str, ids: bool) -> None:
+    client = api(ScriptedClient([SCRIPTS[script]]))
+    asked: dict[str, Any] = {
+        "model": "m", "messages": ASK, "logprobs": True, "stop": ["STOP"], "tools": [CALCULATOR],
+        "extra_body": {"return_token_ids": ids},
+    }  # fmt: skip
+    whole = client.chat.completions.create(**asked).choices[0]
+    pieces = chat_pieces(client.chat.completions.create(**asked, stream=True))
+    assert [e for _, entries in pieces for e in entries] == whole.logprobs.content
+    text = "".join(text for text, _ in pieces)
+    assert text == (whole.message.content or "")
+    # No token comes before the text that it completes, and none is left behind.
+    out = told = 0
+    for text, entries in pieces[:-1]:
+        out, told = out + len(text.encode()), told + len(said(entries))
+        assert told <= out or script == "a call after text"  # the tokens of the call are no text
+    if script == "text":
+        assert all(said(entries) == text.encode() for text, entries in pieces[:-2])
+        assert sum(bool(entries) for _, entries in pieces) > 3
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_responses(api: Any, script: str) -> None:
+    client = api(ScriptedClient([SCRIPTS[script]]))
+    asked: dict[str, Any] = {
+        "model": "m", "input": "hi", "include": INCLUDE, "tools": [FLAT_CALCULATOR],
+        "extra_body": {"stop": ["STOP"]},
+    }  # fmt: skip
+    whole = client.responses.create(**asked)
+    parts = [p for item in whole.output if item.type == "message" for p in item.content]
+    events = list(client.responses.create(**asked, stream=True))
+    deltas = [each for each in events if each.type == "response.output_text.delta"]
+    assert "".join(each.delta for each in deltas) == whole.output_text
+    told = [(e.token, e.logprob) for delta in deltas for e in delta.logprobs]
+    assert told == [(e.token, e.logprob) for part in parts for e in part.logprobs]
+    done = [each.logprobs for each in events if each.type == "response.output_text.done"]
+    assert [(e.token, e.logprob) for entries in done for e in entries] == told
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("script", ["text", "characters of several tokens", "white space"])
+def test_completions(api: Any, script: str) -> None:
+    client = api(ScriptedClient([SCRIPTS[script]]))
+    asked: dict[str, Any] = {"model": "m", "prompt": "hi", "logprobs": 0, "max_tokens": 99}
+    whole = client.completions.create(**asked).choices[0]
+    chunks = [c.choices[0] for c in client.completions.create(**asked, stream=True) if c.choices]
+    assert "".join(choice.text for choice in chunks) == whole.text
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        told = [value for choice in chunks for value in getattr(choice.logprobs, name)]
+        assert told == getattr(whole.logprobs, name)
+    assert sum(bool(choice.logprobs.tokens) for choice in chunks) > 2
+
+
+def test_a_policy(policy: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "m", "messages": ASK, "logprobs": True, "top_logprobs": 3, "seed": 7, "n": 2,
+        "max_tokens": 40,
+    }  # fmt: skip
+    whole = policy.chat.completions.create(**asked)
+    chunks = list(policy.chat.completions.create(**asked, stream=True))
+    for i, choice in enumerate(whole.choices):
+        assert choice.logprobs is not None
+        pieces = chat_pieces(chunks, i)
+        assert [e for _, entries in pieces for e in entries] == choice.logprobs.content
+        assert all(len(e.top_logprobs) == 3 for _, entries in pieces for e in entries)
+        assert len({e.logprob for _, entries in pieces for e in entries}) > 4
+        assert sum(bool(entries) for _, entries in pieces) > 4
+
+
+def test_a_policy_through_the_stream_helper(policy: openai.OpenAI) -> None:
+    """What the SDK itself puts together."""
+    asked: dict[str, Any] = {"model": "m", "messages": ASK, "logprobs": True, "seed": 3}
+    whole = policy.chat.completions.create(**asked, max_tokens=400)
+    if whole.choices[0].finish_reason == "length":
+        asked["stop"] = [(whole.choices[0].message.content or "")[4:6]]
+        whole = policy.chat.completions.create(**asked, max_tokens=400)
+    with policy.chat.completions.stream(**asked, max_tokens=400) as stream:
+        kinds = [each.type for each in stream]
+        final = stream.get_final_completion()
+    assert final.choices[0].logprobs.content == whole.choices[0].logprobs.content
+    assert "logprobs.content.delta" in kinds
+
+
+def test_a_client_that_tells_tokens_alone(api: Any) -> None:
+    """Its log-probabilities come at the end."""
+
+    class Alone:
+        def __init__(self) -> None:
+            self.inner = ScriptedClient(["It is 2."])
+            self.codec = self.inner.codec
+
+        async def chat(self, messages: Any, *, on_token: Any = None, **more: Any) -> Any:
+            return await self.inner.chat(messages, on_token=on_token, **more)
+
+    client, asked = api(Alone()), {"model": "m", "messages": ASK, "logprobs": True}
+    whole = client.chat.completions.create(**asked).choices[0].logprobs.content
+    pieces = chat_pieces(client.chat.completions.create(**asked, stream=True))
+    assert [e for _, entries in pieces for e in entries] == whole
+    assert not any(entries for _, entries in pieces[:-1])
+
+
+def test_an_upstreams_come_with_its_text(api: Any) -> None:
+    entries = [{"token": t, "logprob": -1.5, "bytes": None, "top_logprobs": []} for t in "abcd"]
+    parts = [("ab", entries[:2]), ("c", entries[2:3]), (None, entries[3:])]
+    lines = [
+        {"choices": [{"index": 0, "delta": {"content": text}, "logprobs": {"content": told}}]}
+        for text, told in parts
+    ]
+
+    class Slow(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for data in (*map(json.dumps, lines), "[DONE]"):
+                yield b"data: %b\n\n" % data.encode()
+                for _ in range(50):  # time for what waits for it
+                    await asyncio.sleep(0)
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Slow())
+
+    transport = httpx2.MockTransport(answer)
+    client = api(RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True))
+    asked: dict[str, Any] = {"model": "far", "messages": ASK, "logprobs": True, "stream": True}
+    pieces = chat_pieces(client.chat.completions.create(**asked))
+    told = [[e.token for e in entries] for _, entries in pieces if entries]
+    assert [token for each in told for token in each] == list("abcd")
+    assert [(text, len(entries)) for text, entries in pieces if text] == [("ab", 2), ("c", 1)]
+
+
+async def test_a_chat_tells_the_log_probabilities_that_its_call_records(tiny: Any) -> None:
+    model = tiny("qwen2")
+    chat = ChatSession(EngineDriver(tiny_engine(model)), model.codec, seeds=SeedTree(0), name="a")
+    ids: list[int] = []
+    told: list[Any] = []
+    call = await chat.chat(
+        [Message("user", "hi")],
+        sampling=Sampling(max_tokens=20, temperature=0.7),
+        top_logprobs=2,
+        on_token=lambda new: (ids.extend(new), None)[1],
+        on_logprobs=told.extend,
+    )
+    assert [value for value, _ in told] == list(call.sampled.raw_logprobs)
+    assert [top for _, top in told] == list(call.sampled.top)
+    assert tuple(ids) == call.sampled.token_ids
+
+
+def test_a_part_of_a_character_ends_where_the_character_does() -> None:
+    ends = TokenEnds()
+    for end in (2, 4, 5, 3):
+        ends.add(end)
+    assert [ends.within(length) for length in range(5)] == [0, 0, 1, 4, 4]
