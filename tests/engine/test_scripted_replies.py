@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.script import ScriptedReply
-from tutelage.errors import DataError, RemoteError
+from tutelage.errors import ConstraintError, DataError, MissingExtraError, RemoteError
 from tutelage.gateway import Script, ScriptedClient
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_policy
-from tutelage.types import Message, Sampling, StopReason, ToolCall
+from tutelage.types import Constraint, Message, Sampling, StopReason, ToolCall, ToolSpec
 
 SAMPLING = Sampling(max_tokens=1000)
 GOOD = """
@@ -154,3 +156,104 @@ def test_a_file_that_is_empty_or_not_there(tmp_path: Path) -> None:
         Script.load(written(tmp_path / "s.jsonl", "\n"))
     with pytest.raises(DataError, match="cannot read"):
         Script.load(tmp_path / "none.jsonl")
+
+
+# ---------------------------------------------------------------- what a request demands
+
+SEARCH, CALCULATE = ScriptedReply("?", (("search", "{}"),)), ScriptedReply(None, (("sum", "{}"),))
+BOTH = ScriptedReply(None, SEARCH.tool_calls + CALCULATE.tool_calls)
+TOOLS = (ToolSpec("search", "", {}), ToolSpec("sum", "", {}))
+LINES = ["It is 2.", SEARCH, BOTH, CALCULATE, '{"x": "two"}', '{"x": 2}']
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "tools", "lines"),
+    [
+        (None, TOOLS, [0, 1, 2, 3, 4, 5, 0]),
+        (Constraint("none"), TOOLS, [0, 4, 5, 0]),
+        (Constraint("required"), TOOLS, [1, 2, 3, 1]),
+        (Constraint("required"), TOOLS[:1], [1, 1]),
+        (Constraint("sum"), TOOLS, [3, 3]),
+        (Constraint("auto", parallel_tool_calls=False), TOOLS, [0, 1, 3, 4, 5, 0]),
+        (Constraint("required", parallel_tool_calls=False), TOOLS, [1, 3, 1]),
+        (Constraint(json_schema=SCHEMA), (), [1, 2, 3, 5, 1]),
+        (Constraint("none", json_schema=SCHEMA), TOOLS, [5, 5]),
+        (Constraint("none", json_schema={"type": "object"}), TOOLS, [4, 5, 4]),
+        (Constraint("sum", json_schema=SCHEMA), TOOLS, [3, 3]),
+    ],
+)
+async def test_a_request_takes_the_next_line_that_it_allows(
+    constraint: Constraint | None, tools: tuple[ToolSpec, ...], lines: list[int]
+) -> None:
+    client = ScriptedClient(LINES)
+    script = Script(LINES).replies
+    for line in lines:
+        call = await client.chat(user("x"), sampling=SAMPLING, tools=tools, constraint=constraint)
+        assert call.reply.content == script[line].content
+        names = [each.name for each in call.reply.tool_calls]
+        assert names == [name for name, _ in script[line].tool_calls]
+
+
+async def test_lines_that_were_passed_over_are_left_for_others() -> None:
+    client = ScriptedClient(["one", CALCULATE, "two"])
+    required = Constraint("required")
+    took = [
+        (await client.chat(user("x"), sampling=SAMPLING, tools=TOOLS, constraint=each)).reply
+        for each in (required, None, None, None)
+    ]
+    assert [reply.content for reply in took] == [None, "one", "two", "one"]
+
+
+async def test_a_request_that_nothing_fits_leaves_the_place_in_the_script() -> None:
+    client = ScriptedClient(["one", "two"])
+    await client.chat(user("x"), sampling=SAMPLING)
+    with pytest.raises(RemoteError):
+        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint("required"))
+    assert (await client.chat(user("x"), sampling=SAMPLING)).reply.content == "two"
+
+
+async def test_an_error_of_the_script_fits_whatever_is_asked() -> None:
+    client = ScriptedClient([ScriptedReply(error=(429, "slow down"))])
+    with pytest.raises(RemoteError, match="slow down"):
+        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint("sum"), tools=TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "words"),
+    [
+        (
+            Constraint("sum"),
+            ["`tool_choice`", "'sum'", "a call of 'search'", "the text 'It is 2.'"],
+        ),
+        (Constraint("required"), ["'required'", "'search' or 'sum'"]),
+        (Constraint("none", json_schema=SCHEMA), ["'none'", "the schema", "'integer'"]),
+        (Constraint("required", False), ["`parallel_tool_calls`"]),
+    ],
+)
+async def test_what_no_line_fits_is_told_with_what_there_is(
+    constraint: Constraint, words: list[str]
+) -> None:
+    lines = ["It is 2."] if constraint.tool_choice == "required" else ["It is 2.", SEARCH]
+    client = ScriptedClient([*lines, ScriptedReply("late", match="never")])
+    with pytest.raises(RemoteError) as caught:
+        await client.chat(user("x"), sampling=SAMPLING, tools=TOOLS, constraint=constraint)
+    assert caught.value.status == 404
+    for word in (*words, "the text 'late' for 'never'"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:9/x"}])
+async def test_a_schema_that_cannot_be_used_is_refused(schema: Any) -> None:
+    client = ScriptedClient(['{"x": 1}'])
+    with pytest.raises(ConstraintError, match="the schema"):
+        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint(json_schema=schema))
+
+
+async def test_without_the_library_a_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    client = ScriptedClient(['{"x": 1}'])
+    with pytest.raises(MissingExtraError, match=r"tutelage\[mcp\]"):
+        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint(json_schema=SCHEMA))
+    anything = Constraint(json_schema={"type": "object"})
+    assert (await client.chat(user("x"), sampling=SAMPLING, constraint=anything)).reply.content

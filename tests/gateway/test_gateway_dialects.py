@@ -14,7 +14,7 @@ from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.reply import ChatReply, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
 
@@ -51,11 +51,11 @@ class Plain:
 
 
 class Lines:
-    def text(self, index: int, new: str) -> bytes:
-        return f"{new}|".encode()
+    def text(self, index: int, new: Piece) -> bytes:
+        return f"{new.text}|".encode()
 
-    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
-        return f"{rests[0]}.".encode()
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+        return f"{rests[0].text}.".encode()
 
     def failed(self, error: ApiError) -> bytes:
         return error.message.encode()

@@ -169,7 +169,7 @@ def test_streams_and_counts_by_the_sdk(live: Live) -> None:
 async def test_tool_choice(
     attempt_session: Open, choice: Any, tool_choice: str, parallel: bool
 ) -> None:
-    case = attempt_session(TOOL_TURN)
+    case = attempt_session(TOOL_TURN, "It is 2.")
     answer = await ask(case, tools=[TOOL], tool_choice=choice)
     assert answer.status_code == 200, answer.text
     found = case.client.calls[0].constraint

@@ -170,7 +170,7 @@ async def test_a_response_that_was_cut_is_incomplete(attempt_session: Open) -> N
 
 
 async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
-    case = attempt_session("{}")
+    case = attempt_session("{}", TOOL_TURN)
     schema = {"type": "object"}
     text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
     named = {"type": "function", "name": "calculator"}

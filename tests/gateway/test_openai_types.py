@@ -27,6 +27,11 @@ REPLIES = {
     "text and tools": TOOL_TURN,
     "tools": ScriptedReply(None, TOOL_TURN.tool_calls * 2),
 }
+ALSO = {
+    "tools": [ScriptedReply(None, TOOL_TURN.tool_calls)],
+    "options": ['{"answer": 2}'],
+}
+"""What a script has besides for bodies that not every reply fits."""
 CHAT_BODIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "cut": {"max_tokens": 3},
@@ -73,12 +78,12 @@ def streamed(text: str) -> list[Any]:
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", CHAT_BODIES)
 async def test_chat_completions(attempt_session: Open, reply: str, body: str) -> None:
-    case, asked = attempt_session(REPLIES[reply]), CHAT_BODIES[body]
-    answer = await case.chat(**asked)
+    script, asked = [REPLIES[reply], *ALSO.get(body, ())], CHAT_BODIES[body]
+    answer = await attempt_session(*script).chat(**asked)
     made = parsed(ChatCompletion, answer.json())
     assert len(made.choices) == asked.get("n", 1)
     options = {"include_usage": True}
-    answer = await case.chat(**asked, stream=True, stream_options=options)
+    answer = await attempt_session(*script).chat(**asked, stream=True, stream_options=options)
     chunks = [parsed(ChatCompletionChunk, each) for each in streamed(answer.text)]
     for i, choice in enumerate(made.choices):
         deltas = [c.delta for chunk in chunks for c in chunk.choices if c.index == i]
@@ -92,9 +97,9 @@ async def test_chat_completions(attempt_session: Open, reply: str, body: str) ->
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", RESPONSE_BODIES)
 async def test_responses(attempt_session: Open, reply: str, body: str) -> None:
-    case, asked = attempt_session(REPLIES[reply]), RESPONSE_BODIES[body]
-    made = parsed(Response, (await case.respond(**asked)).json())
-    answer = await case.respond(**asked, stream=True)
+    script, asked = [REPLIES[reply], *ALSO.get(body, ())], RESPONSE_BODIES[body]
+    made = parsed(Response, (await attempt_session(*script).respond(**asked)).json())
+    answer = await attempt_session(*script).respond(**asked, stream=True)
     found = [parsed(EVENT, each) for each in streamed(answer.text)]
     final = found[-1].response
     assert final.output_text == made.output_text

@@ -1,24 +1,26 @@
 """Scripts: what is said instead of a model, so that agents are tested without one.
 
 A script is a file of replies, one JSON object a line: `content`, `tool_calls`, `delay` in seconds,
-`error`, `match`. A request takes the first line that has not been used and whose `match`, if it has
-one, occurs in what is new in the conversation; when no line is left that fits, all count as unused
-again. `scripted.py` has the client and the engine that say it; `tutelage serve --scripted` serves
+`error`, `match`. A request takes the first line that has not been used and fits: its `match`, if it
+has one, occurs in what is new in the conversation, and it is what `tool_choice` and a schema of the
+request demand (`script_fit.py`). When no line is left that fits, all count as unused again.
+`scripted.py` has the client and the engine that say it; `tutelage serve --scripted` serves
 one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tutelage.engine.script_fit import Wanted, summary
 from tutelage.errors import DataError, RemoteError
-from tutelage.types import Message
+from tutelage.types import Constraint, Message, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,20 @@ class ScriptedReply:
             for name, arguments in named
         )
         return (self.content or "") + calls
+
+
+class Player(Protocol):
+    """The reply to a conversation."""
+
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        constraint: Constraint | None = None,
+        tools: Sequence[ToolSpec] = (),
+    ) -> ScriptedReply:
+        """Raises `RemoteError` 404 when no line fits, `ConstraintError` if the schema is not a
+        valid JSON Schema."""
+        ...
 
 
 class Script:
@@ -66,28 +82,33 @@ class Script:
         ]
         return Script(replies, repr(str(path)))
 
-    def player(self) -> Callable[[Sequence[Message]], ScriptedReply]:
-        """A function from a conversation to its reply, beginning at the top.
-
-        It raises `RemoteError` 404 when no line fits.
-        """
+    def player(self) -> Player:
+        """A function from a conversation to its reply, beginning at the top."""
         used: set[int] = set()
 
-        def take(new: str) -> ScriptedReply | None:
+        def take(wanted: Wanted) -> ScriptedReply | None:
             for i, reply in enumerate(self.replies):
-                if i not in used and (reply.match is None or reply.match in new):
+                if i not in used and wanted.fits(reply):
                     used.add(i)
                     return reply
             return None
 
-        def play(messages: Sequence[Message]) -> ScriptedReply:
-            new = _new_text(messages)
-            scripted_reply = take(new)
-            if scripted_reply is None:
+        def play(
+            messages: Sequence[Message],
+            constraint: Constraint | None = None,
+            tools: Sequence[ToolSpec] = (),
+        ) -> ScriptedReply:
+            wanted = Wanted(constraint, tools, _new_text(messages))
+            scripted_reply = take(wanted)
+            if scripted_reply is None and any(map(wanted.fits, self.replies)):
                 used.clear()
-                scripted_reply = take(new)
+                scripted_reply = take(wanted)
             if scripted_reply is None:
-                raise RemoteError(f"no line of {self.source} fits the request", 404)
+                raise RemoteError(
+                    f"no line of {self.source} fits the request, which asks for "
+                    f"{wanted.described()}; the script has {summary(self.replies)}",
+                    404,
+                )
             return scripted_reply
 
         return play

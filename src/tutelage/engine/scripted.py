@@ -3,7 +3,8 @@
 The engine stands below the codec: it keeps the promises of `Engine` that callers rely on
 (context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
 and runners are tested through their real path. The client stands above it and needs neither a codec
-nor torch: its tokens are bytes. Both say what a script says also where a request has a grammar.
+nor torch: its tokens are bytes. The client takes a line that `tool_choice` and the request's schema
+allow; the engine, which sees tokens alone, says its lines in their order.
 `script.py` has scripts; `testing/tiny.py` has a real engine over a very small model.
 """
 
@@ -195,9 +196,9 @@ class ScriptedClient:
         on_logprobs: OnLogprobs | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """The next reply that fits; `constraint` and `seed` have no say in a script."""
+        """The next reply that fits; `seed` has no say in a script."""
         index, self._started = self._started, self._started + 1
-        reply = self._play(messages)
+        reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
         ids = (*(await _text(reply)).encode(), _ByteCodec.end)
         sampled = _sampled(ids, options["sampling"].max_tokens, _ByteCodec.eos_ids)
         if on_token is not None:

@@ -1,0 +1,141 @@
+"""Which lines of a script a request can take: `tool_choice` and schemas hold for what is scripted
+as they do for what is sampled. `script.py` has the lines, and their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from tutelage.bounded import parse_json
+from tutelage.errors import ConstraintError, MissingExtraError
+from tutelage.types import JSON, Constraint, ToolSpec
+
+if TYPE_CHECKING:
+    from tutelage.engine.script import ScriptedReply
+
+_SHOWN = 10
+
+
+class Wanted:
+    """What a request demands of its reply."""
+
+    def __init__(
+        self, constraint: Constraint | None, tools: Sequence[ToolSpec], new_text: str
+    ) -> None:
+        """Raises `ConstraintError` if the schema is not a valid JSON Schema, `MissingExtraError`
+        where nothing can check it."""
+        self._constraint = constraint or Constraint()
+        self._tools = frozenset(tool.name for tool in tools)
+        self._new_text = new_text
+        schema = self._constraint.json_schema
+        self._is_valid = None if schema is None else _validator(schema)
+
+    def fits(self, reply: ScriptedReply) -> bool:
+        """Whether a line may be the reply. An error may always be: it says how a server fails."""
+        if reply.match is not None and reply.match not in self._new_text:
+            return False
+        return reply.error is not None or (self._fits_calls(reply) and self._fits_schema(reply))
+
+    def _fits_calls(self, reply: ScriptedReply) -> bool:
+        choice, names = self._constraint.tool_choice, {name for name, _ in reply.tool_calls}
+        if len(reply.tool_calls) > 1 and not self._constraint.parallel_tool_calls:
+            return False
+        match choice:
+            case "auto":
+                return True
+            case "none":
+                return not names
+            case "required":
+                return bool(names) and names <= self._tools
+            case _:
+                return names == {choice}
+
+    def _fits_schema(self, reply: ScriptedReply) -> bool:
+        """The content beside calls is no document."""
+        return self._is_valid is None or bool(reply.tool_calls) or self._is_valid(reply.content)
+
+    def described(self) -> str:
+        """What was asked, in the request's words."""
+        choice, said = self._constraint.tool_choice, list[str]()
+        if choice == "none":
+            said.append("`tool_choice` = 'none': no call")
+        elif choice == "required":
+            said.append(f"`tool_choice` = 'required': a call of {_listed(sorted(self._tools))}")
+        elif choice != "auto":
+            said.append(f"`tool_choice`: a call of {choice!r} and of nothing else")
+        if not self._constraint.parallel_tool_calls:
+            said.append("`parallel_tool_calls` = false: at most one call")
+        if self._constraint.json_schema is not None and choice in ("auto", "none"):
+            said.append(f"content that fits the schema {self._constraint.json_schema!r:.200}")
+        return "; ".join(said) or "a line whose `match` occurs in it"
+
+
+def summary(replies: Sequence[ScriptedReply]) -> str:
+    """What a script has, a line each."""
+    shown = [_described(reply) for reply in replies[:_SHOWN]]
+    more = len(replies) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _described(reply: ScriptedReply) -> str:
+    names = sorted({name for name, _ in reply.tool_calls})
+    if reply.error is not None:
+        said = f"an error {reply.error[0]}"
+    elif names:
+        said = f"a call of {_listed(names)}"
+    else:
+        said = f"the text {reply.content!r:.40}"
+    return said if reply.match is None else f"{said} for {reply.match!r:.40}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names[:_SHOWN]))
+
+
+def _validator(schema: JSON) -> Callable[[str | None], bool]:
+    """Whether a text is JSON of a schema."""
+    checks = _is_object if schema == _OBJECT else _checker(schema)
+
+    def is_valid(text: str | None) -> bool:
+        try:
+            value = parse_json(text or "")
+        except ValueError:
+            return False
+        return checks(value)
+
+    return is_valid
+
+
+_OBJECT: JSON = {"type": "object"}
+"""What `json_object` asks for, which needs no library."""
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _checker(schema: JSON) -> Callable[[Any], bool]:
+    try:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+        from referencing import Registry
+        from referencing.exceptions import Unresolvable
+    except ImportError as error:
+        message = "a schema for scripted replies needs jsonschema: pip install 'tutelage[mcp]'"
+        raise MissingExtraError(message) from error
+    try:
+        Draft202012Validator.check_schema(schema)
+    except (SchemaError, RecursionError) as error:
+        words = str(getattr(error, "message", error))
+        raise ConstraintError(f"the schema is not a valid JSON Schema: {words:.200}") from error
+    # An empty registry: a schema must not make this program fetch what it refers to.
+    validator: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
+
+    def is_valid(value: Any) -> bool:
+        try:
+            return bool(validator.is_valid(value))
+        except (Unresolvable, RecursionError) as error:
+            raise ConstraintError(f"the schema cannot be followed: {error!s:.200}") from error
+
+    return is_valid

@@ -1,0 +1,63 @@
+"""What a request demands of a model holds for a script too, in every dialect's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Open
+
+SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+DOCUMENT = '{"sum": 2}'
+SCRIPT = ["It is 2.", '{"sum": "two"}', DOCUMENT, TOOL_TURN]
+NAMED = {"name": "n", "schema": SCHEMA}
+FUNCTION = {"type": "function", "function": {"name": "calculator"}}
+ANTHROPIC = {"name": "calculator", "input_schema": {"type": "object"}}
+CHAT = ("/chat/completions", {"messages": ASK, "tools": [CALCULATOR]})
+RESPONSES = ("/responses", {"input": "hi", "tools": [FLAT_CALCULATOR]})
+MESSAGES = ("/messages", {"messages": ASK, "tools": [ANTHROPIC], "max_tokens": 200})
+COMPLETIONS = ("/completions", {"prompt": "hi", "max_tokens": 200})
+FORMAT = {"format": {"type": "json_schema", **NAMED}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "more", "said"),
+    [
+        (CHAT, {"tool_choice": "required"}, "calculator"),
+        (CHAT, {"tool_choice": FUNCTION}, "calculator"),
+        (RESPONSES, {"tool_choice": "required"}, "calculator"),
+        (MESSAGES, {"tool_choice": {"type": "any"}}, "calculator"),
+        (MESSAGES, {"tool_choice": {"type": "tool", "name": "calculator"}}, "calculator"),
+        (CHAT, {"tool_choice": "none", "guided_json": SCHEMA}, "sum"),
+        (CHAT, {"tools": [], "structured_outputs": {"json": SCHEMA}}, "sum"),
+        (CHAT, {"tools": [], "response_format": {"type": "json_schema", "json_schema": NAMED}},
+         "sum"),
+        (RESPONSES, {"tools": [], "text": FORMAT}, "sum"),
+        (MESSAGES, {"tools": [], "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+         "sum"),
+        (COMPLETIONS, {"guided_json": SCHEMA}, "sum"),
+    ],
+)  # fmt: skip
+async def test_a_line_that_the_request_allows(
+    attempt_session: Open, asked: Any, more: Any, said: str, stream: bool
+) -> None:
+    (path, body), case = asked, attempt_session(*SCRIPT)
+    answer = await case.post(path, {"model": "m", **body, **more, "stream": stream})
+    assert answer.status_code == 200, answer.text
+    reply = case.client.calls[0].reply
+    if said == "calculator":
+        assert [call.name for call in reply.tool_calls] == [said]
+    else:
+        assert (reply.content, reply.tool_calls) == (DOCUMENT, ())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_line_that_the_request_allows(attempt_session: Open, stream: bool) -> None:
+    case = attempt_session("It is 2.")
+    answer = await case.chat(tools=[CALCULATOR], tool_choice="required", stream=stream)
+    assert answer.status_code == 404
+    message = answer.json()["error"]["message"]
+    assert "`tool_choice` = 'required': a call of 'calculator'" in message
+    assert "the text 'It is 2.'" in message
