@@ -19,6 +19,7 @@ RESPONSES = ("/responses", {"input": "hi", "tools": [FLAT_CALCULATOR]})
 MESSAGES = ("/messages", {"messages": ASK, "tools": [ANTHROPIC], "max_tokens": 200})
 COMPLETIONS = ("/completions", {"prompt": "hi", "max_tokens": 200})
 FORMAT = {"format": {"type": "json_schema", **NAMED}}
+PLAIN_FORMAT = {"type": "json_schema", "schema": SCHEMA}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -35,7 +36,7 @@ FORMAT = {"format": {"type": "json_schema", **NAMED}}
         (CHAT, {"tools": [], "response_format": {"type": "json_schema", "json_schema": NAMED}},
          "sum"),
         (RESPONSES, {"tools": [], "text": FORMAT}, "sum"),
-        (MESSAGES, {"tools": [], "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        (MESSAGES, {"tools": [], "output_config": {"format": PLAIN_FORMAT}},
          "sum"),
         (COMPLETIONS, {"guided_json": SCHEMA}, "sum"),
     ],
