@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -70,6 +71,45 @@ def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     assert len(first["token_ids"]) == len(first["logprobs"]) == 4
     assert second["reply"]["tool_calls"][0]["function"]["name"] == "f"
     assert second["finish_reason"] == "tool_calls"
+
+
+SPAN = {
+    "traceId": "0123456789abcdef0123456789abcdef", "spanId": "0123456789abcdef", "name": "plan",
+    "startTimeUnixNano": "1000", "endTimeUnixNano": "3000",
+    "attributes": [{"key": "step", "value": {"intValue": "7"}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path, recorded: bool) -> None:
+    script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
+    script.write_text('{"content": "one"}\n')
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]}).encode()
+    args = ("--record", str(record)) if recorded else ()
+    with serving("--scripted", str(script), *args) as (said, process):
+
+        def send(content: bytes, key: str, **headers: str) -> httpx2.Response:
+            kind = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            url = said["OPENAI_BASE_URL"] + "/traces"
+            return httpx2.post(url, content=content, headers=kind | named, timeout=60)
+
+        key = said["OPENAI_API_KEY"]
+        assert send(body, "wrong").status_code == 401
+        assert send(b"{", key).status_code == 400
+        for content, headers in ((body, {}), (gzip.compress(body), {"content_encoding": "gzip"})):
+            answer = send(content, key, **headers)
+            assert answer.status_code == 200, answer.text
+            assert answer.json() == {}
+        assert ask(said).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    if recorded:
+        first, second, call = map(json.loads, record.read_text().splitlines())
+        assert first == second
+        assert (first["span"]["name"], first["span"]["attributes"]) == ("plan", {"step": 7})
+        assert first["span"]["end_ns"] == 3000
+        assert call["reply"]["content"] == "one"
 
 
 def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:

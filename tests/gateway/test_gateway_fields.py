@@ -81,7 +81,7 @@ def test_each_field_that_is_honoured_is_read_or_refused_by_name(dialect: Dialect
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("chat_template_kwargs", {"enable_thinking": False}, "one way for all requests"),
+        ("chat_template_kwargs", {"enable_thinking": False}, "has one way to render"),
         ("min_tokens", 3, "no turn is kept from ending"),
     ],
 )

@@ -256,6 +256,7 @@ async def test_requests_have_ids(attempt_session: Open) -> None:
         assert answer.headers["request-id"].startswith("req_")
     answer = await case.post("/chat/completions", {"model": "m", "messages": ASK}, x_request_id="7")
     assert answer.headers["x-request-id"] == "7"
+    assert "request-id" not in answer.headers  # that is a name of Anthropic's API
 
 
 async def test_a_tool_runner_goes_on_without_a_thread(live: Live) -> None:

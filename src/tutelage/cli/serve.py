@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from tutelage.config.fields import Count, CountOrZero, Section
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
     from tutelage.gateway.record import CallSpan
+    from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
 
 _CALLS_KEPT = 0
@@ -50,7 +52,7 @@ class _ServeOptions(Section):
     seed: CountOrZero | None = None
     """Seed of the samples; else 0."""
     record: Path | None = None
-    """Append every call to a JSONL file, with token ids."""
+    """Append every call to a JSONL file, with token ids, and the spans that agents send."""
 
 
 def serve(
@@ -66,6 +68,7 @@ def serve(
 ) -> None:
     """Serve a policy or another model to any OpenAI client."""
     from tutelage.gateway import Gateway
+    from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
@@ -74,6 +77,7 @@ def serve(
     log = None if options.record is None else _CallLog(options.record)
     name = Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
+    gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
     with closing(log) if log is not None else nullcontext(), gateway:
         attempt_session = gateway.open(
             "serve",
@@ -156,8 +160,13 @@ def _wait(gateway: Gateway) -> None:
         time.sleep(0.5)
 
 
+def _forget(run_id: str, spans: Sequence[SpanRecord]) -> None:
+    """Without a record there is no place for spans."""
+
+
 class _CallLog:
-    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply."""
+    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply; and
+    each span that an agent sends."""
 
     def __init__(self, path: Path) -> None:
         """Raises `StoreError` when the file cannot be written."""
@@ -191,6 +200,13 @@ class _CallLog:
                 "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             }
             self._file.write(orjson.dumps(line) + b"\n")
+        self._file.flush()
+
+    def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Write the spans that an agent sent; threads may call it at once."""
+        import orjson
+
+        self._file.write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
         self._file.flush()
 
     def close(self) -> None:

@@ -47,12 +47,13 @@ def authorization(scope: Scope) -> bytes | None:
 
 
 def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Headers by which OpenAI's and Anthropic's clients name a request: the client's own name for
-    it, or a new one."""
+    """Headers by which OpenAI's clients name a request, and for messages Anthropic's, too: the
+    client's own name for it, or a new one."""
     named = header(scope, b"x-request-id")
     if named is None or len(named) > _LONGEST_ID:
         named = b"req_%b%012x" % (_PROCESS, next(_count))
-    return [(b"x-request-id", named), (b"request-id", named)]
+    ids = [(b"x-request-id", named)]
+    return [*ids, (b"request-id", named)] if "/messages" in scope["path"] else ids
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:

@@ -45,9 +45,9 @@ _CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported
 _WORDS = {"model_type": "Input should be a valid object"}
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
-    "chat_template_kwargs": ": the chat template is rendered in one way for all requests of a model, "
-    "with which its turns are continued and trained",
-    "min_tokens": ": no turn is kept from ending, since a policy is trained on what it says by itself",
+    "chat_template_kwargs": ": a model has one way to render its chat template for all requests, "
+    "in which its turns are continued and trained",
+    "min_tokens": ": no turn is kept from ending, since a policy is trained on what it says",
 }
 """What helps beside the reason, by path."""
 
