@@ -389,6 +389,10 @@ async def test_models_by_name_each_have_their_client(attempt_session: Open) -> N
     assert [m["id"] for m in listed] == ["policy", "judge"]
     one = await case.http.get(case.attempt_session.base_url + "/models/judge")
     assert one.json()["id"] == "judge"
+    for url in ("/models/gpt-5", "/models/policy/x"):
+        none = await case.http.get(case.attempt_session.base_url + url)
+        assert none.status_code == 404
+        assert "there are: policy, judge" in none.json()["error"]["message"]
 
 
 async def test_without_names_the_main_client_answers_to_any(attempt_session: Open) -> None:

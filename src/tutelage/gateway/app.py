@@ -23,7 +23,7 @@ from tutelage.gateway import agent_lightning, http
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
+from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, model_not_found
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.passing import split
@@ -336,7 +336,7 @@ def _models(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -
 def _model(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -> JSON:
     wanted = path["model"]
     if wanted not in attempt_session.models():
-        raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
+        raise model_not_found(wanted, attempt_session.models())
     return _model_object(wanted)
 
 

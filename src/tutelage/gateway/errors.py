@@ -7,7 +7,7 @@ layers below raise into one. `dialects/reading.py` raises most of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tutelage.errors import (
@@ -61,13 +61,19 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
+def model_not_found(name: str, models: Sequence[str]) -> ApiError:
+    """A 404 that says which models there are."""
+    words = f"the model {name!r} is not served here; there are: {', '.join(models)}"
+    return ApiError(404, words, param="model", code="model_not_found")
+
+
 def error_response(error: BaseException) -> ApiError:
     """The answer to an exception from below; what nobody foresaw keeps its details to the log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):
-        # LiteLLM and others know an overflow by OpenAI's words.
-        words = f"This model's maximum context length is exceeded: {error}"
+        # LiteLLM and others know an overflow by OpenAI's words, or by Anthropic's.
+        words = f"This model's maximum context length is exceeded, prompt is too long: {error}"
         return ApiError(400, words, param="messages", code="context_length_exceeded")
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect, StoredResponses
-from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
+from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
@@ -165,12 +165,7 @@ class AttemptSession:
         if name in self.others:
             return self.others[name]
         if self.names is not None and name not in self.names:
-            raise ApiError(
-                404,
-                f"the model {name!r} is not served here; there are: {', '.join(self.models())}",
-                param="model",
-                code="model_not_found",
-            )
+            raise model_not_found(name, self.models())
         return self.main
 
     def passes(self, dialect: Dialect, name: object) -> bool:
