@@ -13,7 +13,7 @@ from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import AttemptSession, Gateway, GatewayLimits, ScriptedClient
 from tutelage.types import Call, Message, Sampling
 
-CALCULATOR = {
+CALCULATOR: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "calculator",
@@ -21,7 +21,7 @@ CALCULATOR = {
         "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
     },
 }
-FLAT_CALCULATOR = {"type": "function", **CALCULATOR["function"]}
+FLAT_CALCULATOR: dict[str, Any] = {"type": "function", **CALCULATOR["function"]}
 ASK = [{"role": "user", "content": "What is 1 + 1?"}]
 TOOL_TURN = ScriptedReply("Let me see.", (("calculator", '{"expression":"1+1"}'),))
 

@@ -152,6 +152,8 @@ def test_a_policy_through_the_stream_helper(policy: openai.OpenAI) -> None:
     with policy.chat.completions.stream(**asked, max_tokens=400) as stream:
         kinds = [each.type for each in stream]
         final = stream.get_final_completion()
+    assert final.choices[0].logprobs is not None
+    assert whole.choices[0].logprobs is not None
     assert final.choices[0].logprobs.content == whole.choices[0].logprobs.content
     assert "logprobs.content.delta" in kinds
 
