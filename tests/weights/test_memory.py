@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tutelage.config import Machine
 from tutelage.errors import RunError
+from tutelage.policy.stored import stored_count
+from tutelage.runs.folder import create
+from tutelage.runs.progress import Progress
+from tutelage.testing import tiny_policy
+from tutelage.weights import jobs, memory
+from tutelage.weights.config import resolve
 from tutelage.weights.memory import Models, check, parts_of, words
+
+from .samples import LAPTOP
 
 GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
@@ -58,6 +69,29 @@ def test_the_smallest_setting_that_fits_is_named() -> None:
 def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> None:
     with pytest.raises(RunError, match=rf"that fits: {way}$".replace(".", r"\.")):
         check(models, machine, gpu=gpu)
+
+
+def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the head of its file, which is all that there is of it."""
+    small = tiny_policy()
+    small.save(tmp_path / "small")
+    assert stored_count(tmp_path / "small") == small.count()
+    file = tmp_path / "small" / "model.safetensors"
+    head = json.dumps({"w": {"dtype": "F32", "shape": [70_000, 100_000], "data_offsets": [0, 0]}})
+    file.write_bytes(len(head).to_bytes(8, "little") + head.encode())
+    assert stored_count(tmp_path / "small") == 7_000_000_000
+    monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=64 * GB))
+    monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"question": "1 + 1?", "answer": "2"}\n' * 8)
+    flags = {"model": str(tmp_path / "small"), "train": str(tasks)}
+    asked = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags=flags)
+    with pytest.raises(RunError, match=r"a model of 7\.00 billion parameters cannot be trained so"):
+        jobs.train(asked, create(tmp_path / "run"), Progress())
+    file.write_bytes(file.read_bytes()[:20])
+    assert stored_count(tmp_path / "small") is None
 
 
 def test_a_machine_that_says_nothing_refuses_nothing() -> None:

@@ -9,6 +9,7 @@ transformers, and says what is wrong where something is.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tutelage.policy.network import FusedNetwork
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_LONGEST_HEAD = 100_000_000
+"""Bytes, as in the library that writes them."""
 
 
 class _Stored(Mapping[str, Tensor]):
@@ -51,6 +54,29 @@ def stored_tensors(folder: Path) -> Mapping[str, Tensor] | None:
         places: dict[str, str] = json.loads((folder / _INDEX).read_text())["weight_map"]
         return _Stored({name: folder / file for name, file in places.items()})
     return None
+
+
+def stored_count(folder: Path) -> int | None:
+    """The number of parameters in a model's folder, by the heads of its safetensors files, of which
+    nothing else is read; None without such files, or where they are damaged."""
+    index = folder / _INDEX
+    try:
+        files = {_FILE} if (folder / _FILE).is_file() else set[str]()
+        if not files and index.is_file():
+            files = set(json.loads(index.read_text())["weight_map"].values())
+        return sum(_count(folder / name) for name in files) if files else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _count(file: Path) -> int:
+    """Parameters of one file: 8 bytes say how long its head is, a JSON object of the tensors."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        if size > _LONGEST_HEAD:
+            raise ValueError(f"{file} is no safetensors file")
+        head: dict[str, Any] = json.loads(stream.read(size))
+    return sum(math.prod(t["shape"]) for name, t in head.items() if name != "__metadata__")
 
 
 def stored_network(folder: Path, config: Any) -> tuple[FusedNetwork, Any] | None:

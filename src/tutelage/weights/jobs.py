@@ -85,6 +85,7 @@ def dry_run(
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
     check_workers(resolved.config)
+    memory.check_stored(resolved.config)
     setting = training(resolved).make_setting()
     models, gpu = memory.models_of(setting), setting.choice.device.type == "cuda"
     machine = memory.here(gpu=gpu)

@@ -156,11 +156,14 @@ class WeightTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
         check_loggers(self.resolved.config.trainer.logger)
+        from tutelage.weights.memory import check_stored
         from tutelage.weights.placement import check_workers, start_workers
         from tutelage.weights.training import prepare_training
 
         check_workers(self.resolved.config)
         new = not folder.config.is_file()
+        if new:
+            check_stored(self.resolved.config)
         prepare_training(self, folder, progress)
         if new:
             self._check_room(folder)

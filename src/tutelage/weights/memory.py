@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutelage.config import Machine
+from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.policy.sources import local_folder
+from tutelage.policy.stored import stored_count
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -103,6 +106,21 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
         f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
         f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: {found}"
     )
+
+
+def check_stored(config: RunConfig) -> None:
+    """`check` of a model that is in a folder, before it is loaded."""
+    if config.model.path is None:
+        return
+    import torch
+
+    count = stored_count(Path(local_folder(config.model.path)).expanduser())
+    if count is None:
+        return
+    trained = int(ADAPTED * count) if config.model.lora.rank else count
+    gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
+    models = Models(count, trained, config.needs_reference, has_critic(config))
+    check(models, here(gpu=gpu), gpu=gpu)
 
 
 def _fits(models: Models, machine: Machine, gpu: bool) -> bool:
