@@ -14,6 +14,7 @@ from tutelage.types import JSON, Constraint, ToolSpec
 if TYPE_CHECKING:
     from tutelage.engine.script import ScriptedReply
 
+_ANYTHING = Constraint()
 _SHOWN = 10
 
 
@@ -25,9 +26,9 @@ class Wanted:
     ) -> None:
         """Raises `ConstraintError` if the schema is not a valid JSON Schema, `MissingExtraError`
         where nothing can check it."""
-        self._constraint = constraint or Constraint()
+        self._is_free, self._new_text = constraint is None, new_text
+        self._constraint = constraint or _ANYTHING
         self._tools = frozenset(tool.name for tool in tools)
-        self._new_text = new_text
         schema = self._constraint.json_schema
         self._is_valid = None if schema is None else _validator(schema)
 
@@ -35,7 +36,9 @@ class Wanted:
         """Whether a line may be the reply. An error may always be: it says how a server fails."""
         if reply.match is not None and reply.match not in self._new_text:
             return False
-        return reply.error is not None or (self._fits_calls(reply) and self._fits_schema(reply))
+        if self._is_free or reply.error is not None:
+            return True
+        return self._fits_calls(reply) and self._fits_schema(reply)
 
     def _fits_calls(self, reply: ScriptedReply) -> bool:
         choice, names = self._constraint.tool_choice, {name for name, _ in reply.tool_calls}

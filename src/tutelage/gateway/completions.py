@@ -83,9 +83,10 @@ class PendingCompletion:
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.texts = [""] * request.choices
         """What a client that hands out text has handed out of each choice."""
-        self.logprobs: list[list[TokenLogprob]] = [[] for _ in self.tokens]
+        streamed = request.choices if request.stream else 0
+        self.logprobs: list[list[TokenLogprob]] = [[] for _ in range(streamed)]
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
-        self.entries: list[list[JSON]] = [[] for _ in self.tokens]
+        self.entries: list[list[JSON]] = [[] for _ in range(streamed)]
         """What a client that hands out text says of its tokens, in its server's words."""
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
