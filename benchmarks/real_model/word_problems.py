@@ -30,7 +30,7 @@ from tutelage.tasks.word_problems import KINDS
 from tutelage.types import Mode
 
 GROUPS = ("all", "unseen templates", *KINDS)
-SHIPPED = ["sft.max_steps=1", "sft.lr=1e-12"]
+SHIPPED = ["sft.max_steps=1", "sft.cooldown_steps=0", "sft.lr=1e-12"]
 """A run without a first phase has no measurement before it: a step that moves nothing is one."""
 
 
