@@ -30,10 +30,10 @@ def source(tmp_path: Path) -> Path:
     return material(tmp_path / "source")
 
 
-def refused(source: Path, *words: str) -> str:
+def refused(source: Path, *words: str, ray: bool = True) -> str:
     """Why a run is refused; nothing is left of it."""
     folder = create(source.parent / "run")
-    resolved = resolve("math", [*overrides(source), RAY, *words], machine=LAPTOP)
+    resolved = resolve("math", [*overrides(source), *[RAY] * ray, *words], machine=LAPTOP)
     with pytest.raises((ConfigError, MissingExtraError)) as error:
         jobs.train(resolved, folder, Progress())
     assert not folder.config.is_file()
@@ -86,7 +86,50 @@ def test_workers_sample_on_cpus() -> None:
 
 def test_keys_of_ray_are_unused_without_it() -> None:
     resolved = resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP)
-    assert resolved.unused == {ADDRESS: "agent.placement is local"}
+    assert resolved.unused == {
+        ADDRESS: "agent.placement is local, and no ranks beside this process are asked for"
+    }
+
+
+def test_ranks_are_placed_where_a_ray_is_named_and_several_are_asked_for() -> None:
+    nodes, gpus = "trainer.nnodes=2", Machine(cuda_devices=4, cores=8)
+    for machine, words, ranks in (
+        (LAPTOP, [nodes], 1),
+        (LAPTOP, [f"{ADDRESS}=auto"], 1),
+        (LAPTOP, [nodes, f"{ADDRESS}=auto", "trainer.n_gpus_per_node=8"], 2),
+        (LAPTOP, [nodes, "ray_kwargs.ray_init.num_cpus=2"], 2),
+        (gpus, [nodes, f"{ADDRESS}=auto", "trainer.n_gpus_per_node=4"], 8),
+        (gpus, [f"{ADDRESS}=auto", "trainer.n_gpus_per_node=4"], 4),
+    ):
+        device = "cpu" if machine is LAPTOP else "cuda"
+        resolved = resolve("math", [*words, f"trainer.device={device}"], machine=machine)
+        assert machine.placed_ranks(resolved.config) == ranks
+        assert ("trainer.nnodes" in resolved.unused) is (ranks == 1 and nodes in words)
+        assert (ADDRESS in resolved.unused) is (ranks == 1 and nodes not in words)
+    started = Machine(cuda_devices=0, cores=2, nodes=2)
+    assert started.placed_ranks(resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP).config) == 1
+    more = [nodes, f"{ADDRESS}=auto", "trainer.n_gpus_per_node=8"]
+    with pytest.raises(ConfigError, match=r"n_gpus_per_node=8.*more than what is there: 4"):
+        resolve("math", more, machine=gpus)
+
+
+def test_placed_ranks_are_refused_beside_what_does_not_go_with_them(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, auto = "trainer.nnodes=2", f"{ADDRESS}=auto"
+    for words, told in (
+        (
+            [RAY, auto],
+            r"agent\.placement='ray'.*Ray places ranks here.*start the ranks with torchrun",
+        ),
+        (["async_training.staleness_threshold=2", auto], "several ranks train one run"),
+        ([f"{ADDRESS}=head"], "HOST:PORT of a Ray head node"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            resolve("math", [nodes, "trainer.device=cpu", *words], machine=LAPTOP)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = refused(source, nodes, auto, ray=False)
+    assert told == "trainer.nnodes=2 needs Ray, which is not installed: pip install 'tutelage[ray]'"
 
 
 def test_a_run_without_ray_loads_nothing_of_it() -> None:

@@ -118,6 +118,7 @@ CONTEXTS: tuple[dict[str, object], ...] = (
     {"rollout.name": "vllm", "rollout.vllm_python": "/opt/vllm/bin/python"},
     {"rollout.name": "vllm", "rollout.servers": "[http://10.0.0.5:8000]"},
     {"rollout.servers": "[http://10.0.0.5:8000]"},
+    {"ray_kwargs.ray_init.address": "auto"},
     {"trainer.resume_mode": "resume_path"},
     {"trainer.resume_from_path": "runs/RUN/checkpoints/step_000050"},
 )
@@ -166,7 +167,7 @@ def verdicts(key: str, value: str) -> Iterator[str]:
                 found = _verdict(key, here, value, machine, context | {"trainer.device": device})
                 first = first or found
                 best = min(best or found, found, key=_rank)
-        plain = best == first or not first.startswith(("unused", "native"))
+        plain = best == first or first.startswith("works")
         yield best if plain else f"{best} ({first})"
 
 
@@ -199,7 +200,8 @@ def page() -> str:
         "Each key of the guide with the values that it shows, and what `tutelage train rl` makes",
         "of it: it **works**, it is **unused** (accepted and listed, with the reason), it is",
         "**refused** (with the reason and the way on), or the **native** engine takes the place of",
-        "another one. `python tests/docs/guide_keys.py` writes this page; a test compares it, and",
+        "another one. In brackets stands what becomes of it by itself, where another key makes the",
+        "difference. `python tests/docs/guide_keys.py` writes this page; a test compares it, and",
         "trains with what works.",
     ]
     section = ""

@@ -33,3 +33,11 @@ class Machine:
         if config.trainer.device == "auto":
             return "cuda" if self.cuda_devices else "cpu"
         return "cuda" if config.trainer.device == "cuda" else "cpu"
+
+    def placed_ranks(self, config: RunConfig) -> int:
+        """How many ranks Ray is to have: where a Ray is named and no launcher has started several,
+        one on each node, or on each of its GPUs that train. 1 is this process alone."""
+        if self.nodes * self.ranks > 1 or not config.ray_kwargs.ray_init.is_named:
+            return 1
+        gpus = config.trainer.n_gpus_per_node if self.device_of(config) == "cuda" else None
+        return config.trainer.nnodes * (gpus or 1)

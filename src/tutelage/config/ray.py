@@ -1,4 +1,5 @@
-"""Keys of Ray, which places the workers that play rollouts (`agent.placement=ray`).
+"""Keys of Ray, which places workers that play rollouts (`agent.placement=ray`), or ranks that train
+(`trainer.nnodes`).
 
 The names are verl's. What starts or finds Ray is `distributed/ray_cluster.py`.
 """
@@ -8,20 +9,23 @@ from __future__ import annotations
 from typing import Annotated
 
 from tutelage.config.fields import Count, Section
-from tutelage.config.unused import off
-
-_NO_RAY = off("agent.placement", "local")
+from tutelage.config.unused import NO_RANKS_ON_CPU, NO_RAY, OTHERS_CPUS
 
 
 class _RayInitConfig(Section):
     """How Ray is found or started."""
 
-    address: Annotated[str | None, _NO_RAY] = None
+    address: Annotated[str | None, NO_RAY, NO_RANKS_ON_CPU] = None
     """Address of a Ray cluster, as HOST:PORT, or `auto` for the one that this machine is part of;
     null starts Ray on this machine, for this run."""
-    num_cpus: Annotated[Count | None, _NO_RAY] = None
+    num_cpus: Annotated[Count | None, NO_RAY, NO_RANKS_ON_CPU, OTHERS_CPUS] = None
     """Rollout workers, each on one CPU; null is one per free CPU. There are never more than tasks
-    in a training batch."""
+    in a training batch. With `trainer.nnodes`: CPUs of the Ray that is started here."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether someone set either, which has Ray place the ranks that are asked for."""
+        return self.address is not None or self.num_cpus is not None
 
 
 class RayConfig(Section):

@@ -53,6 +53,7 @@ from tutelage.config.unused import (
     NO_REFERENCE,
     NO_SEARCH,
     NO_TRACKER,
+    NODES_ON_THIS_CPU,
     NOT_PLAYED,
     ON_THIS_CPU,
     ONE_TURN,
@@ -278,8 +279,8 @@ class _TrainerConfig(Section):
     """Epochs: passes over the training tasks."""
     minutes: Positive | None = None
     """Time limit of training in minutes, checked after each step; the cold start counts."""
-    nnodes: Annotated[Count, ON_THIS_CPU] = 1
-    """Number of machines."""
+    nnodes: Annotated[Count, NODES_ON_THIS_CPU] = 1
+    """Number of machines; above 1 with `ray_kwargs.ray_init` Ray places a rank on each."""
     n_gpus_per_node: Annotated[Count | None, ON_THIS_CPU] = None
     """GPUs per machine, at most 1; null uses one if there is one."""
     save_freq: Every = -1

@@ -65,6 +65,29 @@ def off(key: str, value: str | bool = False) -> UnusedRule:
 
 
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
+NODES_ON_THIS_CPU: UnusedRule = UnusedRule(
+    "the run is on the CPU of this machine",
+    lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_named,
+    on_cpu=True,
+)
+_NO_RAY = "agent.placement is local, and no ranks beside this process are asked for"
+NO_RAY: UnusedRule = UnusedRule(
+    _NO_RAY,
+    lambda run: (
+        run.agent.placement == "local"
+        and run.trainer.nnodes == 1
+        and (run.trainer.n_gpus_per_node or 1) == 1
+    ),
+)
+NO_RANKS_ON_CPU: UnusedRule = UnusedRule(
+    _NO_RAY,
+    lambda run: run.agent.placement == "local" and run.trainer.nnodes == 1,
+    on_cpu=True,
+)
+OTHERS_CPUS: UnusedRule = UnusedRule(
+    "the Ray at ray_kwargs.ray_init.address has the CPUs that it has",
+    lambda run: run.agent.placement == "local" and run.ray_kwargs.ray_init.address is not None,
+)
 NO_GPU_MEMORY = UnusedRule("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which makes no reinforcement-learning step"

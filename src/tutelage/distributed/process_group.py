@@ -42,6 +42,8 @@ MEETING = datetime.timedelta(minutes=5)
 WORKING = datetime.timedelta(days=7)
 """How long one waits for the others later: rollouts take what they take, and one that has ended is
 noticed at once."""
+LOST = "a rank that trains beside this one has ended, so the run cannot go on"
+"""How rank 0's message begins where another rank has ended."""
 _ENDED = b"ended"
 
 
@@ -191,9 +193,7 @@ class TorchProcessGroup:
             if self.rank:
                 raise SystemExit(0) from error
             reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
-            raise RunError(
-                f"a rank that trains beside this one has ended, so the run cannot go on ({reason})"
-            ) from error
+            raise RunError(f"{LOST} ({reason})") from error
 
 
 def joined() -> TorchProcessGroup:

@@ -26,8 +26,8 @@ _LEAST_STORE = 100 * 2**20
 """Bytes of the store in which weights lie between training and workers."""
 
 
-def import_ray() -> Any:
-    """The package. Raises `MissingExtraError`."""
+def import_ray(asked: str = "agent.placement='ray'") -> Any:
+    """The package, for what is `asked`. Raises `MissingExtraError`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # The workers have no GPU, and Ray need not say how it will hide some one day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -35,7 +35,7 @@ def import_ray() -> Any:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            "agent.placement='ray' needs Ray, which is not installed: pip install 'tutelage[ray]'"
+            f"{asked} needs Ray, which is not installed: pip install 'tutelage[ray]'"
         ) from error
     return ray
 
@@ -94,6 +94,12 @@ def workers_of(config: RunConfig) -> int:
             f"ray_kwargs.ray_init.num_cpus={free or 1}, or add nodes with `ray start --address`"
         )
     return min(asked or free, config.data.train_batch_size)
+
+
+def own_words(error: BaseException) -> str:
+    """The message of an error as it was raised in an actor, without Ray's account of the way."""
+    cause = getattr(error, "cause", None)
+    return str(cause if cause is not None else error)
 
 
 def _unreachable(address: str, reason: object) -> ConfigError:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tutelage.distributed import ray_cluster
 from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
+from tutelage.distributed.ray_cluster import own_words
 from tutelage.distributed.shipment import here, packed
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.gateway.app import OnTraces
@@ -326,12 +327,6 @@ class RayWorkers:
             asked = [w.actor.busy_for.remote() for w in self._pool.workers if self._pool.known(w)]
             times = await asyncio.gather(*asked, return_exceptions=True)
             self._busy = max((t for t in times if isinstance(t, float)), default=0.0)
-
-
-def own_words(error: BaseException) -> str:
-    """The message of an error as it was raised on a worker, without Ray's account of the way."""
-    cause = getattr(error, "cause", None)
-    return str(cause if cause is not None else error)
 
 
 def _bits(conditions: JSON) -> JSON:

@@ -231,6 +231,6 @@ def check_same(there: JSON, host: str) -> None:
     odd = [(name, was, now) for name, was in there.items() if (now := here()[name]) != was]
     for name, was, now in odd:
         raise ConfigError(
-            f"the Ray worker on {host!r} has {name} {now}, and this run {was}, so its rollouts "
-            "would be others: install the same there, and start its node again"
+            f"the Ray worker on {host!r} has {name} {now}, and this run {was}, so what "
+            "it computes would be another: install the same there, and start its node again"
         )

@@ -10,6 +10,7 @@ several ranks; `process_group.py` has the protocol.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import platform
 import tempfile
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.policy.machine import machine_facts
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 
 MARK = ".ranks"
 """A file that rank 0 makes in the run folder for the others to look for."""
-ONE_ALONE = "an agent of your own is trained by one process so far: start it without torchrun"
+ONE_ALONE = (
+    "an agent of your own is trained by one process so far: start it without torchrun, and without "
+    "trainer.nnodes"
+)
 """What is said where several ranks would train one."""
 PATIENCE = 20.0
 """Seconds that a rank which has failed listens whether rank 0 has too."""
@@ -47,10 +52,27 @@ PATIENCE = 20.0
 def together(asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
     """The result of a run: `lead` works on it on rank 0, and the other ranks follow."""
     group = launched()
-    if group.size == 1:
-        return lead()
-    if asked.given is not None:
+    several = group.size > 1 or ranks_by_ray(asked.resolved.config)
+    if several and asked.given is not None:
         raise ConfigError(ONE_ALONE)
+    if group.size > 1:
+        return _as_rank(asked, folder, lead, group)
+    if not several:
+        return lead()
+    ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
+    with ray_ranks.placed(asked.resolved, folder.path) as group:
+        return _as_rank(asked, folder, lead, group)
+
+
+def ranks_by_ray(config: RunConfig) -> bool:
+    """Whether Ray is to place ranks beside this process, which no launcher has started."""
+    return "RANK" not in os.environ and machine_facts().placed_ranks(config) > 1
+
+
+def _as_rank(
+    asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+) -> JSON:
+    """The result of a run on this rank."""
     check_same(group, facts_of(asked.resolved))
     in_step(group, lambda: check_store(asked.resolved.config))
     check_shared(group, folder)

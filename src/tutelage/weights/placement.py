@@ -18,6 +18,7 @@ from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
 from tutelage.engine.protocol import Engine
 from tutelage.gateway.app import OnTraces
+from tutelage.policy.machine import machine_facts
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider
@@ -90,11 +91,13 @@ class RolloutPool(Protocol):
 
 
 def check_workers(config: RunConfig) -> None:
-    """Raise `MissingExtraError` or `ConfigError` where workers that the configuration asks for
-    cannot be had, before anything is loaded for them."""
-    if config.agent.placement == "ray":
+    """Raise `MissingExtraError` or `ConfigError` where workers or ranks that the configuration has
+    Ray place cannot be had, before anything is loaded for them."""
+    workers = config.agent.placement == "ray"
+    if workers or machine_facts().placed_ranks(config) > 1:
         cluster = importlib.import_module("tutelage.distributed.ray_cluster")
-        cluster.import_ray()
+        nodes = f"trainer.nnodes={config.trainer.nnodes}"
+        cluster.import_ray("agent.placement='ray'" if workers else nodes)
         cluster.check_address(config)
 
 

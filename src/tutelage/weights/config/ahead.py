@@ -63,7 +63,7 @@ def played_ahead(
             "that are half updated; that is not built yet",
             f"Give a class as agent.agent_type=FILE.py:Class, or {_OFF}",
         )
-    if machine.nodes * machine.ranks > 1:
+    if machine.nodes * machine.ranks > 1 or machine.placed_ranks(config) > 1:
         yield (
             THRESHOLD,
             "several ranks train one run, and which rollouts meet is not agreed on among them yet",

@@ -35,6 +35,9 @@ Finding = tuple[str, str, str]
 """Key, reason, way out."""
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
+NODES = "trainer.nnodes"
+MORE_NODES = f"ray_kwargs.ray_init.address=auto has Ray place a rank on each; {CPU_FIX}"
+
 
 def find_problems(
     config: RunConfig, machine: Machine, *, own_agent: bool = False
@@ -161,20 +164,23 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     """GPUs that train: each has a rank, which a launcher has started."""
     gpu, ranks = machine.device_of(config) == "cuda", machine.ranks
+    by_ray = machine.placed_ranks(config) > 1
     for key, free, here, started, option in (
-        ("trainer.nnodes", 1, machine.nodes, machine.nodes, "--nnodes"),
+        (NODES, 1, machine.nodes, machine.nodes, "--nnodes"),
         ("trainer.n_gpus_per_node", 0, machine.cuda_devices, ranks, "--nproc-per-node"),
     ):
         value = get(config, key) or 0
+        if by_ray and (key == NODES or value <= here):
+            continue
         if value > max(free, here):
-            yield key, f"more than what is there: {here}", CPU_FIX
+            yield key, f"more than what is there: {here}", MORE_NODES if key == NODES else CPU_FIX
         elif value > 0 and value != started and gpu:
             yield (
                 key,
                 f"each GPU is trained by a rank of its own, and torchrun started {started} here",
                 f"Use {key}={started}, or start them: torchrun {option}={value} -m tutelage ...",
             )
-    if not gpu or machine.nodes * ranks > 1:
+    if not gpu or by_ray or machine.nodes * ranks > 1:
         return
     for key in (
         "actor.fsdp_config.param_offload",

@@ -1,4 +1,5 @@
-"""What a configuration may not ask of the workers that play rollouts; `checks.py` has the rest."""
+"""What a configuration may not ask of Ray, which places workers that play rollouts, or ranks that
+train; `checks.py` has the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +11,22 @@ from tutelage.config.schema import RunConfig
 
 def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
     """Key, reason and way out of what Ray's workers cannot do: they sample on a CPU with the
-    native engine."""
-    if config.agent.placement == "local":
-        return
+    native engine; and of an address that is none."""
+    ranks, workers = machine.placed_ranks(config) > 1, config.agent.placement == "ray"
+    if ranks and workers:
+        yield (
+            "agent.placement",
+            "Ray places ranks here (trainer.nnodes), and workers that play beside them are not "
+            "built yet",
+            "Use agent.placement=local, or trainer.nnodes=1, or start the ranks with torchrun.",
+        )
+    if workers:
+        yield from _workers(config, machine)
+    if ranks or workers:
+        yield from _address(config)
+
+
+def _workers(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
     if machine.device_of(config) == "cuda":
         yield (
             "agent.placement",
@@ -25,6 +39,9 @@ def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[st
             f"its workers sample with the native engine, and rollout.name={config.rollout.name!r}",
             "Use agent.placement=local, or rollout.name=native.",
         )
+
+
+def _address(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     address = config.ray_kwargs.ray_init.address
     host, _, port = (address or "").rpartition(":")
     if address not in (None, "auto") and ("/" in host or not host or not port.isdecimal()):

@@ -1,0 +1,257 @@
+"""Ranks that Ray places, where no torchrun has started them.
+
+The process of the command is rank 0: it has the console, the signals and the run folder, as under
+torchrun. Each other rank is a Ray actor, in a placement group that keeps a place for rank 0 too. An
+actor gets the variables that torchrun would set and does what the command does there
+(`weights/jobs.py`). Whatever ends a rank ends all of them, and what it said is told here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+import struct
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.distributed import ray_cluster
+from tutelage.distributed.process_group import LOST
+from tutelage.distributed.ray_cluster import own_words
+from tutelage.distributed.shipment import check_same, here
+from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.policy.machine import OMP, machine_facts
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Progress
+from tutelage.types import JSON
+from tutelage.weights import jobs
+from tutelage.weights.process_group import ProcessGroup, launched
+
+_ROOM_SECONDS = 20.0
+"""How long those who hold CPUs may take to give them up."""
+_WORD_SECONDS = 10.0
+"""How long Ray may take to tell what ended a rank."""
+_LOOK_SECONDS = 0.5
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_ADDRESS_OF_INTERFACE = 0x8915
+"""Linux's number of the question which address an interface has."""
+
+
+class RayRank:
+    """The process of a rank beside the first."""
+
+    def prepare(self, trainer: JSON) -> JSON:
+        """Where this is. Raises `ConfigError` for another Python or version than `trainer`."""
+        import ray
+
+        check_same(trainer, platform.node())
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "host": platform.node(), "pid": os.getpid()}
+
+    def work(self, env: Mapping[str, str], place: str, resolved: str, folder: str) -> bool:
+        """Follow rank 0 to its end; returns whether it was a good one."""
+        os.environ.update({**_of_interface(), **env})
+        with suppress(OSError):
+            os.chdir(place)
+        try:
+            jobs.train(Resolved.from_json(resolved), RunFolder(Path(folder)), Progress())
+        except SystemExit:
+            return False
+        return True
+
+
+@contextmanager
+def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
+    """Around the work of rank 0: the group of this process and of the ranks that Ray places.
+    Raises `ConfigError`, `MissingExtraError` and `RunError` for what stands against it."""
+    ranks = _RayRanks(resolved.config)
+    try:
+        with ranks.joined(resolved, folder) as group:
+            yield group
+    except RunError as error:
+        if str(error).startswith(LOST):
+            ranks.explain(error)
+        raise
+    finally:
+        ranks.close()
+
+
+class _RayRanks:
+    """The actors, and what became of them."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
+        ray_cluster.check_address(config)
+        self._connected = ray_cluster.connect(config, 0)
+        self._actors, self._facts = list[Any](), list[JSON]()
+        self._group: Any = None
+        self._errors = dict[int, Exception]()
+        self._over = threading.Event()
+        self._watcher: threading.Thread | None = None
+        try:
+            self._start(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, config: RunConfig) -> None:
+        """Have all actors started, each at its place."""
+        gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
+        each = config.trainer.n_gpus_per_node or 1 if gpu else 1
+        self._group = self._room(nodes, each, gpu=gpu)
+        schedule: Any = importlib.import_module("ray.util.scheduling_strategies")
+        # A GPU is chosen by LOCAL_RANK, so an actor has to see all of its node.
+        env = {"runtime_env": {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}}
+        make = self._ray.remote(num_cpus=1, max_restarts=0, **(env if gpu else {}))(RayRank)
+        for rank in range(1, nodes * each):
+            where = schedule.PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=rank // each
+            )
+            self._actors.append(make.options(scheduling_strategy=where).remote())
+        try:
+            self._facts = self._ray.get([a.prepare.remote(here()) for a in self._actors])
+        except TutelageError as error:
+            raise ConfigError(own_words(error)) from error
+        except self._ray.exceptions.RayActorError as error:
+            said = " ".join(str(error).split())[-600:]
+            raise ConfigError(
+                f"a rank could not start: {said}. Install this version of tutelage on every node"
+            ) from error
+
+    def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
+        """A place for each rank, that of rank 0 on this node. Raises `ConfigError`."""
+        util, address = self._ray.util, self._ray.util.get_node_ip_address()
+        bundle: dict[str, float] = {"CPU": each, **({"GPU": each} if gpu else {})}
+        bundles = [{**bundle, f"node:{address}": 0.001}, *([bundle] * (nodes - 1))]
+        group = util.placement_group(bundles, strategy="STRICT_SPREAD" if gpu else "SPREAD")
+        if group.wait(_ROOM_SECONDS):
+            return group
+        free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
+        util.remove_placement_group(group)
+        raise ConfigError(
+            f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} {what}"
+            f"{'s' if each > 1 else ''}{' on a node of its own' if gpu else ''}, the first on the "
+            f"node of this command, and {free.get(what, 0):.0f} are free in all: lower it, or add "
+            "nodes with `ray start --address`"
+        )
+
+    @contextmanager
+    def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
+        """Have all ranks at work, this one too, until the block ends."""
+        address, c10d = self._ray.util.get_node_ip_address(), cast("Any", dist)
+        store = c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        variables = self._variables(address, store.port)
+        texts = resolved.to_json(), str(folder.absolute())
+        refs = [
+            actor.work.remote(env, str(Path.cwd()), *texts)
+            for actor, env in zip(self._actors, variables[1:], strict=True)
+        ]
+        self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
+        self._watcher.start()
+        before = dict(os.environ)
+        os.environ.update({**_of_interface(), **variables[0]})
+        launched.cache_clear()
+        try:
+            yield launched()
+        finally:
+            with suppress(Exception):
+                dist.destroy_process_group()
+            launched.cache_clear()
+            os.environ.clear()
+            os.environ.update(before)
+
+    def _variables(self, address: str, port: int) -> list[dict[str, str]]:
+        """What torchrun would set for each rank."""
+        mine = self._ray.get_runtime_context().get_node_id()
+        nodes = [mine, *(facts["node"] for facts in self._facts)]
+        order = list(dict.fromkeys(nodes))
+        return [
+            {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(nodes)),
+                "LOCAL_RANK": str(nodes[:rank].count(node)),
+                "LOCAL_WORLD_SIZE": str(nodes.count(node)),
+                "GROUP_RANK": str(order.index(node)),
+                "GROUP_WORLD_SIZE": str(len(order)),
+                "MASTER_ADDR": address,
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                OMP: os.environ.get(OMP, "1"),
+            }
+            for rank, node in enumerate(nodes)
+        ]
+
+    def _watch(self, refs: Sequence[Any]) -> None:
+        """Keep what ends a rank. Its process ends too, which the others notice."""
+        left = dict(zip(refs, range(len(refs)), strict=True))
+        while left and not self._over.is_set():
+            done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
+            for ref in done:
+                number, well = left.pop(ref), False
+                try:
+                    well = self._ray.get(ref)
+                except Exception as error:
+                    self._errors[number] = error
+                if not well:
+                    self._end(self._actors[number])
+
+    def explain(self, lost: RunError) -> None:
+        """Raise what ended a rank, in its own words, where it is known."""
+        until = time.monotonic() + _WORD_SECONDS
+        while not self._errors and time.monotonic() < until:
+            time.sleep(0.05)
+        for number, error in sorted(self._errors.items()):
+            if isinstance(error, TutelageError):
+                raise RunError(own_words(error)) from lost
+            facts, size = self._facts[number], len(self._facts) + 1
+            name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
+            if isinstance(error, self._ray.exceptions.RayActorError):
+                raise RunError(f"{name}, has ended, so the run cannot go on") from lost
+            told = RunError(f"{name}: {own_words(error)}")
+            told.add_note(str(error))
+            raise told from lost
+
+    def close(self) -> None:
+        """End the actors, and Ray where it was begun here."""
+        self._over.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        for actor in self._actors:
+            self._end(actor)
+        if self._group is not None:
+            with suppress(Exception):
+                self._ray.util.remove_placement_group(self._group)
+        if self._connected:
+            self._ray.shutdown()
+
+    def _end(self, actor: Any) -> None:
+        with suppress(Exception):
+            self._ray.kill(actor)
+
+
+def _of_interface() -> dict[str, str]:
+    """The network by which Ray reaches this node, for torch, which would take that of the host's
+    name."""
+    if os.environ.get(_INTERFACE) or platform.system() != "Linux":
+        return {}
+    import fcntl
+
+    import ray
+
+    wanted = socket.inet_aton(ray.util.get_node_ip_address())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            question = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):
+                told = fcntl.ioctl(asked.fileno(), _ADDRESS_OF_INTERFACE, question)
+                if told[20:24] == wanted:
+                    return {_INTERFACE: name}
+    return {}

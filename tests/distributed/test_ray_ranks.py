@@ -1,0 +1,165 @@
+"""Ranks that Ray places train as torchrun's do, and whatever ends one ends all in a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed.ray_parts import ray_session
+from tests.weights import tiny_job
+from tests.weights.samples import LAPTOP
+
+from tutelage import LLM, RL, Trainer, rollout
+from tutelage.distributed.ray_ranks import _RayRanks  # pyright: ignore[reportPrivateUsage]
+from tutelage.errors import ConfigError, RunError
+from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.progress import Progress
+from tutelage.testing import tiny_policy
+from tutelage.weights import jobs as weight_jobs
+from tutelage.weights.config import resolve
+from tutelage.weights.process_group import launched
+
+from . import jobs
+from .ranks import together
+
+PLACED: dict[str, object] = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
+BROKEN = """
+import os
+
+if os.environ.get("RANK") == "1":
+    {wrong}
+"""
+"""What the second rank alone meets when it reads the reward."""
+IN_A_STEP = """
+    from tutelage.weights import learner
+
+    def broken(*args, **kwargs):
+        raise ValueError("not of this world")
+
+    learner.Learner.optimize = broken
+"""
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with ray_session() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model, tasks and reward of the tiny job."""
+    return tiny_job.material(tmp_path_factory.mktemp("material"))
+
+
+@pytest.fixture(scope="module")
+def usual(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks as torchrun starts them."""
+    place = tmp_path_factory.mktemp("torchrun")
+    together(2, place, jobs.train, source, place / "run", "plain")
+    return place / "run"
+
+
+def train(source: Path, out: Path, progress: Progress | None = None, **keys: object) -> None:
+    """The same job, whose second rank Ray places."""
+    given = {"trainer__total_training_steps": 3, **jobs.MANY, **PLACED, **keys}
+    resolved = resolve("math", tiny_job.overrides(source, **given), machine=LAPTOP)
+    weight_jobs.train(resolved, create(out), progress or Progress())
+
+
+class Killing(Progress):
+    """Kills the second rank when a step is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        self.ranks, self._number = list[_RayRanks](), number
+        start = _RayRanks.joined
+
+        def joined(ranks: _RayRanks, *args: Any) -> Any:
+            self.ranks.append(ranks)
+            return start(ranks, *args)
+
+        monkeypatch.setattr(_RayRanks, "joined", joined)
+
+    def step(self, done: int, values: Mapping[str, float]) -> None:
+        """Kill it."""
+        if done == 2:
+            (facts,) = self.ranks[0]._facts  # pyright: ignore[reportPrivateUsage]
+            os.kill(facts["pid"], self._number)
+
+
+def assert_same(out: Path, usual: Path) -> None:
+    """Weights and metrics, and nothing is left of the ranks in this process."""
+    assert jobs.metrics(out) == jobs.metrics(usual)
+    assert jobs.digest(out) == jobs.digest(usual)
+    assert launched().size == 1
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} & set(os.environ)
+
+
+def test_two_placed_ranks_have_the_weights_of_torchrun(
+    ray: Any, one_thread: None, source: Path, usual: Path, tmp_path: Path
+) -> None:
+    train(source, tmp_path / "run")
+    assert_same(tmp_path / "run", usual)
+
+
+@pytest.mark.full
+def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun(
+    ray: Any,
+    one_thread: None,
+    source: Path,
+    usual: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on .*, has ended, so the run"):
+        train(source, out, Killing(monkeypatch, signal.SIGKILL))
+    weight_jobs.resume(RunFolder(out), Progress())
+    assert_same(out, usual)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("raise RuntimeError('no such luck')", r"^rank 1 of 2: .*no such luck"),
+        (IN_A_STEP.strip(), r"^rank 1 of 2, process \d+ on .*: not of this world"),
+    ],
+)
+def test_what_one_rank_alone_meets_is_told(
+    ray: Any, one_thread: None, source: Path, tmp_path: Path, wrong: str, told: str
+) -> None:
+    own = tiny_job.material(tmp_path)
+    (own / "rewards.py").write_text(tiny_job.REWARD + BROKEN.format(wrong=wrong))
+    with pytest.raises(RunError, match=told):
+        train(own, tmp_path / "run")
+    assert launched().size == 1
+
+
+def test_more_ranks_than_the_cluster_has_room_for_are_refused(
+    ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
+    with pytest.raises(ConfigError, match=r"no room for trainer.nnodes=9: each needs 1 CPU, the"):
+        train(source, tmp_path / "run", trainer__nnodes=9)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_an_agent_of_ones_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @rollout
+    async def digits(task: Any, llm: LLM) -> float:
+        return 0.0
+
+    with pytest.raises(ConfigError, match=r"trained by one process so far.*without trainer.nnodes"):
+        Trainer(
+            algorithm=RL({"trainer.nnodes": 2, "ray_kwargs.ray_init.num_cpus": 2}),
+            policy=tiny_policy(max_positions=256),
+            train_dataset=[{"id": str(i), "text": str(i)} for i in range(8)],
+            progress=Progress(),
+        ).fit(digits)
