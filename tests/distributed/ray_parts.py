@@ -10,12 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weights.tiny_job import material
+from weights.samples import LAPTOP
+from weights.tiny_job import material, overrides
 
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.types import Rollout
+from tutelage.weights import jobs as weight_jobs
+from tutelage.weights.config import resolve
 from tutelage.weights.placement import LocalPlacement, PlaySettings
+
+from . import jobs
 
 AGENT = '''
 """An agent whose process ends in the rollouts that a folder names, once each."""
@@ -58,8 +64,16 @@ class InvariantPlacement(LocalPlacement):
         return super().workers(replace(play, invariant=True), on_spans, on_traces)
 
 
+def train_placed(source: Path, out: Path, progress: Progress | None = None, **keys: object) -> None:
+    """The tiny job of several ranks, of which Ray places the second one."""
+    placed: dict[str, object] = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
+    given = {"trainer__total_training_steps": 3, **jobs.MANY, **placed, **keys}
+    resolved = resolve("math", overrides(source, **given), machine=LAPTOP)
+    weight_jobs.train(resolved, create(out), progress or Progress())
+
+
 @contextmanager
-def ray_session(cpus: int = 2, **options: Any) -> Generator[Any]:
+def ray_session(cpus: int = 2, address_here: str = "127.0.0.1", **options: Any) -> Generator[Any]:
     """A Ray on this machine for several runs; they use it, and leave it."""
     from tutelage.distributed.ray_cluster import import_ray
 
@@ -70,7 +84,7 @@ def ray_session(cpus: int = 2, **options: Any) -> Generator[Any]:
             num_cpus=cpus,
             include_dashboard=False,
             object_store_memory=100 * 2**20,
-            _node_ip_address="127.0.0.1",
+            _node_ip_address=address_here,
             _temp_dir=short,
             log_to_driver=False,
             logging_level="ERROR",

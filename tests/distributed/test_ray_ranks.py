@@ -10,23 +10,21 @@ from typing import Any
 
 import pytest
 from tests.distributed.ray_parts import ray_session
+from tests.distributed.ray_parts import train_placed as train
 from tests.weights import tiny_job
-from tests.weights.samples import LAPTOP
 
 from tutelage import LLM, RL, Trainer, rollout
 from tutelage.distributed.ray_ranks import _RayRanks  # pyright: ignore[reportPrivateUsage]
 from tutelage.errors import ConfigError, RunError
-from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs as weight_jobs
-from tutelage.weights.config import resolve
 from tutelage.weights.process_group import launched
 
 from . import jobs
 from .ranks import together
 
-PLACED: dict[str, object] = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
 BROKEN = """
 import os
 
@@ -62,13 +60,6 @@ def usual(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("torchrun")
     together(2, place, jobs.train, source, place / "run", "plain")
     return place / "run"
-
-
-def train(source: Path, out: Path, progress: Progress | None = None, **keys: object) -> None:
-    """The same job, whose second rank Ray places."""
-    given = {"trainer__total_training_steps": 3, **jobs.MANY, **PLACED, **keys}
-    resolved = resolve("math", tiny_job.overrides(source, **given), machine=LAPTOP)
-    weight_jobs.train(resolved, create(out), progress or Progress())
 
 
 class Killing(Progress):

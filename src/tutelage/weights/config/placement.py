@@ -11,7 +11,7 @@ from tutelage.config.schema import RunConfig
 
 def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
     """Key, reason and way out of what Ray's workers cannot do: they sample on a CPU with the
-    native engine; and of an address that is none."""
+    native engine; and of an address that is not valid."""
     ranks, workers = machine.placed_ranks(config) > 1, config.agent.placement == "ray"
     if ranks and workers:
         yield (
