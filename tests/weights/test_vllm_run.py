@@ -74,6 +74,7 @@ def test_a_run_trains_on_what_servers_sample(
     folder, notes = begin(source, tmp_path / "run", servers)
     check_record(folder, 2)
     assert all(line["max_dlogp"] < 1e-3 for line in steps(folder))
+    assert all(0 < line["vllm/probe"] < 1e-3 for line in steps(folder))
     probes = [note for note in notes.notes if "the probe differs" in note]
     assert len(probes) == 3
     assert all("2 of 2 servers" in note for note in probes)

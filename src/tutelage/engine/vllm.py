@@ -92,6 +92,8 @@ class VLLMEngine:
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
+        self.probed: float | None = None
+        """How far the probe was off after the last update, on the server where it was most."""
         self._waiting_since: float | None = None
         self._lost: ServersLostError | None = None
         self._servers = [_Server(VLLMClient(url, timeout=timeout)) for url in urls]
@@ -138,11 +140,12 @@ class VLLMEngine:
             self._version = version
             with ThreadPoolExecutor(len(self._servers)) as pool:
                 found = list(pool.map(self._updated, self._servers))
-        worst = [difference for difference in found if difference is not None]
-        if worst:
+        probed = [difference for difference in found if difference is not None]
+        self.probed = max(probed, default=None)
+        if self.probed is not None:
             self._note(
-                f"vLLM: version {version} is on {len(worst)} of {len(found)} servers; the probe "
-                f"differs by {max(worst):.1e}"
+                f"vLLM: version {version} is on {len(probed)} of {len(found)} servers; the probe "
+                f"differs by {self.probed:.1e}"
             )
 
     async def sample(self, request: Request) -> Sampled:

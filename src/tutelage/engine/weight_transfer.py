@@ -34,7 +34,9 @@ _SHARD = 1 << 30
 """Bytes of tensors that are copied and written at once."""
 _TOKENS = 32
 _COOL = 0.5
-_BOUNDS = {"float32": 1e-3, "bfloat16": 0.2}
+_BOUNDS = {"float32": (1e-3, 1e-3), "bfloat16": (0.2, 1.0)}
+"""The mean over the tokens, and one token: what two ways of rounding differ by is less. Of a model
+of 135 million parameters in bfloat16 that was 0.07, and 0.23."""
 _SHAPE = (
     "hidden_size",
     "num_hidden_layers",
@@ -206,6 +208,9 @@ class WeightProbe:
     next_cool: tuple[float, ...]
     """Of each token of the vocabulary, at temperature 1 and 0.5."""
     bound: float
+    """Of the mean difference."""
+    most: float
+    """Of one token's."""
 
     @staticmethod
     def of(policy: Policy, dtype: torch.dtype) -> WeightProbe:
@@ -226,13 +231,13 @@ class WeightProbe:
             tuple(scores_TV[:-1].gather(1, at)[:, 0].tolist()),
             tuple(last_V.tolist()),
             tuple(torch.log_softmax(last_V / _COOL, -1).tolist()),
-            _BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
+            *_BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
         )
 
     def check(self, client: VLLMClient, label: str) -> float:
         """The largest difference of a server's log-probabilities from these.
 
-        Raises `SyncError` above the bound, and `ConfigError` where it reports them before the
+        Raises `SyncError` above the bounds, and `ConfigError` where it reports them before the
         temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
@@ -247,14 +252,15 @@ class WeightProbe:
             float(entry[str(token)]["logprob"])
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
         ]
-        worst = max(abs(a - b) for a, b in zip(theirs, self.logprobs, strict=True))
-        if not worst <= self.bound:  # also where it is no number
+        off = [abs(a - b) for a, b in zip(theirs, self.logprobs, strict=True)]
+        worst, mean = max(off), sum(off) / len(off)
+        if not (mean <= self.bound and worst <= self.most):  # also where it is no number
             raise SyncError(
                 f"the vLLM server {client.url!r} has other weights than the trainer after an "
                 f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
-                f"differ by {worst:.3g}, and at most {self.bound:g} is rounding. Nothing of it was "
-                "trained on. It may compute in another number format (--dtype), or keep a tensor "
-                "that the transfer does not reach"
+                f"differ by {worst:.3g}, on average by {mean:.3g}, and at most {self.most:g} and "
+                f"{self.bound:g} are rounding. Nothing of it was trained on. It may compute in "
+                "another number format (--dtype), or keep a tensor that the transfer does not reach"
             )
         drawn = data["choices"][0]["logprobs"]["content"][0]
         cool, plain = (

@@ -51,6 +51,10 @@ class Servers:
             stack.callback(self.engine.close)
             self._closing = stack.pop_all()
 
+    def metrics(self) -> dict[str, float]:
+        """What the last update of the weights showed, for a step's metrics."""
+        return {} if self.engine.probed is None else {"vllm/probe": self.engine.probed}
+
     def close(self) -> None:
         """Give up servers of others, and end the run's own."""
         self._closing.close()
