@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed
 from tests.weights.samples import LAPTOP
 
-from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.distributed.process_group import TorchProcessGroup, joined, met
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
@@ -140,3 +144,21 @@ def test_without_a_launcher_there_is_one_process() -> None:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_ranks_that_a_launcher_starts_again_do_not_take_each_other_for_those_before() -> None:
+    c10d: Any = torch.distributed
+    server = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stores = [c10d.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(3)]
+    names = list[str]()
+    with ThreadPoolExecutor(3) as pool:
+        for first in (0, 2):  # the second start finds the words of the first
+            begun = [pool.submit(met, stores[first], first, 3)]
+            time.sleep(0.1)
+            begun += [pool.submit(met, stores[r], r, 3) for r in range(3) if r != first]
+            (name,) = {future.result() for future in begun}
+            names.append(name)
+    assert names[0] != names[1]
+    server.set("asks/1", "old")
+    with pytest.raises(RuntimeError, match="rank 1 has not come"):
+        met(stores[0], 0, 2, patience=0.0)

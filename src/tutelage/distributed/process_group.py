@@ -12,8 +12,10 @@ from __future__ import annotations
 import datetime
 import io
 import os
+import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -209,7 +211,7 @@ def joined() -> TorchProcessGroup:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
         dist.init_process_group(
             backend,
-            store=cast("Any", dist).PrefixStore("tutelage", store),
+            store=cast("Any", dist).PrefixStore(met(store, rank, size), store),
             rank=rank,
             world_size=size,
             timeout=WORKING,
@@ -222,6 +224,28 @@ def joined() -> TorchProcessGroup:
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
     return TorchProcessGroup(rank, size)
+
+
+def met(store: Any, rank: int, size: int, patience: float = MEETING.total_seconds()) -> str:
+    """A name that the ranks of this start agree on. A launcher's store keeps the values of ranks
+    before a restart, so each asks with a word that nobody has used, and rank 0 answers until all
+    have the name. Raises `RuntimeError` where some do not come."""
+    word, until = secrets.token_hex(8), time.monotonic() + patience
+    if rank:
+        store.set(f"asks/{rank}", word)
+        name = store.get(f"answer/{word}").decode()
+        store.set(f"known/{name}/{rank}", "")
+        return name
+    left = list(range(1, size))
+    while left:
+        for other in left:
+            if store.check([f"asks/{other}"]):
+                store.set("answer/" + store.get(f"asks/{other}").decode(), word)
+        left = [other for other in left if not store.check([f"known/{word}/{other}"])]
+        if left and time.monotonic() > until:
+            raise RuntimeError(f"rank {left[0]} has not come")
+        time.sleep(0.01)
+    return word
 
 
 def _variable(name: str) -> str:
