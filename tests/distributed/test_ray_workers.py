@@ -112,6 +112,7 @@ def test_a_group_that_ends_every_worker_ends_the_run_in_a_sentence(
         played(source, tmp_path / "run", trainer__val_before_train="false", **RAY)
 
 
+@pytest.mark.full
 def test_a_worker_of_another_version_is_refused_before_the_run(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(
         played(source, tmp_path / "run", **{**RAY, "ray_kwargs__ray_init__num_cpus": 9})
 
 
+@pytest.mark.full
 def test_a_python_agent_plays_on_workers_with_its_tools_and_spans(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,6 +260,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
             "tensorboard",
             "refill",
             "staleness",
+            "vllm",
             "Qwen",
             "HuggingFaceTB",
             ".",

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "scale" / "gpu_checks.sh"
 
@@ -20,6 +22,7 @@ def played(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_every_check_runs_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "gpu_checks.json"
     done = played("--cpu", "--out", str(out))
