@@ -94,7 +94,9 @@ def test_servers_sample_ahead_of_the_steps_and_take_new_weights_meanwhile(
     assert 1 <= max(line.get("staleness/max", 0) for line in steps(folder)) <= 2
     with open_store(folder.store) as store:
         calls = [c for r in store.rollouts(folder.name, mode=Mode.TRAIN) for c in r.last.calls]
-    assert {c.sampled.policy_version for c in calls} >= {0, 1}
+    versions = {c.sampled.policy_version for c in calls}
+    assert 0 in versions, "ahead of the first update"
+    assert 1 <= max(versions) <= 3, "which of the later ones is a matter of time"
 
 
 MOMENTS = random.Random(17).sample(range(14, 42), 8)
