@@ -45,7 +45,5 @@ class TrainingLoop:
             batches, seeds=seeds, step=number, limit=self.limit
         )
         self.ctx.placement.hand_over_weights()
-        if self.ctx.servers is not None:
-            metrics |= self.ctx.servers.metrics()
         self.recorder.record(self.ctx.state.tick, batches)
         return groups, metrics

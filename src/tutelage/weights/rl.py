@@ -89,6 +89,7 @@ def _run_steps(
             state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
         values |= rollout_metrics(groups.played) | groups.metrics
         values |= reward_correlations(groups.played, ctx.success)
+        values |= {} if ctx.servers is None else ctx.servers.metrics()
         values |= {
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
