@@ -32,6 +32,8 @@ class StopReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    """By another server, which held back the rest."""
     CANCELLED = "cancelled"
 
 

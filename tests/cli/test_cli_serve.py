@@ -126,7 +126,7 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
         given = ("far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
         with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"]) as (said, process):
             assert far["OPENAI_API_KEY"] != said["OPENAI_API_KEY"]
-            assert ask(said).json()["choices"][0]["message"]["content"] == "from afar"
+            assert ask(said, user="u").json()["choices"][0]["message"]["content"] == "from afar"
             assert told(ask(said, stream=True).text) == "from afar"
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
@@ -138,6 +138,9 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     assert bytes(first["token_ids"][:-1]) == b"from afar"
     assert len(first["logprobs"]) == len(first["token_ids"])
     assert first["usage"] == {"input_tokens": len("user: hi"), "output_tokens": 10}
+    ids = {"return_token_ids": True, "logprobs": True}
+    assert first["sent"] == {"model": "far", "user": "u", **ids}
+    assert first["answered"]["usage"]["total_tokens"] == 18
 
 
 def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.gateway.conftest import ASK
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import UnreachableError
 from tutelage.gateway import AttemptSession, Gateway
-from tutelage.types import Message, Sampling, ToolCall
+from tutelage.types import UNBOUNDED, Message, Sampling, ToolCall
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 LOGPROBS = [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]
@@ -32,25 +32,41 @@ FIELDS: dict[str, Any] = {
     "web_search_options": {},
     "what_nobody_here_knows": [1],
 }
+SILENT = Sampling(max_tokens=UNBOUNDED)
+"""Of an attempt that has no wishes of its own."""
 
 
 class Upstream:
     """A gateway before a server that remembers what it was sent."""
 
-    def __init__(self, *, passes: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        passes: bool = True,
+        sampling: Sampling = SILENT,
+        answer: dict[str, Any] | None = None,
+        refuses: str | None = None,
+        **given: Any,
+    ) -> None:
         self.seen: list[dict[str, Any]] = []
+        self._given, self._refuses = answer, refuses
         transport = httpx2.MockTransport(self._answer)
         self.client = RemoteChatClient(
-            "http://up/v1", "k", "far", keep=0, passes=passes, transport=transport
+            "http://up/v1", "k", "far", keep=0, passes=passes, transport=transport, **given
         )
         self.gateway = Gateway()
         self.spans: list[Any] = []
         self.session: AttemptSession = self.gateway.open(
-            "r", "a", self.client, on_span=self.spans.append
+            "r", "a", self.client, on_span=self.spans.append, sampling=sampling
         )
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         self.seen.append(json.loads(request.content))
+        if self._refuses in self.seen[-1]:
+            error = {"message": f"unknown field {self._refuses}"}
+            return httpx2.Response(400, json={"error": error})
+        if self._given is not None:
+            return httpx2.Response(200, json=self._given)
         message = {"role": "assistant", "content": "a", "reasoning_content": "so"}
         logprobs = {"content": LOGPROBS} if self.seen[-1].get("logprobs") else None
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs}
@@ -77,7 +93,8 @@ async def test_a_field_that_is_not_read_here_goes_on_as_it_came(name: str):
 @pytest.mark.parametrize("name", sorted(FIELDS))
 async def test_without_leave_to_pass_it_on_it_is_refused_by_name(name: str):
     case = Upstream(passes=False)
-    answer = await case.ask(**{name: {"x": 1} if FIELDS[name] == {} else FIELDS[name]})
+    fields: dict[str, Any] = {name: FIELDS[name] or {"x": 1}}
+    answer = await case.ask(**fields)
     assert answer.status_code == 400
     assert name in answer.json()["error"]["message"]
     assert not case.seen
@@ -93,6 +110,90 @@ async def test_images_go_on_and_stay_on_record_with_their_message():
     (message,) = case.spans[0].calls[0].messages
     assert message.content == "What is it?"
     assert message.extra["content_parts"] == parts
+
+
+WHOLE: dict[str, Any] = {
+    "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "u"},
+    ],
+    "verbosity": "low",
+    "service_tier": "flex",
+    "prompt_cache_key": "k",
+    "user": "u",
+    "metadata": {"a": "b"},
+    "store": True,
+    "prediction": {"type": "content", "content": "hi"},
+    "reasoning_effort": "none",
+    "max_completion_tokens": 50,
+    "stop": "END",
+    "top_k": -1,
+    "seed": 7,
+    "tools": [
+        {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"a": 1}}}
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "city", "description": "A city.", "strict": False, "schema": {"type": "object"},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_goes_on_whole(stream: bool):
+    case = Upstream()
+    assert (await case.ask(**WHOLE, stream=stream)).status_code == 200
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    assert case.seen == [WHOLE | {"model": "far"} | (streamed if stream else {})]
+
+
+async def test_nothing_is_added_to_a_request_that_says_little():
+    case = Upstream()
+    assert (await case.ask()).status_code == 200
+    assert case.seen == [{"model": "far", "messages": ASK}]
+
+
+async def test_an_attempts_own_sampling_holds_where_the_request_is_silent():
+    case = Upstream(sampling=Sampling(0.5, 0.9, 3, 20, ("S",)))
+    await case.ask()
+    said: dict[str, Any] = {
+        "temperature": 0.1,
+        "top_p": 1.0,
+        "top_k": 9,
+        "max_completion_tokens": 5,
+        "stop": ["T"],
+    }
+    await case.ask(**said)
+    wishes = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "max_tokens": 20, "stop": ["S"]}
+    assert case.seen == [{"model": "far", "messages": ASK, **each} for each in (wishes, said)]
+
+
+async def test_a_client_has_defaults_for_requests_that_are_silent():
+    case = Upstream(defaults={"temperature": 1.0})
+    await case.ask()
+    await case.ask(temperature=0.25)
+    assert [each["temperature"] for each in case.seen] == [1.0, 0.25]
+
+
+async def test_each_choice_is_a_request_with_a_seed_of_its_own():
+    case = Upstream()
+    answer = await case.ask(n=2, seed=4)
+    assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1]
+    assert sorted(each.pop("seed") for each in case.seen) == [4, 5]
+    assert case.seen == [{"model": "far", "messages": ASK}] * 2
+
+
+async def test_log_probabilities_are_asked_of_a_server_that_gives_no_token_ids():
+    case = Upstream(token_ids=True, refuses="return_token_ids")
+    (choice,) = (await case.ask(logprobs=True)).json()["choices"]
+    assert choice["logprobs"]["content"] == LOGPROBS
+    (choice,) = (await case.ask()).json()["choices"]
+    assert choice["logprobs"] is None
+    assert [each.get("logprobs") for each in case.seen] == [True, True, None]
 
 
 async def test_allowed_tools_go_on():
@@ -123,6 +224,95 @@ async def test_what_comes_back_is_told_and_recorded(stream: bool):
     (span,) = case.spans
     assert span.calls[0].reply.extra == {"reasoning_content": "so"}
     assert (span.input_tokens, span.output_tokens) == (7, 1)
+
+
+REFUSAL: dict[str, Any] = {
+    "id": "up-1",
+    "model": "far-2026",
+    "system_fingerprint": "fp_1",
+    "service_tier": "flex",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": None, "refusal": "I cannot."},
+            "finish_reason": "content_filter",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 7,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3, "audio_tokens": None},
+    },
+}
+
+
+async def test_refusals_filters_and_counts_come_back():
+    case = Upstream(answer=REFUSAL)
+    told = (await case.ask()).json()
+    (choice,) = told["choices"]
+    assert choice["message"] == {"role": "assistant", "content": None, "refusal": "I cannot."}
+    assert choice["finish_reason"] == "content_filter"
+    assert told["usage"] == {**REFUSAL["usage"], "total_tokens": 11}
+    assert (told["system_fingerprint"], told["service_tier"]) == ("fp_1", "flex")
+    assert told["id"].startswith("chatcmpl-")
+    assert told["model"] == "m"
+    two = (await case.ask(n=2)).json()["usage"]
+    assert (two["prompt_tokens"], two["completion_tokens"]) == (7, 8)
+    assert two["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert two["completion_tokens_details"] == {"reasoning_tokens": 6, "audio_tokens": None}
+    await case.session.aclose()
+    assert case.spans[0].finish_reasons == ("content_filter",)
+    assert case.spans[0].calls[0].reply.extra == {"refusal": "I cannot."}
+
+
+async def test_refusals_filters_and_counts_come_back_in_a_stream():
+    case = Upstream(answer=REFUSAL)
+    answer = await case.ask(stream=True, stream_options={"include_usage": True})
+    chunks = [json.loads(x[6:]) for x in answer.text.splitlines() if x.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert {"refusal": "I cannot."} in [choice["delta"] for choice in choices]
+    assert choices[-1]["finish_reason"] == "content_filter"
+    assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 3
+    assert chunks[-2]["system_fingerprint"] == "fp_1"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/messages", {"max_tokens": 9}, {"stop_reason": "refusal"}),
+        (
+            "/responses",
+            {"messages": None, "input": "hi"},
+            {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
+        ),
+    ],
+)
+async def test_other_dialects_say_that_a_filter_cut_a_reply(
+    path: str, body: dict[str, Any], told: dict[str, Any]
+):
+    answer = (await Upstream(answer=REFUSAL).ask(path, **body)).json()
+    assert told.items() <= answer.items()
+
+
+async def test_the_record_says_what_was_sent_and_what_came_beside_the_message():
+    case = Upstream(answer=REFUSAL)
+    fields: dict[str, Any] = {
+        "reasoning_effort": "high",
+        "logit_bias": {"1": 2},
+        "presence_penalty": 1,
+    }
+    await case.ask(**fields, seed=3)
+    await case.session.aclose()
+    (told,) = case.spans[0].answered
+    assert told.to_dict() == {
+        "sent": {"model": "far", "seed": 3, **fields},
+        "answered": {
+            "usage": REFUSAL["usage"],
+            "system_fingerprint": "fp_1",
+            "service_tier": "flex",
+        },
+    }
 
 
 async def test_malformed_messages_are_refused_here():

@@ -48,7 +48,7 @@ class _ServeOptions(Section):
     max_length: Annotated[int, Field(ge=2)] | None = None
     """Tokens of prompt and reply; else the run's."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Where a request names none; else 1."""
+    """Where a request names none; else 1, or what the other server has."""
     seed: CountOrZero | None = None
     """Seed of the samples; else 0."""
     record: Path | None = None
@@ -110,7 +110,7 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
         return ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
-        return _remote(upstream, str(target))
+        return _remote(upstream, str(target), options.temperature)
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
@@ -132,14 +132,17 @@ def _refuse(options: Mapping[str, float | None], why: str) -> None:
         raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; leave it out")
 
 
-def _remote(url: str, model: str) -> ChatClient:
+def _remote(url: str, model: str, temperature: float | None) -> ChatClient:
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
 
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
     key = os.environ.get("OPENAI_API_KEY")
-    return RemoteChatClient(url, key, model, token_ids=True, keep=_CALLS_KEPT, passes=True)
+    defaults = None if temperature is None else {"temperature": temperature}
+    return RemoteChatClient(
+        url, key, model, token_ids=True, keep=_CALLS_KEPT, passes=True, defaults=defaults
+    )
 
 
 def _tell(gateway: Gateway, name: str, key: str | None) -> None:
@@ -165,8 +168,8 @@ def _forget(run_id: str, spans: Sequence[SpanRecord]) -> None:
 
 
 class _CallLog:
-    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply; and
-    each span that an agent sends."""
+    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply, and
+    what another server was sent and said beside them; and each span that an agent sends."""
 
     def __init__(self, path: Path) -> None:
         """Raises `StoreError` when the file cannot be written."""
@@ -191,7 +194,7 @@ class _CallLog:
                 "messages": [m.to_dict(extra=True) for m in call.messages],
                 "tools": [t.to_dict() for t in call.tools],
                 "sampling": call.sampling,
-                "reply": call.reply.to_dict(),
+                "reply": call.reply.to_dict(extra=True),
                 "finish_reason": span.finish_reasons[i],
                 "prompt_ids": call.prompt_ids,
                 "token_ids": call.sampled.token_ids,
@@ -199,6 +202,8 @@ class _CallLog:
                 "parse_errors": call.parse_errors,
                 "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             }
+            if (told := span.answered[i]) is not None:
+                line |= told.to_dict()
             self._file.write(orjson.dumps(line) + b"\n")
         self._file.flush()
 

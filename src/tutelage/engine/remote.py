@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack, cast
 
 import httpx2
 
 from tutelage.bounded import HTTPResponse, fetch
+from tutelage.engine.answered import Answered, answered, read_completion
+from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
@@ -34,20 +36,13 @@ from tutelage.errors import (
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
-    UNBOUNDED,
     Call,
     ChatOptions,
-    Constraint,
     Message,
-    Sampled,
-    StopReason,
-    ToolCall,
 )
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
-_OURS = frozenset({"role", "content", "tool_calls", "refusal"})
-"""Fields of a reply that are read; others stay with it."""
 _LONGEST_PAUSE = 30.0
 _TOLD = 1024
 """Calls of which more than the record is remembered."""
@@ -74,6 +69,7 @@ class RemoteChatClient:
         extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
         passes: bool = False,
+        defaults: Mapping[str, Any] | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         words: ServerFields | None = None,
     ) -> None:
@@ -82,7 +78,7 @@ class RemoteChatClient:
 
         `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
         further fields of each request, `keep` bounds the calls on record. `passes` has the gateway
-        hand on what of a request it does not read itself.
+        hand on requests as they came, with `defaults` for fields of which they say nothing.
         """
         self.calls: list[Call] = []
         self._url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
@@ -90,12 +86,11 @@ class RemoteChatClient:
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
-        self.passes = passes
+        self.passes, self._defaults = passes, dict(defaults or {})
         self._started = 0
         self._words = words or ServerFields()
         self._http: httpx2.AsyncClient | None = None
-        self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        self._logprobs: OrderedDict[str, list[JSON]] = OrderedDict()
+        self._answered: OrderedDict[str, Answered] = OrderedDict()
 
     async def chat(
         self,
@@ -107,7 +102,8 @@ class RemoteChatClient:
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request and record it; `on_text` gets its text as it comes, `on_entries` the
-        server's log-probabilities of it, and `passed` are fields that are sent as they are.
+        server's log-probabilities of it; `passed` is a request that a client sent, which goes on as
+        it came.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
@@ -119,12 +115,13 @@ class RemoteChatClient:
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
-        body = self._body(messages, options) | dict(passed or {})
+        body = self._body(messages, options, passed)
         started, begun = time.time(), time.perf_counter()
         listener = None if on_text is None else Listener(on_text, on_entries)
-        data = await self._spoken(body, seeds, listener)
+        asked = {name for name, value in (passed or {}).items() if value}
+        sent, data = await self._spoken(body, seeds, listener, asked)
         try:
-            reply, sampled, prompt = _read(data, seeds)
+            reply, sampled, prompt = read_completion(data, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(
                 f"the server {self._url!r} answered what is no chat completion: {error!r}"
@@ -141,16 +138,22 @@ class RemoteChatClient:
             policy=None,
             **recorded_options(options),
         )
-        self._record(call, data)
+        self._record(call, answered(data, sent))
         return call
+
+    def answered(self, call: Call) -> Answered | None:
+        """What the server said of a call beside its message; None where nobody remembers."""
+        return self._answered.get(call.id)
 
     def usage(self, call: Call) -> tuple[int, int] | None:
         """Prompt and completion tokens of a call as the server counted them."""
-        return self._usage.get(call.id)
+        told = self.answered(call)
+        return None if told is None else told.tokens
 
     def logprobs(self, call: Call) -> list[JSON] | None:
         """The log-probabilities of a call's tokens in the server's words."""
-        return self._logprobs.get(call.id)
+        told = self.answered(call)
+        return None if told is None else told.logprobs
 
     async def close(self) -> None:
         """Close the connections."""
@@ -160,35 +163,29 @@ class RemoteChatClient:
 
     # ------------------------------------------------------------ sending
 
-    def _body(self, messages: Sequence[Message], options: ChatOptions) -> JSON:
-        sampling, tools = options["sampling"], options.get("tools", ())
-        body: JSON = {
-            "model": self._model,
-            "messages": [m.to_dict(extra=True) for m in messages],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
-        if sampling.max_tokens < UNBOUNDED:  # else the server's own limit holds
-            body["max_tokens"] = sampling.max_tokens
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if (seed := options.get("seed")) is not None:
-            body["seed"] = seed
-        if tools:
-            body["tools"] = [t.to_dict() for t in tools]
-        if (constraint := options.get("constraint")) is not None:
-            body |= _constraint_fields(constraint, bool(tools))
+    def _body(
+        self,
+        messages: Sequence[Message],
+        options: ChatOptions,
+        passed: Mapping[str, Any] | None,
+    ) -> JSON:
+        if passed:
+            body = self._defaults | passed_on(passed, options)
+        else:
+            body = written(messages, options)
+        body["model"] = self._model
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
         return body | self._extra
 
-    async def _spoken(self, body: JSON, seeds: SeedTree, listener: Listener | None) -> JSON:
-        """The answer to a request in the server's words, which are kept once it took them."""
+    async def _spoken(
+        self, body: JSON, seeds: SeedTree, listener: Listener | None, asked: Set[str]
+    ) -> tuple[JSON, JSON]:
+        """A request in the server's words, which are kept once it took them, and its answer.
+        `asked` names what a client wants itself."""
         words = replace(self._words)
         while True:
-            sent = words.spoken(body)
+            sent = words.spoken(body, asked)
             try:
                 data = await self._post(sent, seeds, listener)
             except RemoteError as refusal:
@@ -198,7 +195,7 @@ class RemoteChatClient:
                 words = other
             else:
                 self._words.learn(words)
-                return data
+                return sent, data
 
     async def _post(self, body: JSON, seeds: SeedTree, listener: Listener | None) -> JSON:
         """The answer; asks again while that may help."""
@@ -252,23 +249,14 @@ class RemoteChatClient:
             )
         return self._http
 
-    def _record(self, call: Call, data: JSON) -> None:
+    def _record(self, call: Call, told: Answered) -> None:
         self.calls.append(call)
-        usage = data.get("usage")
-        if isinstance(usage, dict):
-            counted = cast("JSON", usage)
-            pair = (counted.get("prompt_tokens"), counted.get("completion_tokens"))
-            if isinstance(pair[0], int) and isinstance(pair[1], int):
-                self._usage[call.id] = (pair[0], pair[1])
-        entries = (data["choices"][0].get("logprobs") or {}).get("content")
-        if self.passes and entries:
-            self._logprobs[call.id] = entries
+        self._answered[call.id] = told
         if self._keep is not None:
             del self.calls[: max(0, len(self.calls) - self._keep)]
             # Who asked reads these after the record is done.
-            for told in (self._usage, self._logprobs):
-                while len(told) > max(self._keep, _TOLD if self.passes else 0):
-                    told.popitem(last=False)
+            while len(self._answered) > max(self._keep, _TOLD if self.passes else 0):
+                self._answered.popitem(last=False)
 
 
 class RemoteServers:
@@ -310,24 +298,6 @@ class RemoteServers:
             await transport.aclose()
 
 
-def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
-    fields: JSON = {}
-    choice = constraint.tool_choice
-    if tools and choice in ("none", "required"):
-        fields["tool_choice"] = choice
-    elif tools and choice != "auto":
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
-    if tools and not constraint.parallel_tool_calls:
-        fields["parallel_tool_calls"] = False
-    schema = constraint.json_schema
-    if schema == {"type": "object"}:
-        fields["response_format"] = {"type": "json_object"}
-    elif schema is not None:
-        wanted = {"name": "reply", "schema": schema, "strict": True}
-        fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
-    return fields
-
-
 def _object(response: HTTPResponse, url: str) -> JSON:
     try:
         data = response.json()
@@ -364,32 +334,3 @@ def _retry_after(response: HTTPResponse) -> float | None:
     except (KeyError, ValueError):
         return None
     return min(max(wait, 0.0), _LONGEST_PAUSE)
-
-
-def _read(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
-    choice = data["choices"][0]
-    message = choice["message"]
-    content = message.get("content")
-    if content is not None and not isinstance(content, str):
-        raise TypeError(f"content is {type(content).__name__}")
-    calls = tuple(
-        ToolCall(
-            str(c.get("id") or seeds.child("tool", i).id("call")),
-            str(c["function"]["name"]),
-            str(c["function"]["arguments"]),
-        )
-        for i, c in enumerate(message.get("tool_calls") or ())
-    )
-    ids = tuple(int(i) for i in choice.get("token_ids") or ())
-    entries = (choice.get("logprobs") or {}).get("content") or ()
-    logprobs = tuple(float(e["logprob"]) for e in entries)
-    prompt = tuple(int(i) for i in data.get("prompt_token_ids") or ())
-    # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
-    if len(logprobs) != len(ids):
-        ids, logprobs, prompt = (), (), ()
-    ended = choice.get("finish_reason")
-    reason = StopReason.LENGTH if ended == "length" else StopReason.STOP
-    more = {k: v for k, v in message.items() if k not in _OURS and v is not None}
-    reply = Message("assistant", content, calls, extra=more)
-    return reply, Sampled(ids, logprobs, logprobs, reason, 0), prompt

@@ -7,6 +7,7 @@ is sent again without it. `remote.py` is the client that sends.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from tutelage.errors import RemoteError
@@ -27,11 +28,12 @@ class ServerFields:
     completion_tokens: bool = False
     """Whether `max_tokens` is called `max_completion_tokens`, as reasoning models have it."""
 
-    def spoken(self, body: JSON) -> JSON:
-        """A request in these words."""
+    def spoken(self, body: JSON, asked: Set[str] = frozenset()) -> JSON:
+        """A request in these words. `asked` names what a client wants itself: log-probabilities
+        among it are not there for token ids alone."""
         unknown = set() if self.seed else {"seed"}
         if "return_token_ids" in body and not self.token_ids:
-            unknown |= _FOR_TOKEN_IDS
+            unknown |= {"return_token_ids", *(_FOR_TOKEN_IDS - asked)}
         fields = {k: v for k, v in body.items() if k not in unknown} if unknown else body
         if not self.completion_tokens:
             return fields

@@ -21,6 +21,7 @@ from tutelage.gateway.text import TextDecoder
 from tutelage.types import JSON, Call, ChatClient, Message
 
 if TYPE_CHECKING:
+    from tutelage.engine.answered import Answered
     from tutelage.engine.logprobs import TokenLogprob
 
 
@@ -54,6 +55,11 @@ class ServedModel:
             _takes(client, "on_text"),
             _passes(client),
         )
+
+    def answered(self, call: Call) -> Answered | None:
+        """What another server said of a call, where one answered."""
+        told = getattr(self.client, "answered", None)
+        return None if told is None else told(call)
 
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
         """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know

@@ -1,8 +1,8 @@
-"""What a request says to another server alone.
+"""A request that goes on to another server as it came.
 
-Behind `--upstream` a request of chat completions goes on whole: what nobody here reads or honours
-goes there as it came, and images stay on record with their message. The dialect reads the rest.
-`engine/remote.py` is the client that sends both.
+Behind `--upstream` a request of chat completions goes on whole. The dialect reads what it can of
+it, which is what is recorded and what refuses nonsense here; images stay on record with their
+message. `engine/remote.py` is the client that sends it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ from tutelage.types import JSON
 _TEXTS = (None, "text", "input_text", "output_text", "refusal")
 _LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """What an upstream tells in its own words, which go back as they are."""
+_OURS = frozenset({"model", "n", "stream", "stream_options"})
+"""What the gateway decides: the model's name there, one request for each choice, and how its
+answer comes."""
 KEPT_PARTS = "content_parts"
 """The name under which a message on record has the parts that are no text."""
 
 
 def split(request: type[RequestObject], body: JSON) -> tuple[JSON, JSON]:
-    """The fields of a body that are read here, and those that are passed on as they are."""
-    passed = {
+    """What of a body is read here, and what is passed on."""
+    read = {
         name: value
         for name, value in body.items()
-        if name in _LOGPROBS or not _read_here(request, name, value)
+        if name not in _LOGPROBS and _read_here(request, name, value)
     }
     match body.get("tool_choice"):
-        case {"type": "allowed_tools"} as allowed:
-            passed["tool_choice"] = allowed
+        case {"type": "allowed_tools"}:
+            read.pop("tool_choice")
         case _:
             pass
-    read = {name: value for name, value in body.items() if name not in passed}
     messages = body.get("messages")
     if isinstance(messages, list):
-        given = cast("list[Any]", messages)
-        read["messages"] = [_text_of(each) for each in given]
-        if read["messages"] != given:
-            passed["messages"] = given
-    return read, passed
+        read["messages"] = [_text_of(each) for each in cast("list[Any]", messages)]
+    return read, {name: value for name, value in body.items() if name not in _OURS}
 
 
 def _read_here(request: type[RequestObject], name: str, value: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from tutelage.engine.answered import Answered
 from tutelage.types import Call
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class CallSpan:
     output_tokens: int = 0
     stream: bool = False
     error: str | None = None
+    answered: tuple[Answered | None, ...] = ()
+    """What another server said of each call, None where none did."""
 
 
 OnSpan = Callable[[CallSpan], None]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tutelage.engine.answered import Answered
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
@@ -40,11 +41,16 @@ class ChatReply:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
         one entry for each token."""
         if self.request.passed.get("logprobs"):
-            told = getattr(self.answer.model.client, "logprobs", None)
-            return None if told is None else told(choice)
+            told = self.answer.model.answered(choice)
+            return None if told is None else told.logprobs
         if self.answer.model.decoder is None or not self.request.logprobs:
             return None
         return self.entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
+
+    def answered(self) -> list[Answered]:
+        """What another server said of each choice, where one answered."""
+        found = [self.answer.model.answered(choice) for choice in self.choices]
+        return [each for each in found if each is not None]
 
     def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
         """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
@@ -78,9 +84,18 @@ def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
 
 def finish_reason(call: Call) -> str:
     """Why a choice ended, in OpenAI's words."""
+    reason = call.sampled.stop_reason
+    if reason is StopReason.CONTENT_FILTER:
+        return reason
     if call.reply.tool_calls:
         return "tool_calls"
-    return "length" if call.sampled.stop_reason is StopReason.LENGTH else "stop"
+    return "length" if reason is StopReason.LENGTH else "stop"
+
+
+def cut_by(call: Call) -> str | None:
+    """What cut a choice short, in the words of responses; None where nothing did."""
+    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+    return reasons.get(call.sampled.stop_reason)
 
 
 def stopped_by(call: Call) -> str | None:

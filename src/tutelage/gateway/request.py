@@ -39,7 +39,7 @@ class ChatRequest:
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
     passed: JSON = field(default_factory=lambda: {})
-    """Fields for the server behind, as they came."""
+    """The request for the server behind, as it came."""
     echo: JSON = field(default_factory=lambda: {})
     """Fields that the answer repeats, in the dialect's words."""
 

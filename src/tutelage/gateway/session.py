@@ -269,6 +269,7 @@ class AttemptSession:
             output_tokens=answer.usage[1],
             stream=answer.request.stream,
             error=None if error is None else f"{type(error).__name__}: {error}",
+            answered=tuple(map(answer.model.answered, calls)),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
@@ -165,7 +165,8 @@ class ChatCompletions:
                 }
                 for i, choice in enumerate(reply.choices)
             ],
-            "usage": usage(reply),
+            "usage": _usage(reply),
+            **_more(reply),
         }
         if with_ids:
             out["prompt_token_ids"] = reply.choices[0].prompt_ids
@@ -234,8 +235,34 @@ def usage(reply: ChatReply) -> JSON:
     }
 
 
+def _usage(reply: ChatReply) -> JSON:
+    """Those, with what another server counted beside them."""
+    out: JSON = {}
+    for told in reply.answered():
+        for name, value in told.usage.items():
+            # A prompt is counted once, whatever its choices; the rest is their sum.
+            out[name] = _sum(out.get(name), value) if name.startswith("completion") else value
+    return out | usage(reply)
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Two counts, or two objects of counts."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        known, new = cast("JSON", one), cast("JSON", other)
+        return {name: _sum(known.get(name), new.get(name)) for name in known | new}
+    return one + other if isinstance(one, int) and isinstance(other, int) else one or other
+
+
+def _more(reply: ChatReply) -> JSON:
+    """Further fields of another server's answer."""
+    return dict(next((told.more for told in reply.answered()), {}))
+
+
 def _written_message(choice: Call) -> JSON:
-    return {**choice.reply.to_dict(extra=True), "content": shown_content(choice), "refusal": None}
+    told = choice.reply.to_dict(extra=True)
+    # Who refuses says nothing else.
+    content = told["content"] if "refusal" in choice.reply.extra else shown_content(choice)
+    return {"refusal": None, **told, "content": content}
 
 
 def _ending(choice: Call, entries: Sequence[JSON] | None) -> JSON:
@@ -274,7 +301,7 @@ class _Chunks:
             # Where no text is left, the tokens that are none are told with the end.
             out += self._last(i, reply, choice, None if rest.text else rest.logprobs or None)
         if self._include_usage:
-            out += event({**self._head, "choices": [], "usage": usage(reply)})
+            out += event({**self._head, "choices": [], "usage": _usage(reply)})
         return out + DONE
 
     def failed(self, error: ApiError) -> bytes:
@@ -290,10 +317,11 @@ class _Chunks:
     def _last(
         self, index: int, reply: ChatReply, choice: Call, entries: Sequence[JSON] | None
     ) -> bytes:
+        more = _more(reply)
         if not reply.request.token_ids:
-            return self._chunk(index, {}, _ending(choice, entries))
+            return self._chunk(index, {}, _ending(choice, entries), **more)
         ending = {**_ending(choice, entries), "token_ids": choice.sampled.token_ids}
-        return self._chunk(index, {}, ending, prompt_token_ids=choice.prompt_ids)
+        return self._chunk(index, {}, ending, prompt_token_ids=choice.prompt_ids, **more)
 
     def _chunk(
         self, index: int, delta: JSON, ending: JSON | None = None, **further: object

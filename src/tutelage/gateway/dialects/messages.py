@@ -300,7 +300,7 @@ def _ending(choice: Call) -> JSON:
     reason = finish_reason(choice)
     if reason == "stop" and stop is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    return {"stop_reason": _ENDS[reason], "stop_sequence": None}
+    return {"stop_reason": _ENDS.get(reason, "refusal"), "stop_sequence": None}
 
 
 def _written_blocks(reply: ChatReply, choice: Call) -> Iterator[JSON]:

@@ -31,9 +31,9 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.dialects.stored import PATHS, StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, with_bytes
+from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content, with_bytes
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
+from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
 _LOGPROBS = "message.output_text.logprobs"
 _Include = Literal[
@@ -172,11 +172,11 @@ class Responses:
     def written(self, reply: ChatReply) -> JSON:
         """The `response` object."""
         (choice,) = reply.choices
-        cut = finish_reason(choice) == "length"
+        cut = cut_by(choice)
         prompt, sampled = reply.usage
         return {
             **_object(reply, "incomplete" if cut else "completed"),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": cut} if cut else None,
             "output": _items(reply, choice),
             "usage": {
                 "input_tokens": prompt,
@@ -283,8 +283,7 @@ def _items(reply: ChatReply, choice: Call) -> list[JSON]:
     items: list[JSON] = []
     content = shown_content(choice)
     if content is not None:
-        stopped = choice.sampled.stop_reason
-        status = "incomplete" if stopped is StopReason.LENGTH else "completed"
+        status = "completed" if cut_by(choice) is None else "incomplete"
         part = _part(content, with_bytes(reply.logprobs(choice)))
         items.append({**_begun_message(reply), "status": status, "content": [part]})
     own = reply.answer.id.replace(Responses.prefix, "fc_", 1)

@@ -1,0 +1,82 @@
+"""What another server answered: the reply and its tokens, and what it says beside them.
+
+`remote.py` is the client that asks; the gateway tells its clients what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tutelage.seeds import SeedTree
+from tutelage.types import JSON, Message, Sampled, StopReason, ToolCall
+
+_OURS = frozenset({"role", "content", "tool_calls"})
+"""Fields of a reply that are read; others stay with it."""
+_HEAD = frozenset({"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"})
+"""Fields of a completion that are the gateway's own to its clients, or read here."""
+_ENDS = {"length": StopReason.LENGTH, "content_filter": StopReason.CONTENT_FILTER}
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a server says of a call beside the message."""
+
+    sent: JSON = field(default_factory=lambda: {})
+    """The request as the server took it, without its messages and tools."""
+    usage: JSON = field(default_factory=lambda: {})
+    """What it counted, in its words."""
+    logprobs: list[JSON] | None = None
+    """The log-probabilities of the tokens, in its words."""
+    more: JSON = field(default_factory=lambda: {})
+    """Further fields of the completion, such as `system_fingerprint`."""
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """Prompt and completion tokens, where both were counted."""
+        prompt, new = self.usage.get("prompt_tokens"), self.usage.get("completion_tokens")
+        return (prompt, new) if isinstance(prompt, int) and isinstance(new, int) else None
+
+    def to_dict(self) -> JSON:
+        """All but the log-probabilities, as the record of `tutelage serve` has it."""
+        return {"sent": self.sent, "answered": {"usage": self.usage, **self.more}}
+
+
+def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
+    """What a completion says beside its message, in answer to what was sent."""
+    usage = data.get("usage")
+    return Answered(
+        {name: value for name, value in sent.items() if name not in ("messages", "tools")},
+        cast("JSON", usage) if isinstance(usage, dict) else {},
+        (data["choices"][0].get("logprobs") or {}).get("content") or None,
+        {name: value for name, value in data.items() if name not in _HEAD and value is not None},
+    )
+
+
+def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
+    """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
+    choice = data["choices"][0]
+    message = choice["message"]
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        raise TypeError(f"content is {type(content).__name__}")
+    calls = tuple(
+        ToolCall(
+            str(c.get("id") or seeds.child("tool", i).id("call")),
+            str(c["function"]["name"]),
+            str(c["function"]["arguments"]),
+        )
+        for i, c in enumerate(message.get("tool_calls") or ())
+    )
+    ids = tuple(int(i) for i in choice.get("token_ids") or ())
+    entries = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = tuple(float(e["logprob"]) for e in entries)
+    prompt = tuple(int(i) for i in data.get("prompt_token_ids") or ())
+    # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
+    if len(logprobs) != len(ids):
+        ids, logprobs, prompt = (), (), ()
+    reason = _ENDS.get(choice.get("finish_reason"), StopReason.STOP)
+    more = {k: v for k, v in message.items() if k not in _OURS and v is not None}
+    reply = Message("assistant", content, calls, extra=more)
+    return reply, Sampled(ids, logprobs, logprobs, reason, 0), prompt
