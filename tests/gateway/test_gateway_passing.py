@@ -331,6 +331,19 @@ async def test_other_dialects_are_read_as_ever():
     assert "thing" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_needs_token_ids_of_a_policy_is_refused(stream: bool):
+    case = Upstream()
+    asked = {"include": ["message.output_text.logprobs"], "stream": stream}
+    answer = await case.ask("/responses", messages=None, input="hi", **asked)
+    assert answer.status_code == 400
+    assert "log-probabilities" in answer.json()["error"]["message"]
+    answer = await case.ask("/completions", messages=None, prompt="hi", stream=stream)
+    assert answer.status_code == 400
+    assert "raw prompt" in answer.json()["error"]["message"]
+    assert not case.seen
+
+
 # ---------------------------------------------------------------- streams
 
 
@@ -423,6 +436,91 @@ def test_a_stream_through_the_gateway_comes_before_the_server_has_ended():
     assert "".join(d.get("content") or "" for d in deltas) == "Hello "
     assert {"reasoning_content": "s"} in deltas
     assert remote.calls[0].reply.content == "Hello "
+
+
+THOUGHTS = [
+    event({"role": "assistant", "content": ""}),
+    event({"reasoning_content": "Hm"}, logprobs={"content": LOGPROBS}),
+    event({"reasoning_content": ", so."}),
+    event({"content": "It "}),
+    event({"tool_calls": [CALL]}),
+    event({"reasoning_content": " And"}),
+    event({"tool_calls": [REST]}),
+    event({"content": "is."}, logprobs={"content": LOGPROBS}),
+    event({"annotations": [1]}),
+    event({"annotations": [2]}),
+    event({}, finish_reason="tool_calls"),
+    b"data: [DONE]",
+]
+
+
+def test_thoughts_and_tool_calls_come_as_they_do_there_and_in_their_order():
+    """Each chunk of the other server waits until the one before has come through."""
+    leave, seen = asyncio.Event(), list[dict[str, Any]]()
+    last = "[DONE]"
+
+    class Stepwise(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in THOUGHTS:
+                yield chunk + b"\n\n"
+                if b"role" in chunk or b"finish" in chunk or b"DONE" in chunk:
+                    continue  # nothing of it is told before the end
+                await asyncio.wait_for(leave.wait(), 30)
+                leave.clear()
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=headers, stream=Stepwise())
+
+    transport = httpx2.MockTransport(answer)
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    with Gateway() as gateway:
+        session = gateway.open("r", "a", remote)
+        headers = {"authorization": f"Bearer {session.api_key}"}
+        url = f"{session.base_url}/chat/completions"
+        body = {"model": "m", "messages": ASK, "stream": True, "logprobs": True}
+        with httpx2.stream("POST", url, json=body, headers=headers) as answered:
+            for line in answered.iter_lines():
+                last = line or last
+                if line.startswith("data: {"):
+                    seen.append(json.loads(line[6:])["choices"][0])
+                    gateway.loop.call_soon_threadsafe(leave.set)
+        session.close()
+    assert last == "data: [DONE]"
+    assert [choice["delta"] for choice in seen] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm"},
+        {"reasoning_content": ", so."},
+        {"content": "It "},
+        {"tool_calls": [CALL]},
+        {"reasoning_content": " And"},
+        {"tool_calls": [REST]},
+        {"content": "is."},
+        {"annotations": [1]},
+        {"annotations": [2]},
+        {},
+    ]
+    told = {"content": LOGPROBS, "refusal": None}
+    assert [i for i, choice in enumerate(seen) if choice["logprobs"] == told] == [1, 7]
+    assert seen[-1]["finish_reason"] == "tool_calls"
+    reply = remote.calls[0].reply
+    assert (reply.content, reply.tool_calls) == ("It is.", (ToolCall("c", "f", '{"a":1}'),))
+    assert reply.extra == {"reasoning_content": "Hm, so. And", "annotations": [1, 2]}
+
+
+async def test_a_thought_that_was_told_is_not_asked_for_again():
+    leave = asyncio.Event()
+    leave.set()
+    remote, seen = streaming([THOUGHTS[1] + b"\n\n"], leave)
+    told: list[Any] = []
+    with pytest.raises(UnreachableError, match="broke off"):
+        await remote.chat(
+            [Message("user", "hi")],
+            sampling=Sampling(),
+            on_text=told.append,
+            on_fields=told.append,
+        )
+    assert (told, len(seen)) == ([{"reasoning_content": "Hm"}], 1)
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS[:2], [*CHUNKS[:2], b"data: [1]\n\n"]])

@@ -25,7 +25,7 @@ from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
-from tutelage.engine.streamed import Listener, OnEntries, OnText, stream_completion
+from tutelage.engine.streamed import Listener, OnEntries, OnFields, OnText, stream_completion
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -98,12 +98,13 @@ class RemoteChatClient:
         *,
         on_text: OnText | None = None,
         on_entries: OnEntries | None = None,
+        on_fields: OnFields | None = None,
         passed: Mapping[str, Any] | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it; `on_text` gets its text as it comes, `on_entries` the
-        server's log-probabilities of it; `passed` is a request that a client sent, which goes on as
-        it came.
+        """Send one request and record it; `on_text` gets its text as it comes, `on_fields` its
+        thoughts and tool calls, `on_entries` the server's log-probabilities. `passed` is a request
+        that a client sent, which goes on as it came.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
@@ -117,7 +118,7 @@ class RemoteChatClient:
         seeds = self._seeds.child("call", index)
         body = self._body(messages, options, passed)
         started, begun = time.time(), time.perf_counter()
-        listener = None if on_text is None else Listener(on_text, on_entries)
+        listener = None if on_text is None else Listener(on_text, on_entries, on_fields)
         asked = {name for name, value in (passed or {}).items() if value}
         sent, data = await self._spoken(body, seeds, listener, asked)
         try:

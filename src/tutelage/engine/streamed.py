@@ -1,6 +1,6 @@
-"""A chat completion that comes in chunks: its text as it comes, and the whole of it at the end.
+"""A chat completion that comes in chunks: what it says as it comes, and the whole of it at the end.
 
-`remote.py` asks for one to show the text before the server has ended; the record
+`remote.py` asks for one to show it before the server has ended; the record
 is read from the same object as a completion that came at once.
 """
 
@@ -18,9 +18,12 @@ from tutelage.types import JSON
 if TYPE_CHECKING:
     import httpx2
 
+_PARTS = frozenset({"role", "content", "tool_calls"})
 OnText = Callable[[str], None]
 OnEntries = Callable[[list[JSON]], None]
-"""Is told the server's log-probabilities of the tokens of the text that `OnText` is told next."""
+"""Is told the server's log-probabilities of the tokens of what is told next."""
+OnFields = Callable[[JSON], None]
+"""Is told what is no text: a piece of a thought or of a tool call, as the fields of a delta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,19 @@ class Listener:
 
     text: OnText
     entries: OnEntries | None = None
+    fields: OnFields | None = None
+
+    def delta(self, delta: JSON) -> bool:
+        """Take a delta: its thought, its text, its tool calls. Whether any of it was told."""
+        calls, text = delta.get("tool_calls"), delta.get("content")
+        more = {k: v for k, v in delta.items() if k not in _PARTS and v not in (None, "")}
+        if self.fields is not None and more:
+            self.fields(more)
+        if text:
+            self.text(text)
+        if self.fields is not None and calls:
+            self.fields({"tool_calls": calls})
+        return bool(text or (self.fields is not None and (more or calls)))
 
 
 class _Completion:
@@ -40,12 +56,13 @@ class _Completion:
         self.whole: JSON = {"choices": [self.choice]}
         self._calls: dict[int, JSON] = {}
 
-    def add(self, chunk: JSON) -> tuple[str, list[JSON]]:
-        """Take a chunk; the text and the log-probabilities that it brings."""
+    def add(self, chunk: JSON) -> tuple[list[JSON], list[JSON]]:
+        """Take a chunk; the deltas and the log-probabilities that it brings."""
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
-        text, new = "", list[JSON]()
+        deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
-            text += self._delta(choice.get("delta") or {})
+            deltas.append(choice.get("delta") or {})
+            self._delta(deltas[-1])
             if choice.get("finish_reason"):
                 self.choice["finish_reason"] = choice["finish_reason"]
             if choice.get("token_ids"):
@@ -54,18 +71,19 @@ class _Completion:
                 told = self.choice.setdefault("logprobs", {"content": []})
                 told["content"].extend(entries)
                 new += entries
-        return text, new
+        return deltas, new
 
-    def _delta(self, delta: JSON) -> str:
+    def _delta(self, delta: JSON) -> None:
         for name, value in delta.items():
             if name == "tool_calls":
                 for part in value or ():
                     self._called(part)
             elif isinstance(value, str) and name != "role":
                 self.message[name] = (self.message.get(name) or "") + value
+            elif isinstance(value, list):
+                self.message[name] = [*(self.message.get(name) or ()), *cast("list[Any]", value)]
             elif value is not None and name != "role":
                 self.message[name] = value
-        return delta.get("content") or ""
 
     def _called(self, part: JSON) -> None:
         at = int(part.get("index") or 0)
@@ -84,13 +102,13 @@ async def stream_completion(
     """Ask for a stream, tell `listener` of it, and return the completion that it adds up to.
 
     A server that answers otherwise is returned as it answers. Raises `httpx2.HTTPError`, for a
-    stream without an end, too, and `UnreachableError` where text was told before: another reply
-    would not begin as this one did.
+    stream without an end, too, and `UnreachableError` where some of it was told before: another
+    reply would not begin as this one did.
     """
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found = _Completion()
+    found, told = _Completion(), False
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
             kind = response.headers.get("content-type", "")
@@ -100,17 +118,17 @@ async def stream_completion(
             async for data in _events(response):
                 if data == b"[DONE]":
                     break
-                text, entries = _add(found, data)
+                deltas, entries = _add(found, data)
                 if entries and listener.entries is not None:
                     listener.entries(entries)
-                if text:
-                    listener.text(text)
+                for delta in deltas:
+                    told |= listener.delta(delta)
             else:
                 raise httpx2.RemoteProtocolError("the stream ended before its end")
     except httpx2.ReadTimeout:
         raise
     except httpx2.HTTPError as error:
-        if not found.message["content"]:
+        if not told:
             raise
         raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
     return HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
@@ -137,7 +155,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
                 yield line[5:].strip()
 
 
-def _add(found: _Completion, data: bytes) -> tuple[str, list[JSON]]:
+def _add(found: _Completion, data: bytes) -> tuple[list[JSON], list[JSON]]:
     import httpx2
 
     try:

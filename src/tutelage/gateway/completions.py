@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,8 @@ class ServedModel:
     """Whether log-probabilities come with them."""
     tells: bool = False
     """Whether the client hands out text as it comes, in place of tokens."""
+    tells_fields: bool = False
+    """Whether thoughts and tool calls come with it."""
     passes: bool = False
     """Whether another server gets what of a request is not read here."""
 
@@ -53,6 +55,7 @@ class ServedModel:
             decoder,
             _takes(client, "on_logprobs") or _takes(client, "on_entries"),
             _takes(client, "on_text"),
+            _takes(client, "on_fields"),
             _passes(client),
         )
 
@@ -75,6 +78,17 @@ class ServedModel:
         return prompts, sampled
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a client that hands out text has handed out at once."""
+
+    text: str = ""
+    fields: JSON = field(default_factory=lambda: {})
+    """What is no text: a piece of a thought or of tool calls, as the fields of a delta."""
+    entries: Sequence[JSON] = ()
+    """What its server says of the tokens."""
+
+
 class PendingCompletion:
     """One request while it is sampled, and its calls afterwards, one for each choice."""
 
@@ -87,13 +101,13 @@ class PendingCompletion:
         self.began_ns = time.time_ns()
         self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
-        self.texts = [""] * request.choices
+        self.parts: list[list[Part]] = [[] for _ in range(request.choices)]
         """What a client that hands out text has handed out of each choice."""
         streamed = request.choices if request.stream else 0
         self.logprobs: list[list[TokenLogprob]] = [[] for _ in range(streamed)]
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
-        self.entries: list[list[JSON]] = [[] for _ in range(streamed)]
-        """What a client that hands out text says of its tokens, in its server's words."""
+        self._entries: list[list[JSON]] = [[] for _ in range(streamed)]
+        """What such a client has said of the tokens of the next part."""
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
@@ -200,17 +214,31 @@ class PendingCompletion:
             if request.logprobs and self.model.tells_logprobs:
                 extra["on_logprobs"] = self.logprobs[index].extend
         elif self.model.tells and request.stream:
-            extra["on_text"] = partial(self._text, index)
-            if request.passed.get("logprobs") and self.model.tells_logprobs:
-                extra["on_entries"] = self.entries[index].extend
+            extra |= self._listeners(index)
         return extra
+
+    def _listeners(self, index: int) -> dict[str, Any]:
+        """What a client that hands out text is told to take its parts."""
+        told: dict[str, Any] = {"on_text": partial(self._text, index)}
+        if self.request.passed.get("logprobs") and self.model.tells_logprobs:
+            told["on_entries"] = self._entries[index].extend
+        if self.model.tells_fields:
+            told["on_fields"] = partial(self._fields, index)
+        return told
 
     def _token(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
         self._wake()
 
     def _text(self, index: int, text: str) -> None:
-        self.texts[index] += text
+        self._part(index, text, {})
+
+    def _fields(self, index: int, fields: JSON) -> None:
+        self._part(index, "", fields)
+
+    def _part(self, index: int, text: str, fields: JSON) -> None:
+        entries, self._entries[index][:] = tuple(self._entries[index]), ()
+        self.parts[index].append(Part(text, fields, entries))
         self._wake()
 
     def _wake(self) -> None:

@@ -7,8 +7,8 @@ say so (`dialects/`). `request.py` is the other direction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tutelage.engine.answered import Answered
@@ -116,14 +116,18 @@ def shown_content(call: Call) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Text of a choice that goes out, and what is said of the tokens that end in it, None where
-    log-probabilities were not asked for. The last piece has the tokens that are no text, too."""
+    log-probabilities were not asked for. The last piece has the tokens that are no text, too. From
+    another server thoughts and tool calls come in `fields`, which are those of a chat delta, in
+    pieces without text."""
 
     text: str
     logprobs: Sequence[JSON] | None = None
+    fields: JSON = field(default_factory=lambda: {})
 
 
 class Writer(Protocol):
-    """The events of one streamed answer, as bytes to send, in one dialect."""
+    """The events of one streamed answer, as bytes to send, in one dialect. Where it `tells_fields`
+    its `text` takes pieces that are `fields`; else what those say comes with `finish`."""
 
     def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice."""
@@ -145,9 +149,9 @@ class _ChoiceStream:
     def __init__(self, reply: ChatReply, index: int) -> None:
         self._reply, self._answer, self._index = reply, reply.answer, index
         request, decoder = reply.request, reply.answer.model.decoder
-        self._read = self._told = self._entries = 0
+        self._read = self._told = self._entries = self._parts = 0
         """Tokens (or characters, from a client that hands out text) that were read, tokens whose
-        log-probabilities went out, and the entries that they made."""
+        log-probabilities went out, the entries that they made, and parts that were read."""
         self._ends = TokenEnds()
         self._with_logprobs = bool(request.logprobs or request.passed.get("logprobs"))
         self._text: TextStream | None = None
@@ -157,21 +161,27 @@ class _ChoiceStream:
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
-    def feed(self) -> Piece | None:
-        """What may go out now."""
-        if self._text is None:
-            text, logprobs = self._answer.texts[self._index][self._read :], self._answer.entries
-            self._read += len(text)
-            return self._piece(text, logprobs[self._index][self._entries :]) if text else None
+    def feed(self) -> Iterator[Piece]:
+        """What may go out now, in its order."""
+        if self._text is not None:
+            if (piece := self._sampled(self._text)) is not None:
+                yield piece
+            return
+        for part in self._answer.parts[self._index][self._parts :]:
+            self._parts, self._read = self._parts + 1, self._read + len(part.text)
+            yield self._piece(part.text, part.entries, part.fields)
+
+    def _sampled(self, stream: TextStream) -> Piece | None:
+        """What new tokens let go out."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
         if not self._with_logprobs:
-            text = self._text.feed(new) if new else ""
+            text = stream.feed(new) if new else ""
             return Piece(text) if text else None
         text = ""
         for token in new:
-            text += self._text.feed((token,))
-            self._ends.add(self._text.length)
+            text += stream.feed((token,))
+            self._ends.add(stream.length)
         return self._piece(text, self._completed(ids)) if text else None
 
     def finish(self, choice: Call) -> Piece:
@@ -181,9 +191,10 @@ class _ChoiceStream:
         entries = self._reply.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])
 
-    def _piece(self, text: str, entries: Sequence[JSON]) -> Piece:
+    def _piece(self, text: str, entries: Sequence[JSON], fields: JSON | None = None) -> Piece:
         self._entries += len(entries)
-        return Piece(text, entries if self._with_logprobs else None)
+        told = entries if self._with_logprobs and (text or entries) else None
+        return Piece(text, told, fields or {})
 
     def _completed(self, ids: Sequence[int]) -> Sequence[JSON]:
         """The entries of tokens that have gone out now."""
@@ -199,6 +210,7 @@ class ReplyStream:
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
+        self._tells_fields = bool(getattr(writer, "tells_fields", False))
         reply = ChatReply(answer)
         self._choices = [_ChoiceStream(reply, i) for i in range(answer.request.choices)]
 
@@ -206,8 +218,9 @@ class ReplyStream:
         """What the tokens that came since the last call allow to be sent."""
         out = b""
         for i, choice in enumerate(self._choices):
-            if (piece := choice.feed()) is not None:
-                out += self._writer.text(i, piece)
+            for piece in choice.feed():
+                if not piece.fields or self._tells_fields:
+                    out += self._writer.text(i, piece)
         return out
 
     def finish(self, reply: ChatReply) -> bytes:

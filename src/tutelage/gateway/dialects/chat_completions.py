@@ -1,7 +1,8 @@
 """Chat completions: `POST /v1/chat/completions`, its object and the chunks of its stream.
 
-A stream begins with the first text that can no longer change; tool calls, log-probs and the finish
-reason follow when sampling has ended. `responses.py` is the other API of OpenAI.
+A stream begins with the first text that can no longer change; tool calls and the finish reason
+follow when sampling has ended, but those of another server come as they do there. `responses.py` is
+the other API of OpenAI.
 """
 
 from __future__ import annotations
@@ -276,24 +277,31 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
 class _Chunks:
     """The chunks of a stream; see `Writer`."""
 
+    tells_fields = True
+
     def __init__(self, reply: ChatReply) -> None:
         self._head = _head(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
+        self._told: list[set[str]] = [set() for _ in self._begun]
+        """Fields of each choice that went out before its end."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """More text of a choice."""
+        """More text of a choice, or of its thought or tool calls."""
         said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
-        return self._begin(index) + self._chunk(index, {"content": new.text}, said)
+        self._told[index].update(new.fields)
+        return self._begin(index) + self._chunk(index, new.fields or {"content": new.text}, said)
 
     def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
         """What is left of each choice, its tool calls and its end; then what was used."""
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
-            if choice.reply.extra:
-                out += self._chunk(i, dict(choice.reply.extra))
-            for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
+            told = self._told[i]
+            if more := {k: v for k, v in choice.reply.extra.items() if k not in told}:
+                out += self._chunk(i, more)
+            calls = () if "tool_calls" in told else choice.reply.to_dict().get("tool_calls", ())
+            for at, call in enumerate(calls):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
                 fields = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
