@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Protocol
 
 from tutelage.engine.answered import Answered
@@ -167,9 +168,15 @@ class _ChoiceStream:
             if (piece := self._sampled(self._text)) is not None:
                 yield piece
             return
-        for part in self._answer.parts[self._index][self._parts :]:
-            self._parts, self._read = self._parts + 1, self._read + len(part.text)
-            yield self._piece(part.text, part.entries, part.fields)
+        parts = self._answer.parts[self._index][self._parts :]
+        self._parts += len(parts)
+        for other, group in groupby(parts, lambda part: bool(part.fields)):
+            if other:
+                yield from (self._piece("", part.entries, part.fields) for part in group)
+            else:  # text that came at once goes out at once
+                texts, entries = zip(*((part.text, part.entries) for part in group), strict=True)
+                self._read += sum(map(len, texts))
+                yield self._piece("".join(texts), [each for told in entries for each in told])
 
     def _sampled(self, stream: TextStream) -> Piece | None:
         """What new tokens let go out."""
