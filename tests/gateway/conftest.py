@@ -71,6 +71,11 @@ class Case:
             http,
         )
 
+    @property
+    def base(self) -> str:
+        """The session's base URL."""
+        return self.attempt_session.base_url
+
     async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """POST JSON below the session's base URL."""
         given = {k.replace("_", "-"): v for k, v in headers.items()}

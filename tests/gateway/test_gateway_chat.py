@@ -120,7 +120,7 @@ async def test_what_the_request_asks_for_reaches_the_client(attempt_session: Ope
     assert [g.get("constraint") for g in client.given[3:]] == [
         Constraint(json_schema=schema),
         Constraint(json_schema={"type": "object"}),
-        None,
+        Constraint("none"),
         Constraint("required"),
         Constraint("calculator", parallel_tool_calls=False),
         None,

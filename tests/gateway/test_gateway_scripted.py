@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tutelage.types import Constraint
+
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Open
 
 SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
@@ -62,3 +64,37 @@ async def test_no_line_that_the_request_allows(attempt_session: Open, stream: bo
     message = answer.json()["error"]["message"]
     assert "`tool_choice` = 'required': a call of 'calculator'" in message
     assert "the text 'It is 2.'" in message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "more", "said"),
+    [
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": NAMED}}, DOCUMENT),
+        (RESPONSES, {"text": FORMAT}, DOCUMENT),
+        (MESSAGES, {"output_config": {"format": PLAIN_FORMAT}}, DOCUMENT),
+        (COMPLETIONS, {"guided_json": SCHEMA}, DOCUMENT),
+        (CHAT, {"tool_choice": "none"}, "It is 2."),
+        (RESPONSES, {"tool_choice": "none"}, "It is 2."),
+        (MESSAGES, {"tool_choice": {"type": "none"}}, "It is 2."),
+    ],
+)
+async def test_without_tools_no_line_of_calls_answers(
+    attempt_session: Open, asked: Any, more: Any, said: str, stream: bool
+) -> None:
+    """A line of calls comes first, and stays for a request that has tools."""
+    (path, body), case = asked, attempt_session(TOOL_TURN, "It is 2.", DOCUMENT)
+    bare = {k: v for k, v in body.items() if k != "tools"}
+    answer = await case.post(path, {"model": "m", **bare, **more, "stream": stream})
+    assert answer.status_code == 200, answer.text
+    reply = case.client.calls[0].reply
+    assert (reply.content, reply.tool_calls) == (said, ())
+    await case.chat(tools=[CALCULATOR])
+    assert case.client.calls[1].reply.tool_calls
+
+
+def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
+    """`tool_choice` none without tools needs no grammar, and changes no draw."""
+    codec = tiny("qwen2").codec
+    assert codec.grammar((), Constraint("none")) is None
+    assert codec.grammar((), Constraint("none", parallel_tool_calls=False)) is None

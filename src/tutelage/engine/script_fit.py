@@ -55,8 +55,10 @@ class Wanted:
                 return names == {choice}
 
     def _fits_schema(self, reply: ScriptedReply) -> bool:
-        """The content beside calls is no document."""
-        return self._is_valid is None or bool(reply.tool_calls) or self._is_valid(reply.content)
+        """The content beside calls is no document; without tools there is nothing to call."""
+        if self._is_valid is None:
+            return True
+        return bool(self._tools) if reply.tool_calls else self._is_valid(reply.content)
 
     def described(self) -> str:
         """What was asked, in the request's words."""

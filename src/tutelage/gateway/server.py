@@ -192,8 +192,9 @@ class Gateway:
     ) -> AttemptSession:
         """Give an attempt its models: `client`, and `clients` by model name.
 
-        Without `names` the main client answers to any name that `clients` does not have, so that an
-        agent with a name of its own runs as it is; with `names` any other one is a 404. `agent` is
+        Where it is the only one, the main client answers to any name, so that an agent with a name
+        of its own runs as it is. Beside `clients`, or with `names`, it answers to `model`, or to
+        those, and any other name is a 404. `agent` is
         whose calls they are where neither path nor header says. `sampling` holds where a request is
         silent. `token_budget` bounds the tokens that the main client samples. Raises `ConfigError`
         for ids that cannot stand in a URL and for an attempt that is open.
@@ -207,7 +208,7 @@ class Gateway:
             api_key=api_key or self._registry.key(rollout_id, attempt_id),
             main=ServedModel.of(model, client),
             others={name: ServedModel.of(name, other) for name, other in (clients or {}).items()},
-            names=names,
+            names=[model] if names is None and clients else names,
             agent=agent,
             sampling=sampling,
             token_budget=token_budget,

@@ -161,7 +161,8 @@ class AttemptSession:
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name. Without a list of its own names the main one answers to any."""
+        """The model of that name. Without a list of its own names the main one answers to any.
+        Raises `ApiError` 404."""
         if name in self.others:
             return self.others[name]
         if self.names is not None and name not in self.names:

@@ -135,6 +135,8 @@ class GrammarMaker:
         """
         if constraint is None or constraint == Constraint():
             return None
+        if not tools and constraint.tool_choice == "none" and constraint.json_schema is None:
+            return None  # there is no call to forbid
         choice, schema = constraint.tool_choice, constraint.json_schema
         records = [t.to_dict() for t in tools]
         key = json.dumps([records, choice, constraint.parallel_tool_calls, schema])

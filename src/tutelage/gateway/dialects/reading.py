@@ -288,7 +288,8 @@ class RequestReader(RequestObject):
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
-        if schema is None and (not tools or (choice == "auto" and self.parallel_tool_calls)):
+        free = choice != "none" and not tools
+        if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
             return None
         return Constraint(choice, self.parallel_tool_calls, schema)
 
