@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tutelage.types import Constraint
+from tutelage.engine.script import ScriptedReply
+from tutelage.gateway import ScriptedClient
+from tutelage.types import Constraint, StopReason
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Open
 
@@ -98,3 +100,29 @@ def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
     codec = tiny("qwen2").codec
     assert codec.grammar((), Constraint("none")) is None
     assert codec.grammar((), Constraint("none", parallel_tool_calls=False)) is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_within_the_limit_is_what_ends_a_reply(
+    attempt_session: Open, stream: bool
+) -> None:
+    """A reply of a script ends there, as a sampled one does, and its record has no more of it."""
+    said = ScriptedReply("Hello there, this is a long reply.", TOOL_TURN.tool_calls)
+    case = attempt_session(*[said] * 5, clients={"m": ScriptedClient([said] * 5)})
+    client = case.attempt_session.model("m").client
+    assert isinstance(client, ScriptedClient)
+    more: dict[str, Any] = {"model": "m", "stream": stream, "max_tokens": 16}
+    chat = await case.chat(**more, stop=["there"])
+    assert '"finish_reason":"stop"' in chat.text
+    told = await case.post("/completions", {"prompt": "x", "stop": "there", **more})
+    assert '"finish_reason":"stop"' in told.text
+    message = await case.post("/messages", {"messages": ASK, "stop_sequences": ["there"], **more})
+    assert '"stop_reason":"stop_sequence","stop_sequence":"there"' in message.text
+    for call in client.calls:
+        assert (call.reply.content, call.reply.tool_calls) == ("Hello there", ())
+        assert len(call.sampled.token_ids) == len("Hello there")
+        assert call.sampled.stop_reason is StopReason.STOP
+    cut = await case.chat(**{**more, "max_tokens": 10}, stop=["there"])
+    assert '"finish_reason":"length"' in cut.text
+    beyond = await case.chat(**more, stop=["long"])
+    assert '"finish_reason":"length"' in beyond.text

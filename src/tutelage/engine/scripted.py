@@ -4,7 +4,8 @@ The engine stands below the codec: it keeps the promises of `Engine` that caller
 (context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
 and runners are tested through their real path. The client stands above it and needs neither a codec
 nor torch: its tokens are bytes. The client takes a line that `tool_choice` and the request's schema
-allow; the engine, which sees tokens alone, says its lines in their order.
+allow, and ends it at a stop string; the engine, which sees tokens alone, says its lines in their
+order, and whole.
 `script.py` has scripts; `testing/tiny.py` has a real engine over a very small model.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -96,7 +98,7 @@ class ScriptedEngine:
             reply = await reply
         ids = await self._ids(reply)
         limit = min(room, request.sampling.max_tokens)
-        sampled = _sampled(ids, limit, self._codec.eos_ids, self._logprob, self.version)
+        sampled = _sampled(ids, limit, self._codec.eos_ids, None, self._logprob, self.version)
         if request.on_token is not None:
             await _hand_out(sampled, request.on_token, request.on_logprobs, lambda _: True)
         return sampled
@@ -200,7 +202,10 @@ class ScriptedClient:
         index, self._started = self._started, self._started + 1
         reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
         ids = (*(await _text(reply)).encode(), _ByteCodec.end)
-        sampled = _sampled(ids, options["sampling"].max_tokens, _ByteCodec.eos_ids)
+        sampling = options["sampling"]
+        # The text of calls is this client's own, so no stop string is looked for in it.
+        stops = _said((reply.content or "").encode(), sampling.stop, self.codec.decode)
+        sampled = _sampled(ids, sampling.max_tokens, _ByteCodec.eos_ids, stops)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
             await _hand_out(sampled, on_token, on_logprobs, _WORD_ENDS.__contains__)
@@ -226,8 +231,8 @@ class ScriptedClient:
 
 
 def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message:
-    """What the bytes say; a reply that was cut calls no tool."""
-    if sampled.stop_reason is StopReason.LENGTH:
+    """What the bytes say; a reply that was cut, or stopped by a string, calls no tool."""
+    if sampled.token_ids[-1:] != (_ByteCodec.end,):
         content = reply.content
         if content is not None:
             content = content.encode()[: len(sampled.token_ids)].decode("utf-8", "ignore")
@@ -249,12 +254,32 @@ async def _text(reply: ScriptedReply) -> str:
     return reply.text()
 
 
+def _said(
+    ids: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> int | None:
+    """After how many tokens one of the stop strings has been said; None where none is."""
+
+    def stopped(count: int) -> bool:
+        text = decode(ids[:count])
+        return any(stop in text for stop in stops)
+
+    if not stops or not stopped(len(ids)):
+        return None
+    return bisect_left(range(len(ids)), True, key=stopped)
+
+
 def _sampled(
-    ids: Sequence[int], limit: int, ends: Collection[int], logprob: float = 0.0, version: int = 0
+    ids: Sequence[int],
+    limit: int,
+    ends: Collection[int],
+    stops: int | None,
+    logprob: float = 0.0,
+    version: int = 0,
 ) -> Sampled:
-    """The tokens that fit, as an engine reports them."""
-    ids = tuple(ids[:limit])
-    ended = bool(ids) and ids[-1] in ends
+    """The tokens that fit, as an engine reports them; a stop string ends after `stops` of them."""
+    stopped = stops is not None and stops <= limit
+    ids = tuple(ids[: stops if stopped else limit])
+    ended = stopped or (bool(ids) and ids[-1] in ends)
     logprobs = (logprob,) * len(ids)
     reason = StopReason.STOP if ended else StopReason.LENGTH
     return Sampled(ids, logprobs, logprobs, reason, version)
