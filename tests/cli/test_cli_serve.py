@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,8 +37,8 @@ def serving(*args: str, **environment: str) -> Generator[tuple[dict[str, str], A
     )
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline().strip() for _ in range(2)]
-        yield dict(line.partition("=")[::2] for line in lines), process
+        lines = [process.stdout.readline().strip() for _ in range(4)]
+        yield dict(line.removeprefix("export ").partition("=")[::2] for line in lines), process
     finally:
         if process.poll() is None:
             process.kill()
@@ -153,6 +154,46 @@ def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
         assert secret not in told
+
+
+def test_what_is_printed_is_pasted_into_a_shell(tmp_path: Path) -> None:
+    """Both SDKs of a program that the shell starts find the server by it."""
+    pytest.importorskip("anthropic")
+    pytest.importorskip("openai")
+    script, agent = tmp_path / "s.jsonl", tmp_path / "agent.py"
+    script.write_text('{"content": "one"}\n')
+    agent.write_text(AGENT)
+    secret = "a $ecret of 'twenty' two"
+    for secrets in ({}, {"TUTELAGE_SECRET": secret}):
+        with serving("--scripted", str(script), **secrets) as (said, _):
+            lines = [f"export {name}={value}" for name, value in said.items()]
+            shell = ["sh", "-e", "-c", "\n".join((*lines, f"exec {sys.executable} {agent}"))]
+            left = {k: v for k, v in os.environ.items() if not k.startswith(API_VARIABLES)}
+            done = subprocess.run(shell, capture_output=True, text=True, env=left | secrets)
+        assert (done.stdout, done.returncode) == ("one one\n", 0), done.stderr
+
+
+API_VARIABLES = ("OPENAI_", "ANTHROPIC_")
+AGENT = """
+import anthropic, openai
+ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
+one = openai.OpenAI().chat.completions.create(**ask).choices[0].message.content
+print(one, anthropic.Anthropic().messages.create(**ask).content[0].text)
+"""
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    with serving("--scripted", str(script)) as (said, _):
+        page = Path(__file__).parents[2].joinpath("docs/gateway.md").read_text(encoding="utf-8")
+        (shown,) = re.findall(r"^(export OPENAI_BASE_URL.*?)^```", page, re.MULTILINE | re.DOTALL)
+    port = said["ANTHROPIC_BASE_URL"].rpartition(":")[2]
+    printed = "".join(f"export {name}={value}\n" for name, value in said.items())
+    printed = printed.replace(f":{port}", ":8000")
+    key = re.compile("sk-tutelage-[0-9a-f]{64}")
+    assert key.sub("KEY", shown) == key.sub("KEY", printed)
+    assert len(key.findall(shown)) == 2
 
 
 def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:

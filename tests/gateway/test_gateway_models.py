@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from tutelage.gateway import ScriptedClient
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tutelage.gateway import Gateway, ScriptedClient
 
 from .conftest import ASK, Open
+
+anthropic = pytest.importorskip("anthropic")
+openai = pytest.importorskip("openai")
 
 
 async def test_of_several_models_none_answers_to_another_name(attempt_session: Open) -> None:
@@ -26,3 +34,60 @@ async def test_of_several_models_none_answers_to_another_name(attempt_session: O
         assert refused.status_code == 404, path
         assert "there are: policy, judge" in refused.json()["error"]["message"]
     assert (await case.http.get(f"{case.base}/models/gpt-4o")).status_code == 404
+
+
+def clients(live: Callable[..., Gateway], *others: str) -> tuple[Any, Any]:
+    """OpenAI's and Anthropic's client of one attempt."""
+    judges = {name: ScriptedClient(["x"]) for name in others}
+    env = live().open("r", "a", ScriptedClient(["x"]), clients=judges, model="org/own").env()
+    return (
+        openai.OpenAI(base_url=env["OPENAI_BASE_URL"], api_key=env["OPENAI_API_KEY"]),
+        anthropic.Anthropic(base_url=env["ANTHROPIC_BASE_URL"], api_key=env["ANTHROPIC_API_KEY"]),
+    )
+
+
+def test_both_sdks_read_the_models(live: Callable[..., Gateway]) -> None:
+    theirs, others = clients(live, "judge")
+    assert [m.id for m in theirs.models.list()] == ["org/own", "judge"]
+    assert theirs.models.retrieve("org/own").object == "model"
+    page = others.models.list()
+    assert [(m.id, m.display_name, m.type) for m in page.data] == [
+        ("org/own", "org/own", "model"),
+        ("judge", "judge", "model"),
+    ]
+    assert (page.first_id, page.last_id, page.has_more) == ("org/own", "judge", False)
+    found = others.models.retrieve("org/own")
+    assert (found.id, found.created_at.year, found.lifecycle) == ("org/own", 1970, "active")
+    assert not found.model_extra
+    assert [m.id for m in others.beta.models.list()] == ["org/own", "judge"]
+
+
+def test_anthropics_client_follows_the_pages_of_models(live: Callable[..., Gateway]) -> None:
+    _, api = clients(live, "a", "b", "c")
+    assert [m.id for m in api.models.list(limit=1)] == ["org/own", "a", "b", "c"]
+    first = api.models.list(limit=2)
+    assert ([m.id for m in first.data], first.has_more) == (["org/own", "a"], True)
+    rest = api.models.list(limit=2, after_id="a")
+    assert ([m.id for m in rest.data], rest.has_more) == (["b", "c"], False)
+    before = api.models.list(limit=2, before_id="c")
+    assert ([m.id for m in before.data], before.has_more) == (["a", "b"], True)
+    assert [m.id for m in api.models.list(limit=2, before_id="c")] == ["a", "b", "org/own"]
+    for query in ({"limit": 0}, {"after_id": "nobody"}, {"before_id": "nobody"}):
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            api.models.list(**query)
+        assert caught.value.body["error"]["type"] == "invalid_request_error"
+        assert f"`{next(iter(query))}`" in caught.value.message
+
+
+def test_a_model_that_is_not_served_is_told_in_the_words_of_the_client(
+    live: Callable[..., Gateway],
+) -> None:
+    theirs, others = clients(live)
+    with pytest.raises(openai.NotFoundError) as of_openai:
+        theirs.models.retrieve("gpt-5")
+    assert of_openai.value.code == "model_not_found"
+    with pytest.raises(anthropic.NotFoundError) as of_anthropic:
+        others.models.retrieve("claude")
+    told = of_anthropic.value.body
+    assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
+    assert "there are: org/own" in told["error"]["message"]

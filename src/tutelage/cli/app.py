@@ -28,7 +28,7 @@ VERBS: Mapping[str, str] = {
     "resume": "Resume a run that was stopped or killed.",
     "eval": "Evaluate agents, servers, runs or models on tasks.",
     "ask": "Ask an agent a question and show its turns.",
-    "serve": "Serve a policy or another model to any OpenAI client.",
+    "serve": "Serve a model to any client of OpenAI or Anthropic.",
     "runs": "List the runs, newest first.",
     "show": "Show what a run did, or one rollout turn by turn.",
     "compare": "Compare runs: gains on held-out tasks, and cost.",

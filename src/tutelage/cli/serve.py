@@ -1,5 +1,5 @@
-"""`tutelage serve RUN_OR_MODEL`: an OpenAI-compatible server for a policy, another server's model,
-or scripted replies.
+"""`tutelage serve RUN_OR_MODEL`: a policy, another server's model, or scripted replies for the
+clients of OpenAI and Anthropic.
 
 The gateway serves; this file opens one session in it, says how to reach it, and waits for Ctrl-C.
 """
@@ -66,7 +66,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a policy or another model to any OpenAI client."""
+    """Serve a model to any client of OpenAI or Anthropic."""
     from tutelage.gateway import Gateway
     from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
@@ -88,7 +88,9 @@ def serve(
             sampling=Sampling(temperature=temperature, max_tokens=UNBOUNDED),
             on_span=log,
         )
-        _tell(gateway, name, None if secret is not None else attempt_session.api_key)
+        # A secret that the user chose is not repeated on a terminal that others may see.
+        chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
+        _tell(gateway, name, attempt_session.api_key if secret is None else chosen)
         _wait(gateway)
 
 
@@ -145,14 +147,14 @@ def _remote(url: str, model: str, temperature: float | None) -> ChatClient:
     )
 
 
-def _tell(gateway: Gateway, name: str, key: str | None) -> None:
-    """How to reach it, on standard output, so that a script can read it."""
+def _tell(gateway: Gateway, name: str, key: str) -> None:
+    """How to reach it, on standard output, as lines for a shell, which a script can read too."""
     from tutelage.cli.console import messages, output, say
 
     console = output()
-    say(console, f"OPENAI_BASE_URL={gateway.url}/v1")
-    # A secret that the user chose is not repeated on a terminal that others may see.
-    say(console, f"OPENAI_API_KEY={key or '(the secret that you gave)'}")
+    for api, url in (("OPENAI", f"{gateway.url}/v1"), ("ANTHROPIC", gateway.url)):
+        say(console, f"export {api}_BASE_URL={url}")
+        say(console, f"export {api}_API_KEY={key}")
     console.file.flush()
     say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -19,11 +19,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from tutelage.errors import TutelageError
-from tutelage.gateway import agent_lightning, http
+from tutelage.gateway import agent_lightning, http, models
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
-from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, model_not_found
+from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.reading import shown
+from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.passing import split
@@ -47,16 +48,17 @@ Late = Callable[[Scope, Receive, AttemptClosedError], Awaitable[ApiError]]
 
 
 class _Endpoint:
-    """One path: its methods, and errors as JSON."""
+    """One path: its methods, and errors as JSON; without methods any path that leads nowhere."""
 
     def __init__(
         self,
         app: App,
-        written: Callable[[ApiError], JSON] = ApiError.body,
+        written: Callable[[ApiError], JSON] | None = None,
         late: Late | None = None,
         /,
         **handlers: Handler,
     ) -> None:
+        """Without `written` an error has the form of the client that asks."""
         self._app, self._written, self._handlers = app, written, handlers
         self._late = late
 
@@ -74,8 +76,7 @@ class _Endpoint:
         try:
             handler = self._handlers.get(scope["method"])
             if handler is None:
-                allowed = ", ".join(self._handlers)
-                raise ApiError(405, f"use {allowed}", headers={"allow": allowed})
+                raise self._app.refused(scope, self._handlers)
             await self._app.admitted(handler, scope, receive, sending)
         except ClientDisconnect:
             return
@@ -86,7 +87,8 @@ class _Endpoint:
             if isinstance(told, AttemptClosedError) and self._late is not None:
                 told = await self._late(scope, receive, told)
             if not started:
-                await http.send_json(sending, told.status, self._written(told), told.headers)
+                body = (self._written or http.error_form(scope))(told)
+                await http.send_json(sending, told.status, body, told.headers)
 
 
 class App:
@@ -107,8 +109,12 @@ class App:
                 for each in DIALECTS
                 for path, found in each.paths.items()
             },
-            "/v1/models": _Endpoint(self, GET=self._answer(_models)),
-            "/v1/models/{model:path}": _Endpoint(self, GET=self._answer(_model)),
+            "/v1/models": _Endpoint(
+                self, GET=self._answer(models.openai_list, models.anthropic_list)
+            ),
+            "/v1/models/{model:path}": _Endpoint(
+                self, GET=self._answer(models.openai_model, models.anthropic_model)
+            ),
             "/v1/traces": _Endpoint(self, POST=self._traces),
             **{
                 path: _Endpoint(self, ApiError.body, handler.late, POST=handler)
@@ -116,6 +122,7 @@ class App:
             },
         }
         self._routes = Routes(endpoints)
+        self._nowhere = _Endpoint(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -124,12 +131,16 @@ class App:
             return
         path = agent_lightning.own_path(scope["path"])
         endpoint, scope["path_params"] = self._routes.find(path)
-        if endpoint is None:
-            words = "there is no such path here; base URLs end in /v1"
-            error = ApiError(404, words, code="unknown_url")
-            await http.send_json(send, 404, error.body())
-            return
-        await endpoint(scope, receive, send)
+        await (endpoint or self._nowhere)(scope, receive, send)
+
+    def refused(self, scope: Scope, methods: Collection[str]) -> ApiError:
+        """The answer to a method that a path does not have, or to a path that leads nowhere."""
+        method, path = scope["method"], scope["path"]
+        if not methods:
+            return self._routes.missing(method, path, anthropic=http.by_anthropics_client(scope))
+        allowed = ", ".join(methods)
+        words = f"there is no {method} {shown(path)} here, but {allowed}"
+        return ApiError(405, words, code="method_not_allowed", headers={"allow": allowed})
 
     async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a handler for a request whose key fits, within the limits."""
@@ -186,15 +197,24 @@ class App:
         await http.send_json(send, 200, dialect.written(_reply(answer, attempt_session, dialect)))
         answer.delivered = True
 
-    def _answer(self, find: Path) -> Handler:
-        """A handler that sends what is found for the parameters of a path and the body."""
+    def _answer(self, find: Path, anthropics: Path | None = None) -> Handler:
+        """A handler that sends what is found for the parameters of a path and the body, or the
+        query. `anthropics` answers Anthropic's clients, where they have the path too."""
 
         async def handler(
             scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
         ) -> None:
-            body = await self._body(scope, receive) if scope["method"] == "POST" else b""
-            given = http.json_object(body) if body else {}
-            await http.send_json(send, 200, find(scope["path_params"], given, attempt_session))
+            if scope["method"] == "POST":
+                body = await self._body(scope, receive)
+                given = http.json_object(body) if body else {}
+            else:
+                given = http.query(scope)
+            other = anthropics if http.names_anthropic(scope) else None
+            found = (other or find)(scope["path_params"], given, attempt_session)
+            if isinstance(found, bytes):
+                await _EventStream(send, self._limits.write_seconds).write(found, last=True)
+            else:
+                await http.send_json(send, 200, found)
 
         return handler
 
@@ -327,21 +347,6 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
         said.update(b"\0" + named)
         return said.digest(), True
     return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
-
-
-def _models(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -> JSON:
-    return {"object": "list", "data": [_model_object(name) for name in attempt_session.models()]}
-
-
-def _model(path: Mapping[str, str], body: JSON, attempt_session: SessionView) -> JSON:
-    wanted = path["model"]
-    if wanted not in attempt_session.models():
-        raise model_not_found(wanted, attempt_session.models())
-    return _model_object(wanted)
-
-
-def _model_object(name: str) -> JSON:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "tutelage"}
 
 
 class _EventStream:

@@ -1,4 +1,5 @@
-"""What the gateway answers when it cannot serve a request: an OpenAI error object and its status.
+"""What the gateway answers when it cannot serve a request: a status, and an error object as OpenAI
+or Anthropic writes it.
 
 SDKs repeat 408, 409, 429 and 5xx by themselves, so the status decides what an agent does next: what
 would fail again is another 4xx. `ApiError` never leaves this package; `app.py` turns what the
@@ -27,6 +28,17 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_ANTHROPICS_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class ApiError(Exception):
@@ -54,6 +66,15 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The error as OpenAI writes it."""
         return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
+
+    def anthropics_body(self) -> dict[str, Any]:
+        """The error as Anthropic writes it."""
+        other = "api_error" if self.status >= 500 else "invalid_request_error"
+        kind = _ANTHROPICS_TYPES.get(self.status, other)
+        told: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.param == "thread":  # by these words its SDK sends the whole conversation instead
+            told["details"] = {"error_code": "thread_unsupported_request"}
+        return {"type": "error", "error": told}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

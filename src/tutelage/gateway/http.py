@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -23,6 +25,8 @@ from tutelage.types import JSON
 
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _LONGEST_ID = 200
+_MESSAGES = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
+"""In a path of Anthropic's API, whatever its attempt is called."""
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
 _PROCESS = os.urandom(6).hex().encode()
@@ -46,6 +50,27 @@ def authorization(scope: Scope) -> bytes | None:
     return header(scope, b"authorization") or (None if key is None else b"Bearer " + key)
 
 
+def names_anthropic(scope: Scope) -> bool:
+    """Whether a request says that it is one of Anthropic's API."""
+    return header(scope, b"anthropic-version") is not None
+
+
+def by_anthropics_client(scope: Scope) -> bool:
+    """Whether a request looks like one of Anthropic's clients, whose errors have another form."""
+    return names_anthropic(scope) or _MESSAGES.search(scope["path"]) is not None
+
+
+def error_form(scope: Scope) -> Callable[[ApiError], JSON]:
+    """How the client of a request reads errors."""
+    return ApiError.anthropics_body if by_anthropics_client(scope) else ApiError.body
+
+
+def query(scope: Scope) -> JSON:
+    """The parameters after the path."""
+    text = scope.get("query_string", b"").decode("latin-1")
+    return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
+
+
 def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
     """Headers by which OpenAI's clients name a request, and for messages Anthropic's, too: the
     client's own name for it, or a new one."""
@@ -53,7 +78,7 @@ def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
     if named is None or len(named) > _LONGEST_ID:
         named = b"req_%b%012x" % (_PROCESS, next(_count))
     ids = [(b"x-request-id", named)]
-    return [*ids, (b"request-id", named)] if "/messages" in scope["path"] else ids
+    return [*ids, (b"request-id", named)] if by_anthropics_client(scope) else ids
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:

@@ -1,4 +1,5 @@
-"""Which endpoint a path leads to, and what the path itself says.
+"""Which endpoint a path leads to, what the path itself says, and what to do about one that leads
+nowhere.
 
 A path may begin with the rollout, the attempt and the agent of a request. What follows is one of
 the gateway's paths: a fixed one, which one look into a dictionary finds, or one with parameters,
@@ -13,9 +14,14 @@ from typing import Generic, TypeVar
 
 from starlette.routing import compile_path
 
-_BEGIN = re.compile(
-    "(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+))?(?:/agent/(?P<agent>[^/]+))?(?=/v1/)"
-)
+from tutelage.gateway.dialects.reading import shown
+from tutelage.gateway.errors import ApiError
+
+_ATTEMPT = "(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+))?(?:/agent/(?P<agent>[^/]+))?"
+_BEGIN = re.compile(f"{_ATTEMPT}(?=/v1/)")
+_ANY = re.compile(_ATTEMPT)
+_OPENAI = "OPENAI_BASE_URL ends in /v1"
+_ANTHROPIC = "ANTHROPIC_BASE_URL is without /v1"
 
 T = TypeVar("T")
 
@@ -24,6 +30,7 @@ class Routes(Generic[T]):
     """Endpoints by path."""
 
     def __init__(self, endpoints: Mapping[str, T]) -> None:
+        self._paths = list(endpoints)
         self._fixed = {path: each for path, each in endpoints.items() if "{" not in path}
         self._forms = [(compile_path(p)[0], each) for p, each in endpoints.items() if "{" in p]
 
@@ -41,3 +48,21 @@ class Routes(Generic[T]):
             if found := form.fullmatch(rest):
                 return endpoint, said | found.groupdict()
         return None, said
+
+    def missing(self, method: str, path: str, *, anthropic: bool) -> ApiError:
+        """A 404 for a path that leads nowhere: what is wrong with it, and which paths there are.
+        `anthropic` says whose client asked."""
+        words = f"there is no {method} {shown(path)} here: {self._hint(path, anthropic)}"
+        return ApiError(404, f"{words}. There are {', '.join(self._paths)}", code="unknown_url")
+
+    def _hint(self, path: str, anthropic: bool) -> str:
+        """What to change so that a path leads somewhere."""
+        begin = _ANY.match(path)
+        attempt, rest = ("", path) if begin is None else (begin[0], path[begin.end() :])
+        if rest.startswith("/v1/v1/"):
+            return f"{_ANTHROPIC}, which its client adds" if anthropic else f"{_OPENAI}, once"
+        if self.find(f"{attempt}/v1{rest}")[0] is not None:
+            return f"{_ANTHROPIC}, which the path begins with" if anthropic else _OPENAI
+        if rest.endswith("/") and self.find(path.rstrip("/"))[0] is not None:
+            return "leave out the slash at its end"
+        return f"{_OPENAI}, {_ANTHROPIC}"

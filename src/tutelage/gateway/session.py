@@ -21,7 +21,7 @@ from tutelage.gateway.completions import PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect, StoredResponses
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
-from tutelage.gateway.reply import finish_reason
+from tutelage.gateway.reply import ChatReply, finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
 from tutelage.types import Call, Mode, Sampling
@@ -159,6 +159,11 @@ class AttemptSession:
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         return [*(self.names or [self.main.name]), *self.others]
+
+    def reply(self, answer_id: str) -> ChatReply | None:
+        """The reply of that id, while it is kept for repeats."""
+        kept = self.ledger.get(answer_id)
+        return None if kept is None else ChatReply(kept[1], kept[1].calls)
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Without a list of its own names the main one answers to any.

@@ -24,6 +24,10 @@ class SessionView(Protocol):
     sampling: Sampling
     responses: StoredResponses
 
+    def reply(self, answer_id: str) -> ChatReply | None:
+        """The reply of that id, while the attempt keeps it for repeats."""
+        ...
+
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         ...
@@ -33,8 +37,9 @@ class SessionView(Protocol):
         ...
 
 
-Path = Callable[[Mapping[str, str], JSON, SessionView], JSON]
-"""Answers a further path: from its parameters, the body (empty without one) and the attempt."""
+Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | bytes]
+"""Answers a further path: from its parameters, the body (of a request without one the query) and
+the attempt. Bytes are server-sent events."""
 
 
 class Dialect(Protocol):

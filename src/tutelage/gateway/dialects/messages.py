@@ -42,17 +42,6 @@ from tutelage.gateway.text import ThoughtStream
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
 _OURS = "tutelage:"  # what a signature of this server begins with
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 _NO_CACHE: JSON = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 _ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
@@ -198,7 +187,7 @@ class Messages:
 
     def error(self, error: ApiError) -> JSON:
         """An error as Anthropic writes it."""
-        return _error(error)
+        return error.anthropics_body()
 
 
 # ---------------------------------------------------------------- reading
@@ -266,14 +255,6 @@ def _sampled(signature: str) -> str:
 
 
 # ---------------------------------------------------------------- writing
-
-
-def _error(error: ApiError) -> JSON:
-    kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else _TYPES[400])
-    told: JSON = {"type": kind, "message": error.message}
-    if error.param == "thread":  # by these words its SDK sends the whole conversation instead
-        told["details"] = {"error_code": "thread_unsupported_request"}
-    return {"type": "error", "error": told}
 
 
 def _object(reply: ChatReply) -> JSON:
@@ -361,7 +342,7 @@ class _Events:
 
     def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
-        return event(_error(error), "error")
+        return event(error.anthropics_body(), "error")
 
     def _begin(self) -> bytes:
         if self._begun:

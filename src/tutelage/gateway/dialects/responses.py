@@ -28,7 +28,7 @@ from tutelage.gateway.dialects.reading import (
     reply_schema,
     tool_specs,
 )
-from tutelage.gateway.dialects.stored import PATHS, StoredResponses
+from tutelage.gateway.dialects.stored import StoredResponses, stored_paths
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content, with_bytes
@@ -126,7 +126,9 @@ class Responses:
     path = "/v1/responses"
     prefix = "resp_"
     request = _Request
-    paths: Mapping[str, Mapping[str, Path]] = PATHS
+
+    def __init__(self) -> None:
+        self.paths: Mapping[str, Mapping[str, Path]] = stored_paths(self.writer)
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""

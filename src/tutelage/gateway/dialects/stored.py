@@ -5,14 +5,21 @@ item by item. `responses.py` makes them, and the session of an attempt keeps the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
+from pydantic import Field
+
+from tutelage.gateway.dialects.paging import first_and_last, page
+from tutelage.gateway.dialects.reading import MessageObject, read
 from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.reply import ChatReply, ReplyStream, Writer
 from tutelage.types import JSON, Message
 
 KEPT_RESPONSES = 1024
+_END = b"\n\n"
+"""What ends an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +93,81 @@ def _part(role: str, text: str) -> Mapping[str, object]:
 # ---------------------------------------------------------------- their paths
 
 
-class _KeepsResponses(Protocol):
-    responses: StoredResponses
+class _Attempt(Protocol):
+    @property
+    def responses(self) -> StoredResponses: ...
+
+    def reply(self, answer_id: str) -> ChatReply | None:
+        """The reply of that id, while the attempt keeps it for repeats."""
+        ...
 
 
-def _stored(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
-    return attempt.responses.get(path["response"]).response
+class _Retrieval(MessageObject):
+    stream: bool = False
+    starting_after: Annotated[int | None, Field(ge=0)] = None
 
 
-def _delete(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
+class _Page(MessageObject):
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+
+def stored_paths(
+    writer: Callable[[ChatReply], Writer],
+) -> Mapping[str, Mapping[str, Callable[[Mapping[str, str], JSON, _Attempt], JSON | bytes]]]:
+    """The paths of stored responses; `writer` is that of their dialect."""
+
+    def found(path: Mapping[str, str], query: JSON, attempt: _Attempt) -> JSON | bytes:
+        asked = read(_Retrieval, query)
+        kept = attempt.responses.get(path["response"]).response
+        if asked.stream:
+            return _streamed(attempt.reply(kept["id"]), asked.starting_after, writer)
+        if asked.starting_after is not None:
+            raise invalid("`starting_after` needs `stream`: true", "starting_after")
+        return kept
+
+    one = "/v1/responses/{response}"
+    return {
+        one: {"GET": found, "DELETE": _delete},
+        f"{one}/input_items": {"GET": _listed_input},
+        f"{one}/cancel": {"POST": _cancel},
+    }
+
+
+def _streamed(
+    reply: ChatReply | None, after: int | None, writer: Callable[[ChatReply], Writer]
+) -> bytes:
+    """The events of a finished response, those after a number where one is given."""
+    if reply is None:
+        words = "the events of this response are no longer kept; it can be had without `stream`"
+        raise invalid(words, "stream")
+    if after is not None and reply.request.stream:
+        words = (
+            "the numbers of a stream that was cut off are not kept, since responses do not run in "
+            "the background; without `starting_after` the whole response is streamed"
+        )
+        raise invalid(words, "starting_after")
+    stream = ReplyStream(reply.answer, writer(reply))
+    events = (stream.feed() + stream.finish(reply)).split(_END)
+    # The events are numbered from 0, so those that are left out are the first ones.
+    return _END.join(events[0 if after is None else min(after + 1, len(events) - 2) :])
+
+
+def _delete(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
     kept = attempt.responses.get(path["response"]).response["id"]
     attempt.responses.remove(kept)
     return {"id": kept, "object": "response", "deleted": True}
 
 
-def _cancel(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
+def _cancel(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
     attempt.responses.get(path["response"])
     raise invalid("only a response with `background`: true can be cancelled; this one has ended")
 
 
-def _listed_input(path: Mapping[str, str], body: JSON, attempt: _KeepsResponses) -> JSON:
+def _listed_input(path: Mapping[str, str], query: JSON, attempt: _Attempt) -> JSON:
     items = attempt.responses.get(path["response"]).input_items
-    ends = [items[i]["id"] if items else None for i in (0, -1)]
-    page = {"first_id": ends[0], "last_id": ends[1], "has_more": False}
-    return {"object": "list", "data": items, **page}
-
-
-_ONE = "/v1/responses/{response}"
-PATHS = {
-    _ONE: {"GET": _stored, "DELETE": _delete},
-    f"{_ONE}/input_items": {"GET": _listed_input},
-    f"{_ONE}/cancel": {"POST": _cancel},
-}
+    asked = read(_Page, query)
+    ordered = items if asked.order == "asc" else items[::-1]
+    found, more = page(ordered, asked.limit, after=asked.after)
+    return {"object": "list", "data": found, **first_and_last(found), "has_more": more}
