@@ -93,7 +93,7 @@ def _part(role: str, text: str) -> Mapping[str, object]:
 # ---------------------------------------------------------------- their paths
 
 
-class _Attempt(Protocol):
+class _KeepsReplies(Protocol):
     @property
     def responses(self) -> StoredResponses: ...
 
@@ -115,10 +115,10 @@ class _Page(MessageObject):
 
 def stored_paths(
     writer: Callable[[ChatReply], Writer],
-) -> Mapping[str, Mapping[str, Callable[[Mapping[str, str], JSON, _Attempt], JSON | bytes]]]:
+) -> Mapping[str, Mapping[str, Callable[[Mapping[str, str], JSON, _KeepsReplies], JSON | bytes]]]:
     """The paths of stored responses; `writer` is that of their dialect."""
 
-    def found(path: Mapping[str, str], query: JSON, attempt: _Attempt) -> JSON | bytes:
+    def found(path: Mapping[str, str], query: JSON, attempt: _KeepsReplies) -> JSON | bytes:
         asked = read(_Retrieval, query)
         kept = attempt.responses.get(path["response"]).response
         if asked.stream:
@@ -154,18 +154,18 @@ def _streamed(
     return _END.join(events[0 if after is None else min(after + 1, len(events) - 2) :])
 
 
-def _delete(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _delete(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON:
     kept = attempt.responses.get(path["response"]).response["id"]
     attempt.responses.remove(kept)
     return {"id": kept, "object": "response", "deleted": True}
 
 
-def _cancel(path: Mapping[str, str], body: JSON, attempt: _Attempt) -> JSON:
+def _cancel(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON:
     attempt.responses.get(path["response"])
     raise invalid("only a response with `background`: true can be cancelled; this one has ended")
 
 
-def _listed_input(path: Mapping[str, str], query: JSON, attempt: _Attempt) -> JSON:
+def _listed_input(path: Mapping[str, str], query: JSON, attempt: _KeepsReplies) -> JSON:
     items = attempt.responses.get(path["response"]).input_items
     asked = read(_Page, query)
     ordered = items if asked.order == "asc" else items[::-1]
