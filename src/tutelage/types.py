@@ -157,7 +157,8 @@ class Sampling:
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
     max_thinking_tokens: int | None = None
-    """Tokens after which a thought is closed, where that is sooner than the policy's own limit."""
+    """Tokens after which a thought is closed, where that is sooner than the policy's own limit; 0:
+    the turn has no thought."""
 
 
 @dataclass(frozen=True, slots=True)

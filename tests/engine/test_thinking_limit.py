@@ -126,3 +126,38 @@ async def test_a_grammar_goes_on_behind_the_forced_tokens() -> None:
     with torch.no_grad():
         found = policy.score(rows).logp_K
     assert found.tolist() == pytest.approx([call.sampled.logprobs[i] for i in free], abs=1e-4)
+
+
+async def test_a_turn_without_a_thought_begins_with_an_empty_one() -> None:
+    codec = make_codec("qwen3")
+    told: list[int] = []
+    logprobs: list[Any] = []
+    engine = ScriptedEngine(codec, ["It is 46"])
+    none = Sampling(max_tokens=80, max_thinking_tokens=0)
+    call = await asked(
+        engine, codec, sampling=none, on_token=told.extend, on_logprobs=logprobs.extend
+    )
+    empty = codec.encode(f"<think>\n{CLOSE}")
+    (request,) = engine.requests
+    assert request.prompt_ids == (*call.prompt_ids, *empty)
+    assert request.sampling.max_tokens == 80 - len(empty)
+    answer = [*codec.encode("It is 46"), codec.tokenizer.eos_token_id]
+    assert list(call.sampled.token_ids) == told == [*empty, *answer]
+    assert [value for value, _ in logprobs] == list(call.sampled.raw_logprobs)
+    assert call.sampled.allowed == (*(1,) * len(empty), *(0,) * len(answer))
+    assert build_rows([call])[0].trained == len(answer)
+
+
+@pytest.mark.parametrize(
+    ("template", "most"),
+    [("qwen2.5", 80), ("qwen3", 4)],
+)
+async def test_where_no_empty_thought_can_be_the_turn_is_sampled_as_it_is(
+    template: str, most: int
+) -> None:
+    codec = make_codec(template)
+    engine = ScriptedEngine(codec, ["It is 46"])
+    none = Sampling(max_tokens=most, max_thinking_tokens=0)
+    call = await asked(engine, codec, sampling=none)
+    assert engine.requests[0].prompt_ids == call.prompt_ids
+    assert call.sampled.allowed == ()

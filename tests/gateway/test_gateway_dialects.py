@@ -29,6 +29,7 @@ class Plain:
     """One question, one answer as lines of text."""
 
     name, path, prefix = "plain", "/v1/plain", "plain-"
+    prompt_field = "ask"
     request = _Ask
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType(
         {"/v1/plain/models": {"GET": lambda path, body, attempt: {"names": attempt.models()}}}

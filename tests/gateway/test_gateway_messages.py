@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent
+from policy.chat_templates import make_codec
 from pydantic import BaseModel, TypeAdapter
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.script import ScriptedReply
+from tutelage.errors import ContextOverflowError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.dialects.messages import Messages
 from tutelage.policy.codec import Codec
@@ -213,11 +215,157 @@ async def test_keys_come_as_anthropics_clients_send_them(attempt_session: Open) 
     case = attempt_session("x", "y")
     case.http.headers.pop("authorization")
     body = {"model": "m", "max_tokens": 10, "messages": ASK}
-    answer = await case.post("/messages", body, x_api_key=case.attempt_session.api_key)
-    assert answer.status_code == 200
-    answer = await case.post("/messages", body, x_api_key="sk-wrong")
-    assert answer.status_code == 401
-    assert answer.json()["error"]["type"] == "authentication_error"
+    key = case.attempt_session.api_key
+    for given in ({"x_api_key": key}, {"x_api_key": key, "authorization": "Basic x"}):
+        assert (await case.post("/messages", body, **given)).status_code == 200
+    version = {"anthropic_version": "2023-06-01"}
+    for path, given, words in (
+        ("/messages", {"x_api_key": "sk-wrong"}, ("x-api-key: KEY", "ANTHROPIC_API_KEY")),
+        ("/messages", {}, ("send the key as `x-api-key: KEY`", "ANTHROPIC_API_KEY")),
+        ("/messages", {"x_api_key": ""}, ("send the key as `x-api-key: KEY`",)),
+        (
+            "/messages",
+            {"authorization": "Bearer x", **version},
+            ("`Authorization: Bearer KEY` is not known", "ANTHROPIC_API_KEY"),
+        ),
+        ("/chat/completions", {}, ("send the key as `Authorization: Bearer", "OPENAI_API_KEY")),
+        ("/responses", {"authorization": "Bearer x"}, ("is not known", "OPENAI_API_KEY")),
+    ):
+        answer = await case.post(path, body, **given)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert all(word in answer.json()["error"]["message"] for word in words), answer.text
+
+
+def test_the_sdk_shows_what_is_wrong_with_a_key(live: Live) -> None:
+    api, _ = client(live, "x")
+    wrong = api.with_options(api_key="sk-wrong")
+    with pytest.raises(
+        anthropic.AuthenticationError, match="clients have it from ANTHROPIC_API_KEY"
+    ):
+        wrong.messages.create(model="m", max_tokens=9, messages=ASK)
+
+
+OFF: dict[str, Any] = {"type": "disabled"}
+
+
+@pytest.mark.parametrize("reply", [name for name in REPLIES if "thought" in name])
+def test_a_script_that_is_not_to_think_has_no_thought(live: Live, reply: str) -> None:
+    line = REPLIES[reply]
+    api, scripted = client(live, line, line)
+    given: dict[str, Any] = {"model": "m", "max_tokens": 400, "messages": ASK, "tools": [TOOL]}
+    whole = api.messages.create(thinking=OFF, **given)
+    with api.messages.stream(thinking=OFF, **given) as stream:
+        streamed = stream.get_final_message()
+    for message in (whole, streamed):
+        assert "thinking" not in [block.type for block in message.content]
+    kept = [[b.model_dump(exclude={"id"}) for b in m.content] for m in (whole, streamed)]
+    assert kept[0] == kept[1]
+    said = str(scripted.calls[0].reply.content or "")
+    assert "think>" not in said
+    assert [b.text for b in whole.content if b.type == "text"] == [said] * bool(said)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_policy_that_is_not_to_think_begins_with_an_empty_thought(
+    attempt_session: Open, stream: bool
+) -> None:
+    """As its template writes it for such a model: forced tokens, on record and not trained."""
+    codec = make_codec("qwen3")
+    chat = ChatSession(ScriptedEngine(codec, ("It is 2.",)), codec, seeds=SeedTree(0), name="att")
+    answer = await ask(attempt_session(chat), thinking=OFF, stream=stream)
+    if stream:
+        found = [EVENT.validate_python(json.loads(each)) for each in events(answer.text)]
+        content = put_together(found)
+    else:
+        content = answer.json()["content"]
+    assert content == [{"type": "text", "text": "It is 2."}]
+    (call,) = chat.calls
+    empty = codec.encode("<think>\n\n</think>\n\n")
+    assert list(call.sampled.token_ids[: len(empty)]) == empty
+    (row,) = build_rows(chat.calls)
+    assert row.trained == len(call.sampled.token_ids) - len(empty)
+
+
+@pytest.mark.parametrize("leading", ["  It is\n  2. ", "\n\nIt is 2.", "   ", "\tx <thin y"])
+@pytest.mark.parametrize("path", ["messages", "chat/completions", "responses"])
+async def test_white_space_of_a_script_is_streamed_as_it_is(
+    attempt_session: Open, leading: str, path: str
+) -> None:
+    case, line = attempt_session(leading, leading), {"model": "m", "messages": ASK, "input": "x"}
+    left = {"messages": "input", "chat/completions": "input", "responses": "messages"}[path]
+    body = {name: value for name, value in line.items() if name != left}
+    whole = (await case.post(f"/{path}", body)).json()
+    answer = await case.post(f"/{path}", {**body, "stream": True})
+    streamed = [json.loads(each) for each in events(answer.text) if each != "[DONE]"]
+    if path == "messages":
+        texts = (
+            whole["content"][0]["text"],
+            "".join(e["delta"]["text"] for e in streamed if e["type"] == "content_block_delta"),
+        )
+    elif path == "responses":
+        texts = (
+            whole["output"][0]["content"][0]["text"],
+            "".join(e["delta"] for e in streamed if e["type"] == "response.output_text.delta"),
+        )
+    else:
+        texts = (
+            whole["choices"][0]["message"]["content"],
+            "".join(e["choices"][0]["delta"].get("content", "") for e in streamed),
+        )
+    assert texts == (leading, leading)
+
+
+def test_a_stream_begins_with_the_tokens_of_its_prompt(live: Live) -> None:
+    api, scripted = client(live, "It is 2, I think.")
+    given: dict[str, Any] = {"model": "m", "max_tokens": 40, "messages": ASK}
+    with api.messages.create(stream=True, **given) as stream:
+        first, *_ = list(stream)
+    assert first.message.usage.input_tokens == len(scripted.calls[0].prompt_ids) > 0
+    assert first.message.usage.output_tokens == 0
+
+
+async def test_a_policys_stream_begins_with_the_tokens_of_its_prompt(
+    attempt_session: Open, tiny: Any
+) -> None:
+    codec: Codec = tiny("qwen2").codec
+    chat = ChatSession(ScriptedEngine(codec, ("It is 2.",)), codec, seeds=SeedTree(0), name="att")
+    answer = await ask(attempt_session(chat), stream=True)
+    first = EVENT.validate_python(json.loads(events(answer.text)[0]))
+    assert first.message.usage.input_tokens == len(chat.calls[0].prompt_ids) > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("chat/completions", "messages"),
+        ("messages", "messages"),
+        ("responses", "input"),
+        ("completions", "prompt"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_overflow_names_the_field_of_its_dialect(
+    attempt_session: Open, path: str, field: str, stream: bool
+) -> None:
+    full = ContextOverflowError("the prompt has 9 tokens and the context 8")
+
+    class Full:
+        async def chat(self, *_: object, **__: object) -> None:
+            raise full
+
+    body = {"model": "m", field: ASK if field == "messages" else "x", "stream": stream}
+    answer = await attempt_session(Full()).post(f"/{path}", body)
+    assert answer.status_code == 400
+    told = answer.json()["error"]
+    assert told["message"].startswith(f"`{field}`: ")
+    # The words by which LiteLLM and the clients know it.
+    assert "This model's maximum context length is" in told["message"]
+    assert "prompt is too long" in told["message"]
+    if path == "messages":
+        assert told["type"] == "invalid_request_error"
+    else:
+        assert (told["param"], told["code"]) == (field, "context_length_exceeded")
 
 
 @pytest.mark.parametrize("signature", ["", "EqoBCkgIARABGAI=", "tutelage:%%%", "tutelage:/w=="])

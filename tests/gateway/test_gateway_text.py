@@ -13,7 +13,14 @@ from tutelage.engine.scripted import ScriptedClient
 from tutelage.gateway.text import TextStream, cut
 from tutelage.policy.codec import Codec
 
-BYTES = ScriptedClient.codec
+
+class Stripping(type(ScriptedClient.codec)):
+    """Bytes of a policy, whose codec strips what a turn says."""
+
+    strips = True
+
+
+BYTES, AS_SAID = Stripping(), ScriptedClient.codec
 PIECES = st.lists(
     st.sampled_from(
         ["<tool_call>", "</tool_call>", "<tool", "<", ">", "a", " ", "\n", "é", "🙂", "STOP", "ST",
@@ -53,6 +60,18 @@ def test_what_was_sent_is_a_beginning_of_the_content(
     assert "".join(sent) + stream.finish(content) == (content or "")
 
 
+@settings(max_examples=200, deadline=None)
+@given(pieces=PIECES, cuts=CUTS, stop=st.sampled_from([(), ("STOP",)]))
+def test_a_script_is_streamed_with_its_white_space(
+    pieces: list[str], cuts: list[int], stop: tuple[str, ...]
+) -> None:
+    """Its text is what its line says, which nobody strips."""
+    text = "".join(p for p in pieces if "tool" not in p and p != "<")
+    stream, whole = TextStream(AS_SAID, stop), cut(text, stop)
+    sent = [stream.feed(part) for part in parts([*text.encode(), AS_SAID.end], cuts)]
+    assert "".join(sent) + stream.finish(whole) == whole
+
+
 def test_plain_text_goes_out_at_once_and_doubtful_text_waits() -> None:
     stream = TextStream(BYTES, ("END",))
     assert stream.feed(b"Hello") == "Hello"
@@ -80,7 +99,7 @@ def test_long_texts_of_a_real_tokenizer(tiny: Any, text: str) -> None:
 
 
 def test_a_llama_reply_that_may_be_a_call_waits() -> None:
-    class Llama(type(BYTES)):
+    class Llama(Stripping):
         call_format = "llama"
 
     stream = TextStream(Llama())

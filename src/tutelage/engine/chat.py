@@ -32,7 +32,7 @@ from weakref import ref
 from tutelage.engine.call_barrier import acting_for, current_branches
 from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.options import recorded_options
-from tutelage.engine.protocol import Engine, OnToken, Request
+from tutelage.engine.protocol import Engine, OnPrompt, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
 from tutelage.errors import DataError
 from tutelage.policy.codec import Codec
@@ -79,12 +79,14 @@ class ChatSession:
         *,
         on_token: OnToken | None = None,
         on_logprobs: OnLogprobs | None = None,
+        on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request and record it; see `ChatClient`.
 
-        `on_token` and `on_logprobs` are those of the engine's `Request`; what they raise is raised
-        here. Raises `ConstraintError` for a constraint that cannot be enforced.
+        `on_token` and `on_logprobs` are those of the engine's `Request`, and `on_prompt` is told
+        the length of the prompt; what they raise is raised here. Raises `ConstraintError` for a
+        constraint that cannot be enforced.
         """
         fields = recorded_options(options)
         given, told, agent = tuple(messages), fields["tools"], fields["agent"]
@@ -93,6 +95,8 @@ class ChatSession:
         history = self._histories.setdefault(agent, _History())
         raw = options.get("prompt")
         prompt, lane = self._prompt(history, given, told) if raw is None else self._raw(raw)
+        if on_prompt is not None:
+            on_prompt(len(prompt))
         # Taken before anything is awaited: other calls of the attempt may begin meanwhile.
         seeds = lane.begin(self._seeds)
         started, clock = time.time(), time.perf_counter()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 OnToken = Callable[[Sequence[int]], None]
+OnPrompt = Callable[[int], None]
+"""Is told how many tokens a prompt has, before the first is sampled after it."""
 """Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
 
 

@@ -109,7 +109,7 @@ class RemoteChatClient:
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
         """
-        if options.get("prompt") is not None or options["sampling"].max_thinking_tokens is not None:
+        if options.get("prompt") is not None or options["sampling"].max_thinking_tokens:
             raise ConfigError(
                 f"the model behind {self._url!r} is asked by chat completions, which continue no "
                 "raw prompt and take no limit of thinking tokens; ask its server itself"

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack, cast
 
 from tutelage.engine.logprobs import token_logprobs
@@ -36,7 +37,7 @@ from tutelage.types import (
 
 if TYPE_CHECKING:
     from tutelage.engine.logprobs import OnLogprobs
-    from tutelage.engine.protocol import OnToken, Request
+    from tutelage.engine.protocol import OnPrompt, OnToken, Request
     from tutelage.policy.codec import Codec
     from tutelage.policy.model import Policy
 
@@ -155,6 +156,7 @@ class _ByteCodec:
     end = 256
     eos_ids = frozenset({end})
     call_format = "hermes"
+    strips = False
     thoughts = _Thoughts()
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -196,13 +198,18 @@ class ScriptedClient:
         *,
         on_token: OnToken | None = None,
         on_logprobs: OnLogprobs | None = None,
+        on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """The next reply that fits; `seed` has no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
+        prompt, sampling = self._prompt(messages, options.get("prompt")), options["sampling"]
+        if on_prompt is not None:
+            on_prompt(len(prompt))
+        if sampling.max_thinking_tokens == 0:
+            reply = _without_thought(reply)
         ids = (*(await _text(reply)).encode(), _ByteCodec.end)
-        sampling = options["sampling"]
         # The text of calls is this client's own, so no stop string is looked for in it.
         stops = _said((reply.content or "").encode(), sampling.stop, self.codec.decode)
         sampled = _sampled(ids, sampling.max_tokens, _ByteCodec.eos_ids, stops)
@@ -214,7 +221,7 @@ class ScriptedClient:
             id=seeds.id("call"),
             index=index,
             messages=tuple(messages),
-            prompt_ids=self._prompt(messages, options.get("prompt")),
+            prompt_ids=prompt,
             sampled=sampled,
             reply=_message(reply, sampled, seeds),
             **recorded_options(options),
@@ -228,6 +235,16 @@ class ScriptedClient:
         if raw is None:
             return self.codec.render(messages)
         return tuple(raw.encode()) if isinstance(raw, str) else raw
+
+
+def _without_thought(reply: ScriptedReply) -> ScriptedReply:
+    """A line without the thought that it begins with, which a model that is not to think has not;
+    a thought without an end is all of its content."""
+    said = (reply.content or "").lstrip()
+    if not said.startswith(_Thoughts.opening):
+        return reply
+    answer = said.partition(_Thoughts.closing)[2].lstrip()
+    return replace(reply, content=answer or (None if reply.tool_calls else ""))
 
 
 def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message:

@@ -3,7 +3,9 @@ template's own marker, and then comes the answer.
 
 The closing tokens were not sampled, and their record says so. The limit is the run's
 (`agent.max_thinking_tokens`), or what the request asked for (`Sampling.max_thinking_tokens`), the
-smaller of both. `policy/thoughts.py` knows the markers; `chat.py` asks.
+smaller of both. At a limit of 0 the turn begins with an empty thought, all of it forced, which is
+what templates write for a model that is not to think. `policy/thoughts.py` knows the markers;
+`chat.py` asks.
 """
 
 from __future__ import annotations
@@ -30,21 +32,53 @@ def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]
     limit = min((n for n in limits if n is not None and codec.thoughts.known), default=room)
     if limit >= room:
         return engine.sample(request)
+    if limit == 0:
+        return _without_thought(engine, codec, request, room)
     return _closing(engine, codec, request, limit, room)
+
+
+def _without_thought(
+    engine: Engine, codec: Codec, request: Request, room: int
+) -> Awaitable[Sampled]:
+    """What the engine samples after an empty thought, where the grammar and the room allow one and
+    the prompt does not end with it."""
+    prompt, thoughts, whole = codec.decode(request.prompt_ids), codec.thoughts, request.grammar
+    opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
+    empty = tuple(codec.encode(opening + thoughts.close))
+    grammar = None if whole is None else whole.after(empty)
+    fits = len(empty) < room and (whole is None or grammar is not None)
+    if not fits or prompt.rstrip().endswith(thoughts.closing):
+        return engine.sample(request)
+    nothing = Sampled((), (), (), StopReason.LENGTH, engine.version)
+    return _answered(engine, codec, request, nothing, empty, grammar, request.seed)
 
 
 async def _closing(
     engine: Engine, codec: Codec, request: Request, limit: int, room: int
 ) -> Sampled:
     """What the engine samples, with a thought closed after `limit` of the `room` tokens."""
-    sampling, prompt = request.sampling, request.prompt_ids
-    first = await engine.sample(replace(request, sampling=replace(sampling, max_tokens=limit)))
+    part = replace(request.sampling, max_tokens=limit)
+    first = await engine.sample(replace(request, sampling=part))
     if first.stop_reason is not StopReason.LENGTH:
         return first
     first, forced, grammar = _closed(codec, request, first)
-    known = first.token_ids + forced
-    if len(known) >= room:
+    if len(first.token_ids) + len(forced) >= room:
         return first
+    seed = SeedTree(request.seed).child("answer").value(SEED_BITS)
+    return await _answered(engine, codec, request, first, forced, grammar, seed)
+
+
+async def _answered(
+    engine: Engine,
+    codec: Codec,
+    request: Request,
+    first: Sampled,
+    forced: tuple[int, ...],
+    grammar: Grammar | None,
+    seed: int,
+) -> Sampled:
+    """A reply that goes on after its first part and the tokens that are forced then."""
+    sampling, known = request.sampling, first.token_ids + forced
     if forced and request.on_logprobs is not None:
         request.on_logprobs(((0.0, ()),) * len(forced))
     if forced and request.on_token is not None:
@@ -52,9 +86,9 @@ async def _closing(
     rest = await engine.sample(
         replace(
             request,
-            prompt_ids=prompt + known,
+            prompt_ids=request.prompt_ids + known,
             sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
-            seed=SeedTree(request.seed).child("answer").value(SEED_BITS),
+            seed=seed,
             grammar=grammar,
         )
     )
@@ -106,6 +140,7 @@ def _cut(reply: Sampled, n: int) -> Sampled:
 def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
     """One reply of two parts, with forced tokens between them."""
     zeros, allowed = (0.0,) * len(forced), ()
+    none = ((),) * (len(forced) if first.top or rest.top else 0)
     if forced or first.allowed:
         known, more = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
         allowed = (*known, *(1,) * len(forced), *more)
@@ -116,6 +151,6 @@ def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
         rest.stop_reason,
         min(first.policy_version, rest.policy_version),
         allowed,
-        first.top + ((),) * (len(forced) if first.top else 0) + rest.top,
+        first.top + none + rest.top,
         joined(first, len(forced), rest),
     )

@@ -34,7 +34,6 @@ from tutelage.gateway.rewards import read_event, read_rewards
 from tutelage.gateway.routes import Routes
 from tutelage.gateway.session import AttemptSession, session_closed
 from tutelage.tracing import Identity
-from tutelage.types import JSON
 
 log = logging.getLogger(__name__)
 _EVENTS = [
@@ -53,13 +52,13 @@ class _Endpoint:
     def __init__(
         self,
         app: App,
-        written: Callable[[ApiError], JSON] | None = None,
+        dialect: Dialect | None = None,
         late: Late | None = None,
         /,
         **handlers: Handler,
     ) -> None:
-        """Without `written` an error has the form of the client that asks."""
-        self._app, self._written, self._handlers = app, written, handlers
+        """Without a dialect an error has the form of the client that asks."""
+        self._app, self._dialect, self._handlers = app, dialect, handlers
         self._late = late
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,14 +80,15 @@ class _Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            told = error_response(error)
+            dialect = self._dialect
+            told = error_response(error, None if dialect is None else dialect.prompt_field)
             if told.code == "internal_error":
                 log.exception("a request failed")
             if isinstance(told, AttemptClosedError) and self._late is not None:
                 told = await self._late(scope, receive, told)
             if not started:
-                body = (self._written or http.error_form(scope))(told)
-                await http.send_json(sending, told.status, body, told.headers)
+                written = http.error_form(scope) if dialect is None else dialect.error
+                await http.send_json(sending, told.status, written(told), told.headers)
 
 
 class App:
@@ -101,11 +101,10 @@ class App:
         self._registry, self._limits = registry, limits
         endpoints = {
             **{
-                each.path: _Endpoint(self, each.error, POST=partial(self._ask, each))
-                for each in DIALECTS
+                each.path: _Endpoint(self, each, POST=partial(self._ask, each)) for each in DIALECTS
             },
             **{
-                path: _Endpoint(self, each.error, **{m: self._answer(f) for m, f in found.items()})
+                path: _Endpoint(self, each, **{m: self._answer(f) for m, f in found.items()})
                 for each in DIALECTS
                 for path, found in each.paths.items()
             },
@@ -117,7 +116,7 @@ class App:
             ),
             "/v1/traces": _Endpoint(self, POST=self._traces),
             **{
-                path: _Endpoint(self, ApiError.body, handler.late, POST=handler)
+                path: _Endpoint(self, None, handler.late, POST=handler)
                 for path, handler in self._reward_handlers().items()
             },
         }
@@ -146,7 +145,7 @@ class App:
         """Run a handler for a request whose key fits, within the limits."""
         named = http.header(scope, b"x-tutelage-agent")
         attempt_session, agent = self._registry.admit(
-            http.authorization(scope),
+            http.sent_key(scope),
             scope["path_params"],
             None if named is None else named.decode("latin-1"),
         )
@@ -307,7 +306,8 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                await out.write(writer.failed(error_response(error)), last=True)
+                told = error_response(error, dialect.prompt_field)
+                await out.write(writer.failed(told), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True

@@ -42,6 +42,8 @@ class ServedModel:
     """Whether thoughts and tool calls come with it."""
     passes: bool = False
     """Whether another server gets what of a request is not read here."""
+    tells_prompt: bool = False
+    """Whether the client tells the length of a prompt before it samples."""
 
     @staticmethod
     def of(name: str, client: ChatClient) -> ServedModel:
@@ -57,6 +59,7 @@ class ServedModel:
             _takes(client, "on_text"),
             _takes(client, "on_fields"),
             _passes(client),
+            _takes(client, "on_prompt"),
         )
 
     def answered(self, call: Call) -> Answered | None:
@@ -108,6 +111,8 @@ class PendingCompletion:
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
         self._entries: list[list[JSON]] = [[] for _ in range(streamed)]
         """What such a client has said of the tokens of the next part."""
+        self.prompt_tokens = 0
+        """Of the prompt, as soon as a client that tells it knows it; 0 before that."""
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
@@ -209,6 +214,8 @@ class PendingCompletion:
             extra["passed"] = request.passed
         if request.prompts:
             extra["prompt"] = request.prompts[index // request.n]
+        if self.model.tells_prompt and request.stream:
+            extra["on_prompt"] = self._prompt
         if self.model.streams and request.stream:
             extra["on_token"] = partial(self._token, index)
             if request.logprobs and self.model.tells_logprobs:
@@ -225,6 +232,9 @@ class PendingCompletion:
         if self.model.tells_fields:
             told["on_fields"] = partial(self._fields, index)
         return told
+
+    def _prompt(self, length: int) -> None:
+        self.prompt_tokens = length
 
     def _token(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids

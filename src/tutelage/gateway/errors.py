@@ -88,14 +88,19 @@ def model_not_found(name: str, models: Sequence[str]) -> ApiError:
     return ApiError(404, words, param="model", code="model_not_found")
 
 
-def error_response(error: BaseException) -> ApiError:
-    """The answer to an exception from below; what nobody foresaw keeps its details to the log."""
+def error_response(error: BaseException, prompt_field: str | None = None) -> ApiError:
+    """The answer to an exception from below; what nobody foresaw keeps its details to the log.
+
+    `prompt_field` is where the request has what the model is asked, for a prompt that is too long.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):
         # LiteLLM and others know an overflow by OpenAI's words, or by Anthropic's.
         words = f"This model's maximum context length is exceeded, prompt is too long: {error}"
-        return ApiError(400, words, param="messages", code="context_length_exceeded")
+        if prompt_field is not None:
+            words = f"`{prompt_field}`: {words}"
+        return ApiError(400, words, param=prompt_field, code="context_length_exceeded")
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -43,13 +43,6 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return named.get(name)
 
 
-def authorization(scope: Scope) -> bytes | None:
-    """How a request says its key: OpenAI's clients by `authorization`, Anthropic's by
-    `x-api-key`."""
-    key = header(scope, b"x-api-key")
-    return header(scope, b"authorization") or (None if key is None else b"Bearer " + key)
-
-
 def names_anthropic(scope: Scope) -> bool:
     """Whether a request says that it is one of Anthropic's API."""
     return header(scope, b"anthropic-version") is not None
@@ -58,6 +51,30 @@ def names_anthropic(scope: Scope) -> bool:
 def by_anthropics_client(scope: Scope) -> bool:
     """Whether a request looks like one of Anthropic's clients, whose errors have another form."""
     return names_anthropic(scope) or _MESSAGES.search(scope["path"]) is not None
+
+
+class SentKey(NamedTuple):
+    """The key of a request, empty where it has none, and how its client sends one."""
+
+    key: bytes
+    form: str = "Authorization: Bearer KEY"
+    variable: str = "OPENAI_API_KEY"
+    """The environment variable that such a client has its key from."""
+
+
+def sent_key(scope: Scope) -> SentKey:
+    """How a request says its key: by `authorization`, or by `x-api-key` as Anthropic's API has it,
+    of whose clients some send the other."""
+    scheme, _, data = (header(scope, b"authorization") or b"").partition(b" ")
+    data, key = data.strip(), header(scope, b"x-api-key")
+    variable = "OPENAI_API_KEY"
+    if key is not None or by_anthropics_client(scope):
+        variable = "ANTHROPIC_API_KEY"
+    if scheme.lower() == b"bearer" and data:
+        return SentKey(data, variable=variable)
+    if variable == "OPENAI_API_KEY":
+        return SentKey(b"")
+    return SentKey((key or b"").strip(), "x-api-key: KEY", variable)
 
 
 def error_form(scope: Scope) -> Callable[[ApiError], JSON]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.errors import ApiError
+from tutelage.gateway.http import SentKey
 from tutelage.gateway.session import AttemptSession, session_closed
 
 CLOSED_KEYS = 10_000
@@ -105,25 +106,24 @@ class SessionRegistry:
                 self._closed.popitem(last=False)
 
     def admit(
-        self, authorization: bytes | None, path: Mapping[str, str], header_agent: str | None
+        self, sent: SentKey, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
         """The session for a request, and the agent that calls. Raises `ApiError` 401, 403 or
         410."""
-        scheme, _, data = (authorization or b"").partition(b" ")
-        data = data.strip()
-        if scheme.lower() != b"bearer" or not data:
-            raise ApiError(
-                401,
-                "send the attempt's key as `Authorization: Bearer KEY`, or as `x-api-key`",
-                code="missing_key",
-            )
+        data = sent.key
+        if not data:
+            words = f"send the key as `{sent.form}`; clients have it from {sent.variable}"
+            raise ApiError(401, words, code="missing_key")
         digest = _digest(data)
         values = self._by_key.get(digest)
         if values is None or not hmac.compare_digest(values[1], data):
             ended = self._closed.get(digest)
             if ended is not None:
                 raise AttemptClosedError(*ended)
-            raise ApiError(401, "the key is not known here", code="invalid_api_key")
+            words = (
+                f"the key in `{sent.form}` is not known here; clients have it from {sent.variable}"
+            )
+            raise ApiError(401, words, code="invalid_api_key")
         attempt_session, _, agent = values
         if path:
             rollout, attempt = path.get("rollout"), path.get("attempt")

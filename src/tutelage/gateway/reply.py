@@ -17,7 +17,7 @@ from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, TextStream, TokenEnds, cut
+from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -37,6 +37,12 @@ class ChatReply:
     def usage(self) -> tuple[int, int]:
         """Prompt and completion tokens."""
         return self.answer.usage
+
+    def thoughts(self) -> ThoughtStream:
+        """What cuts its text into a thought and the rest; without the thought where the request
+        wants none."""
+        hidden = self.request.sampling.max_thinking_tokens == 0
+        return ThoughtStream(self.answer.model.decoder, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;

@@ -12,7 +12,7 @@ from typing import Unpack
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.logprobs import OnLogprobs
-from tutelage.engine.protocol import Engine, OnToken
+from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
 from tutelage.types import Call, ChatOptions, Message
@@ -32,6 +32,7 @@ class ServedPolicy:
         *,
         on_token: OnToken | None = None,
         on_logprobs: OnLogprobs | None = None,
+        on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
@@ -42,7 +43,11 @@ class ServedPolicy:
         )  # fmt: skip
         try:
             return await session.chat(
-                messages, on_token=on_token, on_logprobs=on_logprobs, **options
+                messages,
+                on_token=on_token,
+                on_logprobs=on_logprobs,
+                on_prompt=on_prompt,
+                **options,
             )
         finally:
             session.close()

@@ -54,6 +54,11 @@ class TextDecoder(Protocol):
         ...
 
     @property
+    def strips(self) -> bool:
+        """Whether the text of a turn is without the white space at its ends."""
+        ...
+
+    @property
     def thoughts(self) -> ThoughtMarks:
         """How it writes thoughts."""
         ...
@@ -105,6 +110,7 @@ class TextStream:
         self.length = 0
         """Of the text so far, whether or not it may go out."""
         self._decoder, self._exact = decoder, exact
+        self._strips = decoder.strips and not exact
         self._marks = tuple(stops) if exact else (_CALL, *stops)
         self._llama = decoder.call_format == "llama" and not exact
         self._ids: list[int] = []
@@ -121,7 +127,7 @@ class TextStream:
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
         undecided = self._window()
         text = self._text + undecided
-        text = text if self._exact else text.lstrip()
+        text = text.lstrip() if self._strips else text
         self.length, end = len(text), self._safe(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
@@ -147,7 +153,8 @@ class TextStream:
             self._from = middle
         return self._decoder.decode(self._ids[self._from :])
 
-    def _strips(self, character: str) -> bool:
+    def _waits(self, character: str) -> bool:
+        """Whether it may be taken back at the end: a stop string takes what lies before it, too."""
         return character.isspace() and not self._exact
 
     def _safe(self, text: str) -> int:
@@ -159,7 +166,7 @@ class TextStream:
             end = min(marks)
         else:
             end = len(text) - max((_overlap(text, mark) for mark in self._marks), default=0)
-        while end > 0 and (text[end - 1] == "\ufffd" or self._strips(text[end - 1])):
+        while end > 0 and (text[end - 1] == "\ufffd" or self._waits(text[end - 1])):
             end -= 1
         return end
 
@@ -167,9 +174,11 @@ class TextStream:
 class ThoughtStream:
     """A reply's text as it grows, cut into the thought that it begins with and the rest."""
 
-    def __init__(self, decoder: TextDecoder | None) -> None:
+    def __init__(self, decoder: TextDecoder | None, *, hidden: bool = False) -> None:
+        """A `hidden` thought is left out."""
         self.raw = ""
         """The thought as it was sampled, with its markers and the white space around it."""
+        self._hidden = hidden
         marks = None if decoder is None else decoder.thoughts
         self._marks = marks
         self._place = "start" if marks is not None and marks.known else "text"
@@ -188,12 +197,17 @@ class ThoughtStream:
             self._place = "text"
         if self._place == "text":
             text, self._kept = self._kept, ""
-        return thought, text
+        return ("" if self._hidden else thought), text
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is a thought to be shown."""
+        return bool(self.raw) and not self._hidden
 
     @property
     def ended(self) -> bool:
-        """Whether there was a thought, and it is over."""
-        return bool(self.raw) and self._place in ("gap", "text")
+        """Whether such a thought is over."""
+        return self.shown and self._place in ("gap", "text")
 
     def _start(self, last: bool) -> None:
         """Whether the reply begins with a thought, once that is sure."""

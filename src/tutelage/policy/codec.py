@@ -48,6 +48,8 @@ class _ParsedTurn:
 class Codec:
     """One tokenizer's view of chat. Not thread-safe; cheap to make."""
 
+    strips = True  # white space at the ends of what a turn says
+
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, *, source: str = "the tokenizer"
     ) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.logprobs import OnLogprobs
-from tutelage.engine.protocol import Engine, OnToken
+from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.engine.stopwatch import ENGINE_CLOCK, AgentStopwatch
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
@@ -350,12 +350,19 @@ class _SampledClient(_AttemptClient):
         *,
         on_token: OnToken | None = None,
         on_logprobs: OnLogprobs | None = None,
+        on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
         options["sampling"] = self._source.ruled(options["sampling"])
         return await self._asked(
-            self._session.chat(messages, on_token=on_token, on_logprobs=on_logprobs, **options)
+            self._session.chat(
+                messages,
+                on_token=on_token,
+                on_logprobs=on_logprobs,
+                on_prompt=on_prompt,
+                **options,
+            )
         )
 
     def _failed(self, error: EngineError) -> None:

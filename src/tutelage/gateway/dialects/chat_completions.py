@@ -123,6 +123,7 @@ class ChatCompletions:
     name = "chat.completions"
     path = "/v1/chat/completions"
     prefix = "chatcmpl-"
+    prompt_field = "messages"
     request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 

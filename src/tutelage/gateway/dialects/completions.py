@@ -10,23 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
+from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, RequestReader, read
+from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, SamplingReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Call, Sampling
+from tutelage.types import JSON, Call, Constraint, Sampling
 
 _TOKENS = 16
 """What is sampled where a request says nothing, as at OpenAI."""
-_Id = Annotated[StrictInt, Field(ge=0)]
+
+
+def _one_prompt(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise ValueError("it must be a text, or an array of token ids")
+    ids = cast("list[Any]", value)
+    wrong = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
+    if wrong is not None:
+        raise PydanticCustomError("token_id", "it must be a token id", {"name": wrong})
+    return ids
 
 
 def _listed(prompt: Any) -> Any:
@@ -37,16 +49,17 @@ def _listed(prompt: Any) -> Any:
     return [prompt] if one else prompt
 
 
-class _Request(RequestReader):
-    harmless = ("user", "metadata")
+class _Request(SamplingReader):
+    harmless = ("user", "metadata", "parallel_tool_calls")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
         "suffix": ("",),
         "add_special_tokens": (False,),
         "tools": ([],),
+        "tool_choice": ("auto", "none"),
     }
     prompt: Annotated[
-        Items[StrictStr | Annotated[list[_Id], Field(min_length=1)]], BeforeValidator(_listed)
+        Items[Annotated[str | list[int], PlainValidator(_one_prompt)]], BeforeValidator(_listed)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_TOKENS, ge=1)
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
@@ -63,6 +76,7 @@ class Completions:
     name = "completions"
     path = "/v1/completions"
     prefix = "cmpl-"
+    prompt_field = "prompt"
     request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
@@ -79,11 +93,12 @@ class Completions:
         if request.echo and (request.logprobs is not None or not echoed):
             words = "`echo` repeats the text of prompts, without log-probabilities"
             raise invalid(words, "echo")
+        schema = request.schema_of(None)
         return ChatRequest(
             model=request.model,
             messages=(),
             sampling=request.sampling(defaults, request.max_tokens),
-            constraint=request.constraint((), None),
+            constraint=None if schema is None else Constraint(json_schema=schema),
             seed=request.seed,
             n=request.n,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),

@@ -50,6 +50,8 @@ class Dialect(Protocol):
     path: str
     prefix: str
     """Of the ids of its replies."""
+    prompt_field: str
+    """The field of its requests with what the model is asked."""
     paths: Mapping[str, Mapping[str, Path]]
     """Its further paths, by method."""
 

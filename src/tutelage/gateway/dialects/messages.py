@@ -105,6 +105,12 @@ class _ThinkingSetting(RequestObject):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: StrictInt | None = Field(None, ge=1)
 
+    def limit(self) -> int | None:
+        """After how many tokens a thought is closed."""
+        if self.type == "disabled":
+            return 0
+        return self.budget_tokens if self.type == "enabled" else None
+
 
 class _Format(RequestObject):
     type: Literal["json_schema"]
@@ -138,6 +144,7 @@ class Messages:
     name = "messages"
     path = "/v1/messages"
     prefix = "msg_"
+    prompt_field = "messages"
     request = _Request
 
     def __init__(self) -> None:
@@ -155,8 +162,8 @@ class Messages:
         tools = tool_specs(request.tools)
         wanted = None if request.output_config is None else request.output_config.format
         sampling = request.sampling(defaults, request.max_tokens)
-        if request.thinking is not None and request.thinking.type == "enabled":
-            sampling = replace(sampling, max_thinking_tokens=request.thinking.budget_tokens)
+        if request.thinking is not None:
+            sampling = replace(sampling, max_thinking_tokens=request.thinking.limit())
         system = "\n\n".join(block.text for block in request.system)
         return ChatRequest(
             model=request.model,
@@ -272,7 +279,7 @@ def _object(reply: ChatReply) -> JSON:
 
 
 def _usage(reply: ChatReply) -> JSON:
-    prompt, sampled = reply.usage if reply.choices else (0, 0)
+    prompt, sampled = reply.usage if reply.choices else (reply.answer.prompt_tokens, 0)
     return {**_NO_CACHE, "input_tokens": prompt, "output_tokens": sampled}
 
 
@@ -286,9 +293,9 @@ def _ending(choice: Call) -> JSON:
 
 def _written_blocks(reply: ChatReply, choice: Call) -> Iterator[JSON]:
     """Thought, text and tool uses of a turn."""
-    split = ThoughtStream(reply.answer.model.decoder)
+    split = reply.thoughts()
     thought, text = split.feed(shown_content(choice) or "", last=True)
-    if split.raw:
+    if split.shown:
         yield {"type": "thinking", "thinking": thought, "signature": _signed(split)}
     if text:
         yield {"type": "text", "text": text}
@@ -318,7 +325,7 @@ class _Events:
 
     def __init__(self, reply: ChatReply) -> None:
         self._reply = reply
-        self._split = ThoughtStream(reply.answer.model.decoder)
+        self._split = reply.thoughts()
         self._begun = False
         self._index = -1
         self._open: str | None = None

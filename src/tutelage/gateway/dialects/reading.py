@@ -8,7 +8,8 @@ harmless, or refused. The dialects beside this file say which fields they have.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from pydantic import (
@@ -41,8 +42,16 @@ MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
 _SEED = 1 << 63
-_CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported_value"}
-_WORDS = {"model_type": "Input should be a valid object"}
+_CODES = {
+    "missing": "missing_required_parameter",
+    "literal_error": "unsupported_value",
+    "token_id": None,
+}
+_WORDS = {
+    "model_type": "Input should be a valid object",
+    "dict_type": "Input should be a valid object",
+    "list_type": "Input should be a valid array",
+}
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
     "chat_template_kwargs": ": a model has one way to render its chat template for all requests, "
@@ -107,21 +116,52 @@ def read(model: type[T], data: Any, path: str = "") -> T:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False)[0], path) from None
+        raise _refusal(error.errors(include_url=False)[0], data, path) from None
 
 
-def _refusal(error: ErrorDetails, path: str) -> ApiError:
+def _refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     value, name = error["input"], error.get("ctx", {}).get("name")
-    for part in error["loc"] if name is None else (*error["loc"], name):
+    for part in (*_located(error, data), *(() if name is None else (name,))):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    if error["type"] == "missing":
+    if error["type"] in ("missing", "union_tag_not_found"):
         return missing(path)
     reason = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    if error["type"] == "union_tag_invalid":
+        reason = f"Input should be one of {error.get('ctx', {})['expected_tags']}"
+        value = value["type"]
     reason += _HINTS.get(path, "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
     return invalid(
         f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
     )
+
+
+def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
+    """Where an error lies in the data: its location without what is not there, such as the tag of
+    a union's member, or the place in a list that was made of one value."""
+    place, absent = error["loc"], error["type"] == "missing"
+    steps = place[:-1] if absent else place
+    for part, following in zip_longest(steps, place[1:]):
+        if data is error["input"] or part is None:
+            break
+        if _has(data, part) and not _is_tag(data, part, following):
+            data = data[part]
+            yield part
+    if absent:
+        yield place[-1]
+    if error["type"].startswith("union_tag"):
+        yield "type"
+
+
+def _has(data: Any, part: str | int) -> bool:
+    if isinstance(data, list):
+        return isinstance(part, int)
+    return isinstance(data, dict) and part in data
+
+
+def _is_tag(data: Any, part: str | int, following: str | int | None) -> bool:
+    """Whether a part of a location names the kind of an object, and not a field of that name."""
+    return isinstance(data, dict) and cast("JSON", data).get("type") == part and following in data
 
 
 def missing(path: str) -> ApiError:
@@ -130,9 +170,9 @@ def missing(path: str) -> ApiError:
 
 
 def shown(value: Any) -> str:
-    """A value in an error message, not longer than a line."""
+    """A value in an error message, not longer than a line: of a long one both ends."""
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= 80 else f"{text[:47]} ... {text[-28:]}"
 
 
 # ---------------------------------------------------------------- values
@@ -246,12 +286,10 @@ class StructuredOutputs(RequestObject):
     wanted: JSON | None = Field(None, alias="json")
 
 
-class RequestReader(RequestObject):
+class SamplingReader(RequestObject):
     """What the requests of all dialects have."""
 
     model: StrictStr
-    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
-    parallel_tool_calls: StrictBool = True
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1)
@@ -273,16 +311,26 @@ class RequestReader(RequestObject):
             stop=tuple(self.stop) or defaults.stop,
         )
 
-    def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
-        """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
-        the dialect's own field."""
-        choice = self.tool_choice
+    def schema_of(self, own: JSON | None) -> JSON | None:
+        """The schema of the reply; `own` is that of the dialect's own field."""
         structured = self.structured_outputs
-        asked = (schema, self.guided_json, None if structured is None else structured.wanted)
+        asked = (own, self.guided_json, None if structured is None else structured.wanted)
         given = [each for each in asked if each is not None]
         if len(given) > 1:
             raise invalid("a reply has one schema; keep one of the fields that ask for one")
-        schema = given[0] if given else None
+        return given[0] if given else None
+
+
+class RequestReader(SamplingReader):
+    """What those of conversations have."""
+
+    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
+    parallel_tool_calls: StrictBool = True
+
+    def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
+        """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
+        the dialect's own field."""
+        choice, schema = self.tool_choice, self.schema_of(schema)
         if choice == "required" and not tools:
             raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):

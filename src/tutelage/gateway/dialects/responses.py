@@ -2,8 +2,7 @@
 
 A conversation is kept by the response that ended it, so `previous_response_id` brings the messages
 back exactly as they were recorded. Items that come back instead are put together again: a message
-and the function calls after it are one assistant turn. The events are the subset that every SDK
-needs. `chat_completions.py` is the other API of OpenAI.
+and the function calls after it are one assistant turn. `stored.py` keeps what was answered.
 """
 
 from __future__ import annotations
@@ -125,6 +124,7 @@ class Responses:
     name = "responses"
     path = "/v1/responses"
     prefix = "resp_"
+    prompt_field = "input"
     request = _Request
 
     def __init__(self) -> None:
