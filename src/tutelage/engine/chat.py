@@ -101,14 +101,10 @@ class ChatSession:
         seeds = lane.begin(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
-            prompt,
-            options["sampling"],
+            prompt, options["sampling"],
             seeds.value(SEED_BITS) if seed is None else seed % (1 << SEED_BITS),
-            self._order,
-            self._session(agent, lane),
-            lane.number,
-            grammar, on_token,
-            0 if raw is not None else history.shared,
+            self._order, self._session(agent, lane), lane.number,
+            grammar, on_token, 0 if raw is not None else history.shared,
             options.get("top_logprobs", 0), on_logprobs,
         )  # fmt: skip
         try:

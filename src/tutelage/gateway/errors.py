@@ -91,7 +91,7 @@ def model_not_found(name: str, models: Sequence[str]) -> ApiError:
 def error_response(error: BaseException, prompt_field: str | None = None) -> ApiError:
     """The answer to an exception from below; what nobody foresaw keeps its details to the log.
 
-    `prompt_field` is where the request has what the model is asked, for a prompt that is too long.
+    `prompt_field` is the field that is to blame for a prompt that is too long.
     """
     if isinstance(error, ApiError):
         return error
