@@ -94,6 +94,7 @@ async def test_a_path_that_leads_nowhere_says_what_to_change(
     assert hint in told["message"]
     assert path in told["message"]
     assert "/v1/chat/completions, /v1/responses, /v1/messages, /v1/completions" in told["message"]
+    assert "/v1/models, /v1/models/{model}, " in told["message"]
     by_anthropic = bool(headers) or "/messages" in path
     assert (answer.json().get("type") == "error") == by_anthropic
     assert told["type"] == "not_found_error"

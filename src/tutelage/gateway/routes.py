@@ -30,7 +30,7 @@ class Routes(Generic[T]):
     """Endpoints by path."""
 
     def __init__(self, endpoints: Mapping[str, T]) -> None:
-        self._paths = list(endpoints)
+        self._paths = [path.replace(":path}", "}") for path in endpoints]
         self._fixed = {path: each for path, each in endpoints.items() if "{" not in path}
         self._forms = [(compile_path(p)[0], each) for p, each in endpoints.items() if "{" in p]
 
