@@ -119,6 +119,7 @@ class ExecutionContext:
             instruction=plan.instruction,
             description=told.description,
             prompt=node_prompt(plan, node, outputs),
+            arguments=told.arguments,
             inputs={k: outputs[k] for k in told.parents if k in outputs},
             key=hint.key,
             expected=hint.expected,
