@@ -17,6 +17,7 @@ from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.tools import (
     LONGEST,
+    Doubt,
     Permit,
     ToolPool,
     described,
@@ -29,6 +30,7 @@ from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
 from tutelage.tools import Tool, ToolError, tool
 from tutelage.tools.schema import ArgumentError
+from tutelage.types import JSON
 
 RAN: list[str] = []
 
@@ -155,10 +157,10 @@ def test_side_effects_are_refused_where_nobody_is_asked() -> None:
 
 def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None:
     RAN.clear()
-    asked: list[tuple[str, str, bool]] = []
+    asked: list[tuple[str, str, Doubt]] = []
 
-    async def permit(tool: Tool, arguments: str, again: bool) -> str:
-        asked.append((tool.name, arguments, again))
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        asked.append((tool.name, arguments, doubt))
         return "you said no" if '"b"' in arguments else ""
 
     done = run(
@@ -167,13 +169,13 @@ def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None
         Node("delete", {"path": "b"}),
         permit=permit,
     )
-    assert sorted(asked) == [("delete", '{"path": "a"}', False), ("delete", '{"path": "b"}', False)]
+    assert sorted(asked) == [("delete", '{"path": "a"}', ""), ("delete", '{"path": "b"}', "")]
     assert RAN == ["a"]
     assert [node.status for node in done.nodes] == ["succeeded", "succeeded", "failed"]
 
 
 def test_nobody_is_hurried_by_the_time_of_a_try() -> None:
-    async def permit(tool: Tool, arguments: str, again: bool) -> str:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
 
@@ -182,13 +184,13 @@ def test_nobody_is_hurried_by_the_time_of_a_try() -> None:
 
 def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) -> None:
     """A process that ends while a tool runs cannot know what the tool did."""
-    asked: list[bool] = []
+    asked: list[Doubt] = []
     plan, path = Plan("Do it", (Node("delete", {"path": "a"}),)), tmp_path / "journal"
     killed: list[dict[str, Any]] = []
 
-    async def permit(tool: Tool, arguments: str, again: bool) -> str:
-        asked.append(again)
-        return "you said no" if again else ""
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        asked.append(doubt)
+        return "you said no" if doubt else ""
 
     def watch(event: dict[str, Any]) -> None:
         killed.append(event)
@@ -201,7 +203,7 @@ def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) ->
     path.write_text("".join(lines[: until + 1]))
     with ExecutionJournal(path, plan, SeedTree(0)) as journal:
         done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
-    assert asked == [False, True]
+    assert asked == ["", "again"]
     assert done.nodes[0].reason.endswith("you said no")
 
 
@@ -232,12 +234,14 @@ def test_arguments_that_depend_on_others_are_left_for_later() -> None:
 def test_a_schema_is_followed_through_its_references() -> None:
     from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
 
-    schema = {
+    schema: JSON = {
         "type": "object",
-        "$defs": {"Size": {"oneOf": [{"type": "integer"}, {"type": "null"}]}},
+        "$defs": {
+            "Size": {"oneOf": [{"type": "integer"}, {"type": "null"}]},
+            "loop": {"$ref": "#/$defs/loop"},
+        },
         "properties": {"size": {"$ref": "#/$defs/Size"}, "loop": {"$ref": "#/$defs/loop"}},
     }
-    schema["$defs"]["loop"] = {"$ref": "#/$defs/loop"}  # pyright: ignore[reportIndexIssue]
     other = Tool("other", "", lambda: None, _signature(schema))
     given = tool_arguments({"size": "<node-0>", "loop": "3"}, {0: "7"}, other)
     assert given == {"size": 7, "loop": "3"}

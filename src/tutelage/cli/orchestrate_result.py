@@ -69,6 +69,10 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
         "reward": f"{number(reward)} ({preset})",
     }
+    if found.abandoned:
+        fields["replanned"] = f"{counted(len(found.abandoned), 'node')} given up for others"
+    if found.unplanned:
+        fields["no further plan"] = one_line(found.unplanned, 200)
     if found.resumed:
         fields["resumed"] = f"{counted(found.resumed, 'node')} done before"
     facts(console, fields.items())

@@ -8,7 +8,7 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import describe_pool, make_planner
+from tutelage.cli.orchestrate_parts import describe_pool
+from tutelage.cli.orchestrate_planner import Choice, choose_plan, llm_planner
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission
 from tutelage.config.fields import Section
@@ -209,15 +210,14 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
     tools, permission = asked.load_tools(), Permission(yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
-    planned, source = _planned(asked, catalog)
-    check_arguments(planned, tools)
-    system = asked.make_system(pool, catalog, [planned])
-    system.check(planned, asked.budget)
-    told = {"workers": describe_pool(pool), "plan": source}
-    return _Prepared(asked, planned, system, told, permission, tools)
+    chosen = _planned(asked, catalog, tools)
+    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm)
+    system.check(chosen.plan, asked.budget)
+    told = {"workers": describe_pool(pool), "plan": chosen.source}
+    return _Prepared(asked, chosen.plan, system, told, permission, tools)
 
 
-def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str]:
+def _planned(asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str, Tool]) -> Choice:
     instruction, path = asked.instruction, asked.plan
     if path is not None:
         from tutelage.orchestration.data.rows import read_json
@@ -232,11 +232,12 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str
             raise DataError(text if str(path) in text else f"{str(path)!r}: {text}") from error
         if not plan.nodes:
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
-        return replace(plan, instruction=instruction or plan.instruction), str(path)
+        check_arguments(plan, tools)
+        whole = replace(plan, instruction=instruction or plan.instruction)
+        return Choice(whole, str(path), llm_planner(asked, tools))
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
-    planner = make_planner(asked.checkpoint, catalog, asked.seed)
-    return planner.plan(instruction), planner.source
+    return choose_plan(asked, instruction, catalog, tools)
 
 
 @dataclass(slots=True)
@@ -268,6 +269,8 @@ def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
         row.state = result["status"]
         row.worker = result["worker"] or result["reason"] or row.worker
         return result["node"]
+    elif kind == "replan":
+        rows += [_NodeLine(node["tool"]) for node in event["nodes"]]
     return None
 
 

@@ -1,7 +1,8 @@
 """Whether a tool with side effects may run: the person at the terminal is asked, each time.
 
-The arguments are shown as the tool would get them. `--yes` answers for the whole run, but not for
-what may have been done already by a process that was killed.
+The arguments are shown as the tool would get them. `--yes` answers for the plan as it was begun,
+not for what may have been done already by a process that was killed, nor for what a planner adds
+after it has read results.
 """
 
 from __future__ import annotations
@@ -15,10 +16,22 @@ from tutelage.tools.execute import call_in_thread
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from tutelage.orchestration.execution.pools.tools import Doubt
     from tutelage.tools.tool import Tool
 
 _SHOWN = 500
 """Characters of the arguments that are shown."""
+_DOUBTS: dict[Doubt, str] = {
+    "": "",
+    "again": " It may have been done already, by a run that was killed.",
+    "replanned": " It was planned after the results of tools were read, which may be anybody's "
+    "words.",
+}
+_REMEDY: dict[Doubt, str] = {
+    "": "; --yes permits it",
+    "again": ": look, then resume at one",
+    "replanned": ", and --yes does not hold for it",
+}
 
 
 class Permission:
@@ -30,20 +43,18 @@ class Permission:
         self.display: Live | None = None
         """What is redrawn meanwhile, and stands still while somebody is asked."""
 
-    async def __call__(self, tool: Tool, arguments: str, again: bool) -> str:
+    async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> str:
         """Empty where the tool may run, else why not."""
-        if self._yes and not again:
+        if self._yes and not doubt:
             return ""
-        done = " It may have been done already, by a run that was killed." if again else ""
+        told = _DOUBTS[doubt]
         if not sys.stdin.isatty():
-            if again:
-                return f"it has side effects.{done} Look, and resume at a terminal"
-            return "it has side effects, and there is no terminal to ask at; --yes permits it"
+            return f"it has side effects.{told} There is no terminal to ask at{_REMEDY[doubt]}"
         loop = asyncio.get_running_loop()
         if self._asking is None or self._asking[0] is not loop:
             self._asking = (loop, asyncio.Lock())
         async with self._asking[1]:
-            allowed = await call_in_thread(lambda: self._ask(tool.name, arguments, done))
+            allowed = await call_in_thread(lambda: self._ask(tool.name, arguments, told))
         return "" if allowed else "you said no"
 
     def _ask(self, name: str, arguments: str, done: str) -> bool:

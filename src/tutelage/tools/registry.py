@@ -96,10 +96,16 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
 
 
 def _all_of(file: str) -> list[Tool]:
-    """The tools that a file defines, in its order; those that it imports are others'."""
+    """The tools that a file names in `__all__`; without that those that it defines, not those that
+    it imports."""
     module = load_file(file, "tools")
-    own = [v for v in vars(module).values() if isinstance(v, Tool)]
-    own = [v for v in own if getattr(v.fn, "__module__", "") == module.__name__]
+    listed = getattr(module, "__all__", None)
+    found = [(name, v) for name, v in vars(module).items() if isinstance(v, Tool)]
+    own = [
+        v
+        for name, v in found
+        if (listed is None and v.fn.__module__ == module.__name__) or name in (listed or ())
+    ]
     if not own:
         raise ConfigError(f"tools {file!r}: it defines no @tool; name a function: {file}:NAME")
     return own

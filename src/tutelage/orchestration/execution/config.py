@@ -46,7 +46,15 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers that need nothing but their name."""
 
 
-_LIMITS = {"max_tries", "max_tokens", "deadline", "node_timeout", "try_timeout", "on_failure"}
+_LIMITS = {
+    "max_tries",
+    "max_tokens",
+    "deadline",
+    "node_timeout",
+    "try_timeout",
+    "on_failure",
+    "max_replans",
+}
 """Keys of an execution that are settings of its executor."""
 
 
@@ -136,6 +144,14 @@ class ToolsConfig(PlanningConfig):
         Paths, AfterValidator(lambda v: tuple(f"mcp:{x.removeprefix('mcp:')}" for x in v))
     ] = ()
     """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
+
+    planner: Literal["auto", "trained", "llm"] = "auto"
+    """Who plans: trained, llm (a language model), or auto: trained where there is one whose plan
+    can run, else the language model that is given."""
+    endpoint: str | None = None
+    """OpenAI-compatible server of the language model that plans."""
+    model: str | None = None
+    """Its name there; without a server a run of train, or a model's folder."""
 
     def load_tools(self) -> dict[str, Tool]:
         """The tools by their names. Raises `ConfigError` for what cannot be had."""
@@ -241,6 +257,8 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     """What an execution earns."""
     logs: _WholePath | None = None
     """Append the execution to the log in this folder too."""
+    max_replans: CountOrZero = 2
+    """Further plans when a subtask failed, of a planner that is a language model."""
     yes: bool = False
     """Run tools with side effects without asking; not kept for a resume."""
 

@@ -202,7 +202,15 @@ class NodeRun:
         if permit is None:
             return ""
         again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
-        return await permit(worker, work, again=again)
+        later = self._node >= self._run.planned
+        return await permit(worker, work, "again" if again else "replanned" if later else "")
+
+    async def judge_restored(self) -> None:
+        """Judge an answer that had come when an earlier process ended, rather than ask again."""
+        step = self._steps[-1] if self._steps else None
+        if step is not None and step.verdict is None and step.answer and not step.answer.error:
+            await self.verify(step, step.answer)
+            self._run.tell("step", step=step.to_json())
 
     async def verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""

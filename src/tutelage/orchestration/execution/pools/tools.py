@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.workers import (
@@ -31,12 +31,16 @@ from tutelage.tools.tool import Tool
 LONGEST = 1_000_000
 """Characters of a result: more is an error, since a part of it would be taken for all of it."""
 
-Permit = Callable[[Tool, str, bool], Awaitable[str]]
-"""Asked before a tool with side effects runs, with its arguments as JSON and whether it may have
-run with them already, in a process that was killed: empty to permit it, else why not."""
+Doubt = Literal["", "again", "replanned"]
+"""What speaks against running a tool beside its side effects: it may have run with these arguments
+already, in a process that was killed; or a planner added it after it had read what tools returned,
+which may be anybody's words."""
+Permit = Callable[[Tool, str, Doubt], Awaitable[str]]
+"""Asked before a tool with side effects runs, with its arguments as JSON: empty to permit it, else
+why not."""
 
 
-async def refuse(tool: Tool, arguments: str, again: bool) -> str:
+async def refuse(tool: Tool, arguments: str, doubt: Doubt) -> str:
     """Permits nothing."""
     return "it has side effects, and nobody was asked; give `permit`, or --yes"
 
@@ -68,13 +72,13 @@ class ToolPool:
             raise ConfigError(f"a tool and a worker are both named {taken[0]!r}; rename one")
         self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
 
-    async def permit(self, worker: Worker, work: Subtask, *, again: bool) -> str:
+    async def permit(self, worker: Worker, work: Subtask, doubt: Doubt) -> str:
         """Why this may not be done, empty where it may."""
         tool = self.tools.get(worker.name)
         if tool is None or not tool.destructive:
             return ""
         try:
-            return await self._permit(tool, self._arguments(tool, work), again)
+            return await self._permit(tool, self._arguments(tool, work), doubt)
         except ArgumentError:
             return ""  # it cannot run, which it says itself
 
