@@ -17,4 +17,6 @@ FOLDER, SEED = Path("kit-folder"), 1
 contents = folder_contents(SEED) if FOLDER.exists() else make_folder(FOLDER, SEED)
 _open = ExitStack()
 atexit.register(_open.close)
-globals().update(make_tools(FOLDER, _open.enter_context(serve_pages(contents)), contents.today))
+tools = make_tools(FOLDER, _open.enter_context(serve_pages(contents)), contents.today)
+globals().update(tools)
+__all__ = [*tools]
