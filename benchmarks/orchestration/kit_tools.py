@@ -19,4 +19,4 @@ _open = ExitStack()
 atexit.register(_open.close)
 tools = make_tools(FOLDER, _open.enter_context(serve_pages(contents)), contents.today)
 globals().update(tools)
-__all__ = [*tools]
+__all__ = tuple(tools)  # pyright: ignore[reportUnsupportedDunderAll]
