@@ -24,8 +24,8 @@ _SHOWN = 500
 _DOUBTS: dict[Doubt, str] = {
     "": "",
     "again": " It may have been done already, by a run that was killed.",
-    "replanned": " It was planned after the results of tools were read, which may be anybody's "
-    "words.",
+    "replanned": " It was planned after the results of tools were read, which may be any "
+    "user's words.",
 }
 _REMEDY: dict[Doubt, str] = {
     "": "; --yes permits it",
@@ -41,7 +41,7 @@ class Permission:
         self._yes = yes
         self._asking: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self.display: Live | None = None
-        """What is redrawn meanwhile, and stands still while somebody is asked."""
+        """What is redrawn meanwhile, and stands still while another question is open."""
 
     async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> str:
         """Empty where the tool may run, else why not."""

@@ -81,8 +81,8 @@ def load_attribute(reference: str, what: str) -> object:
 
 
 def load_file(file: str, what: str) -> ModuleType:
-    """The module of a file; `what` begins errors. Raises `ConfigError`, with a file that is near
-    where there is none."""
+    """The module of a file; `what` begins errors. Raises `ConfigError`, with the nearest file
+    for a missing one."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"{what}: there is no file {str(path)!r}" + near_file(path))

@@ -45,7 +45,7 @@ class ExecutionJournal:
         self.steps: dict[int, NodeStep] = {}
         """Those that began; what was running is paid for at its bound."""
         self.replans: list[tuple[tuple[Node, ...], tuple[int, ...]]] = []
-        """Nodes that were added to the plan, and those that they stand for."""
+        """Nodes that were added to the plan, and those that were given up for them."""
         self.elapsed = 0.0
         fields = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)

@@ -197,7 +197,7 @@ class NodeRun:
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
     async def _refusal(self, worker: Worker, work: Subtask) -> str:
-        """Why whoever runs the plan does not permit this; the wait for that counts as queued."""
+        """Why the caller does not permit this; the wait for that counts as queued."""
         permit = getattr(self._pool, "permit", None)  # of pools with side effects
         if permit is None:
             return ""

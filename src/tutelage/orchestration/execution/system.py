@@ -37,12 +37,6 @@ from tutelage.types import Sampling
 class _Planner(Protocol):
     """Makes a plan of an instruction."""
 
-    async def _planned(self, instruction: str) -> Plan:
-        make = getattr(self.planner, "aplan", None)  # of planners that wait for a server
-        if make is None or not instruction.strip():
-            return self.plan(instruction)
-        return await cast("Callable[[str], Awaitable[Plan]]", make)(instruction)
-
     def plan(self, instruction: str) -> Plan:
         """The plan. Raises `DataError` when it cannot be one."""
         ...

@@ -143,7 +143,7 @@ def _resolved(schema: object, root: JSON) -> JSON:
         schema = root if target.startswith("#") else {}
         for part in target.removeprefix("#").strip("/").split("/"):
             if part and isinstance(schema, Mapping):
-                schema = cast("JSON", schema).get(part.replace("~1", "/").replace("~0", "~"))
+                schema = schema.get(part.replace("~1", "/").replace("~0", "~"))
     return {}
 
 

@@ -165,7 +165,7 @@ def to_text(plan: Plan) -> str:
 
 
 def _called(node: Node) -> str:
-    """A tool with its arguments; without parentheses where there are none."""
+    """A tool with its arguments; without parentheses if it has none."""
     given = ", ".join(f"{name}={value!r:.60}" for name, value in node.arguments.items())
     return f"{node.tool}({given})" if given else node.tool
 

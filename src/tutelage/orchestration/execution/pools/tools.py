@@ -1,7 +1,7 @@
 """Tools that run: Python functions and tools of MCP servers as workers, beside models for the rest.
 
 A subtask of a tool's name is done by that tool, with the arguments of its node. One that changes
-something is run when whoever runs the plan permits it, each time with the arguments that it would
+something is run when the caller permits it, each time with the arguments that it would
 get; what a tool returned has no say in that. `plan/arguments.py` makes the arguments,
 `tools/execute.py` bounds and runs the call.
 """
@@ -34,7 +34,7 @@ LONGEST = 1_000_000
 Doubt = Literal["", "again", "replanned"]
 """What speaks against running a tool beside its side effects: it may have run with these arguments
 already, in a process that was killed; or a planner added it after it had read what tools returned,
-which may be anybody's words."""
+which may be any user's words."""
 Permit = Callable[[Tool, str, Doubt], Awaitable[str]]
 """Asked before a tool with side effects runs, with its arguments as JSON: empty to permit it, else
 why not."""
