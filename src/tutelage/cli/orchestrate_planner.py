@@ -27,7 +27,7 @@ _WAYS = (
 )
 
 
-class Choice(NamedTuple):
+class ChosenPlan(NamedTuple):
     """A plan, whose it is in words, and the language model that plans further where it fails."""
 
     plan: Plan
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
 def choose_plan(
     asked: ToolsConfig, instruction: str, catalog: Catalog | None, tools: Mapping[str, Tool]
-) -> Choice:
+) -> ChosenPlan:
     """The plan of an instruction. Raises `ConfigError` for planners that are not there, `DataError`
     where none has a plan that can run."""
     llm = llm_planner(asked, tools)
@@ -58,15 +58,15 @@ def choose_plan(
             f"the trained planner has no plan that can run: {error}. It chooses tools and gives "
             f"them no arguments; {_WAYS}"
         ) from error
-    return Choice(plan, planner.source, llm)
+    return ChosenPlan(plan, planner.source, llm)
 
 
-def _asked(llm: LLMPlanner, asked: ToolsConfig, instruction: str) -> Choice:
+def _asked(llm: LLMPlanner, asked: ToolsConfig, instruction: str) -> ChosenPlan:
     plan = llm.plan(instruction)
     place = f" at {asked.endpoint}" if asked.endpoint else ""
     tries = len(llm.calls)
     again = f", at its {'second' if tries == 2 else str(tries) + 'th'} try" if tries > 1 else ""
-    return Choice(plan, f"of the language model {asked.model}{place}{again}", llm)
+    return ChosenPlan(plan, f"of the language model {asked.model}{place}{again}", llm)
 
 
 def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:

@@ -17,7 +17,7 @@ import typer
 
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
-from tutelage.cli.orchestrate_planner import Choice, choose_plan, llm_planner
+from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission
 from tutelage.config.fields import Section
@@ -217,7 +217,9 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     return _Prepared(asked, chosen.plan, system, told, permission, tools)
 
 
-def _planned(asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str, Tool]) -> Choice:
+def _planned(
+    asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str, Tool]
+) -> ChosenPlan:
     instruction, path = asked.instruction, asked.plan
     if path is not None:
         from tutelage.orchestration.data.rows import read_json
@@ -234,7 +236,7 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
         check_arguments(plan, tools)
         whole = replace(plan, instruction=instruction or plan.instruction)
-        return Choice(whole, str(path), llm_planner(asked, tools))
+        return ChosenPlan(whole, str(path), llm_planner(asked, tools))
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
     return choose_plan(asked, instruction, catalog, tools)
