@@ -113,7 +113,8 @@ def test_two_hundred_nodes_in_a_chain() -> None:
 
 
 def test_drawings() -> None:
-    assert plans.to_text(DIAMOND).splitlines()[-2:] == ["level 2", "  [3] join  after 1, 2"]
+    last = "  [3] join(text='<node-1> and <node-2>')  after 1, 2"
+    assert plans.to_text(DIAMOND).splitlines()[-2:] == ["level 2", last]
     drawing = plans.to_mermaid(DIAMOND).splitlines()
     assert drawing[0] == "flowchart LR"
     assert {"    n0 --> n1", "    n1 --> n3", '    n3["join"]'} <= set(drawing)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
 
 server = MCPServer("odd", log_level="ERROR")
 
@@ -46,6 +47,24 @@ async def slow(seconds: float, text: str) -> str:
 def point(x: int, y: int) -> dict[str, int]:
     """A structured result."""
     return {"x": x, "y": y}
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
+def look() -> str:
+    """Read something."""
+    return "read"
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=False), structured_output=False)
+def add() -> str:
+    """Add something."""
+    return "added"
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True), structured_output=False)
+def wipe() -> str:
+    """Wipe something."""
+    return "wiped"
 
 
 @server.tool(name="dotted.name", structured_output=False)

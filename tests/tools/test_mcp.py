@@ -112,6 +112,16 @@ async def test_results_come_in_the_order_of_the_calls(shared: dict[str, Tool]) -
     assert [r.text for r in await run(shared, *calls)] == ["0", "1", "2"]
 
 
+def test_annotations_say_which_tools_are_destructive_and_the_protocol_where_there_are_none(
+    shared: dict[str, Tool],
+) -> None:
+    told = {name: shared[name].destructive for name in ("look", "add", "wipe", "pid")}
+    assert told == {"look": False, "add": False, "wipe": True, "pid": True}
+    ours = resolve_tools([f"mcp:{HERE}"])
+    close_tools(ours)
+    assert [tool.destructive for tool in ours.values()] == [False]
+
+
 async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:
     point, long, dotted = await run(
         shared, ask("point", '{"x": 1, "y": -2}'), ask("long"), ask("dotted_name")

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tutelage.errors import ToolDefinitionError
 from tutelage.tools import Tool, tool
 from tutelage.tools.schema import ArgumentError
+from tutelage.types import ToolSpec
 
 OPAQUE_DEFAULT = object()
 NO_WEIGHTS: dict[str, int] = {}
@@ -111,6 +112,22 @@ def test_types_defined_inside_a_function_are_found() -> None:
 
     assert (answer.name, answer.timeout, answer.terminal) == ("renamed", 2.0, True)
     assert answer(**answer.signature.read('{"value": {"n": 3}}')) == 3
+
+
+def test_a_tool_with_side_effects_says_so_and_models_are_not_told() -> None:
+    @tool(destructive=True)
+    def wipe(path: str) -> str:
+        """Wipe a file."""
+        return path
+
+    @tool
+    def look(path: str) -> str:
+        """Wipe a file."""
+        return path
+
+    assert (wipe.destructive, look.destructive) == (True, False)
+    assert wipe.bind("x").destructive
+    assert wipe.spec == ToolSpec("wipe", look.spec.description, look.spec.parameters)
 
 
 def test_a_tool_without_parameters_takes_an_empty_object_or_nothing() -> None:

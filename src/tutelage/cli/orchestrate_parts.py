@@ -142,6 +142,11 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
 
 def describe_pool(pool: WorkerPool) -> str:
     """Which workers there are, and whether they are real."""
+    tools = sum(worker.tool for worker in pool.workers)
+    if tools:
+        models = len(pool.workers) - tools
+        beside = f", and {models} model{'s' * (models != 1)} over HTTP" if models else ""
+        return f"{tools} tool{'s' * (tools != 1)} that run here{beside}"
     count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
     mocks = {
         "simulated": "SIMULATED: no model is asked; real ones with --pool openai --workers FILE",

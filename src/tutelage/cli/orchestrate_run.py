@@ -8,38 +8,40 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import describe_pool, make_planner
+from tutelage.cli.orchestrate_parts import describe_pool
+from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
+from tutelage.cli.orchestrate_result import show_result, usd
+from tutelage.cli.orchestrate_tools import Permission
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
-from tutelage.orchestration.evaluation.judged import DEADLINE
 from tutelage.orchestration.execution.config import ExecutionConfig
+from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.runs.progress import Progress
+from tutelage.tools.registry import close_tools
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.lifecycle import Run
+    from tutelage.tools.tool import Tool
     from tutelage.types import JSON
 
 _ROWS = 20
 """Nodes of a table that is redrawn."""
-_OUTPUT_LINES = 6
 
 
 class _Warnings(Progress):
@@ -61,6 +63,9 @@ class _Prepared(NamedTuple):
     system: OrchestrationSystem
     told: dict[str, str]
     """Which workers and whose plan, in words."""
+    permission: Permission
+    tools: dict[str, Tool]
+    """Those that run."""
 
 
 class _RunFlags(Section):
@@ -76,10 +81,12 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
     """Plan an instruction and run it, live, within a budget."""
     from tutelage.orchestration.execution.runs import RECIPE
     from tutelage.runs.folder import create, find, place_of
+    from tutelage.runs.trust import check_trusted, code_of
 
     if flags.resume is not None:
-        changes = asked.allow_changes
-        _go_on(find(flags.resume), otlp=flags.otlp, as_json=as_json, allow_changes=changes)
+        changes, folder = asked.allow_changes, find(flags.resume)
+        check_trusted(folder, code_of(folder), trust=False)
+        _go_on(folder, otlp=flags.otlp, as_json=as_json, allow_changes=changes, yes=asked.yes)
         return
     prepared = _prepare(asked)
     folder = create(place_of(asked.output, RECIPE))
@@ -92,6 +99,7 @@ def _go_on(
     otlp: str | None = None,
     as_json: bool = False,
     allow_changes: bool = False,
+    yes: bool = False,
 ) -> None:
     """Continue a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
@@ -107,7 +115,12 @@ def _go_on(
         message = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {message}")
     stored = stored_settings(folder, ExecutionConfig)
-    own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
+    own = {
+        "plan": folder.path / PLAN,
+        "checkpoint": None,
+        "allow_changes": allow_changes,
+        "yes": yes,
+    }
     asked = stored.model_copy(update=own)
     _finish(folder, _prepare(asked), otlp, as_json)
 
@@ -169,7 +182,7 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
         else:
             lifecycle.start(job, folder, warnings)
     (execution,) = executed
-    _show_result(folder, execution, prepared.asked.reward, as_json)
+    show_result(folder, execution, prepared.asked.reward, as_json)
     if not execution.success:
         raise typer.Exit(1)
 
@@ -179,26 +192,34 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     from tutelage.orchestration.execution.runs import JOURNAL
     from tutelage.orchestration.execution.stored import ExecutionRecorder
 
-    asked, plan, system, fields = prepared
+    asked, plan, system = prepared.asked, prepared.plan, prepared.system
+    fields, permission = prepared.told, prepared.permission
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
-    with _progress(plan, fields) as watch:
-        return system.execute(
-            instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
-            journal=journal,
-        )  # fmt: skip
+    try:
+        with _progress(plan, fields, permission) as watch:
+            return system.execute(
+                instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
+                journal=journal,
+            )  # fmt: skip
+    finally:
+        close_tools(prepared.tools)
 
 
 def _prepare(asked: ExecutionConfig) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
-    pool, catalog = asked.make_pool(), asked.read_catalog()
-    planned, source = _planned(asked, catalog)
-    system = asked.make_system(pool, catalog, [planned])
-    system.check(planned, asked.budget)
-    return _Prepared(asked, planned, system, {"workers": describe_pool(pool), "plan": source})
+    tools, permission = asked.load_tools(), Permission(yes=asked.yes)
+    pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
+    chosen = _planned(asked, catalog, tools)
+    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm)
+    system.check(chosen.plan, asked.budget)
+    told = {"workers": describe_pool(pool), "plan": chosen.source}
+    return _Prepared(asked, chosen.plan, system, told, permission, tools)
 
 
-def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str]:
+def _planned(
+    asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str, Tool]
+) -> ChosenPlan:
     instruction, path = asked.instruction, asked.plan
     if path is not None:
         from tutelage.orchestration.data.rows import read_json
@@ -213,11 +234,12 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str
             raise DataError(text if str(path) in text else f"{str(path)!r}: {text}") from error
         if not plan.nodes:
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
-        return replace(plan, instruction=instruction or plan.instruction), str(path)
+        check_arguments(plan, tools)
+        whole = replace(plan, instruction=instruction or plan.instruction)
+        return ChosenPlan(whole, str(path), llm_planner(asked, tools))
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
-    planner = make_planner(asked.checkpoint, catalog, asked.seed)
-    return planner.plan(instruction), planner.source
+    return choose_plan(asked, instruction, catalog, tools)
 
 
 @dataclass(slots=True)
@@ -249,17 +271,23 @@ def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
         row.state = result["status"]
         row.worker = result["worker"] or result["reason"] or row.worker
         return result["node"]
+    elif kind == "replan":
+        rows += [_NodeLine(node["tool"]) for node in event["nodes"]]
     return None
 
 
 @contextmanager
-def _progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str, Any]], None]]:
-    """An observer that shows what happens, on the error stream."""
-    from tutelage.cli.console import messages, say
+def _progress(
+    plan: Plan, told: dict[str, str], permission: Permission
+) -> Generator[Callable[[dict[str, Any]], None]]:
+    """Draws the plan, and an observer that shows what happens, on the error stream."""
+    from tutelage.cli.console import messages, say, visible
+    from tutelage.orchestration.plan.dag import to_text
 
     console, rows = messages(), [_NodeLine(node.tool) for node in plan.nodes]
     for name, words in told.items():
         say(console, (f"{name}: ", "dim"), words)
+    say(console, visible(to_text(plan)))
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda event: _line(console, rows, _take(rows, event))
         return
@@ -271,6 +299,7 @@ def _progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str,
             _take(rows, event)
             live.update(_table(rows), refresh=True)
 
+        permission.display = live
         yield show
 
 
@@ -280,7 +309,7 @@ def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:
     if node is not None:
         row = rows[node]
         message = f"[{node}] {row.tool}: {row.state}"
-        say(console, visible(message), (f"  {row.worker} {_usd(row.cost)}", "dim"))
+        say(console, visible(message), (f"  {row.worker} {usd(row.cost)}", "dim"))
 
 
 def _table(rows: list[_NodeLine]) -> Table:
@@ -290,100 +319,8 @@ def _table(rows: list[_NodeLine]) -> Table:
     for index, row in enumerate(rows[:_ROWS]):
         style = {"runs": "cyan", "failed": "red", "succeeded": "green"}.get(row.state, "dim")
         words = (visible(row.tool), row.state, visible(row.worker))
-        table.add_row(str(index), *words, str(row.tries), _usd(row.cost), style=style)
+        table.add_row(str(index), *words, str(row.tries), usd(row.cost), style=style)
     if len(rows) > _ROWS:
         spent = sum(row.cost for row in rows)
-        table.add_row("", f"and {len(rows) - _ROWS} more", "", "", "", _usd(spent))
+        table.add_row("", f"and {len(rows) - _ROWS} more", "", "", "", usd(spent))
     return table
-
-
-def _show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
-    """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
-    from tutelage.cli.console import (
-        counted,
-        facts,
-        number,
-        one_line,
-        output,
-        plain_table,
-        say,
-        shown_path,
-        visible,
-    )
-
-    reward = found.earned(preset).value
-    if as_json:
-        typer.echo(json.dumps(_json(folder, found, reward), indent=2, ensure_ascii=False))
-        return
-    console = output()
-    table = plain_table(
-        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
-        right=("#", "tries", "USD", "seconds"),
-    )  # fmt: skip
-    for node in found.nodes:
-        mine = [step for step in found.steps if step.node == node.node]
-        tries = sum(step.worker is not None for step in mine)
-        result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
-        planned, parents = found.plan.nodes[node.node], found.plan.nodes[node.node].parents
-        whole = result if node.kept or node.status == "skipped" else f"{result}: {node.reason}"
-        words = (
-            visible(planned.tool),
-            ", ".join(map(str, parents)),
-            whole,
-            visible(node.worker or ""),
-        )
-        numbers = (str(tries), _usd(sum(step.cost for step in mine)), f"{node.seconds:.2f}")
-        table.add_row(str(node.node), *words, *numbers)
-    console.print(table)
-    say(console)
-    path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
-    state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
-    fields = {
-        "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
-        "cost": f"{_usd(found.total_cost)} USD",
-        "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
-        "reward": f"{number(reward)} ({preset})",
-    }
-    if found.resumed:
-        fields["resumed"] = f"{counted(found.resumed, 'node')} done before"
-    facts(console, fields.items())
-    _show_outputs(console, found)
-    kept = shown_path(folder.path)
-    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
-    if found.reason == DEADLINE:
-        say(console, ("What had ended is kept in ", "dim"), kept)
-
-
-def _show_outputs(console: Console, found: Execution) -> None:
-    """What the last nodes gave."""
-    from tutelage.cli.console import counted, say, visible
-
-    for node, text in found.answers.items():
-        say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
-        lines = visible(text).split("\n")
-        for line in lines[:_OUTPUT_LINES]:
-            say(console, f"  {line}")
-        if len(lines) > _OUTPUT_LINES:
-            say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
-
-
-def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
-    """The result as one object."""
-    from tutelage.orchestration.execution.journal import plan_json
-
-    first = ("id", "success", "reason", "outputs")
-    first += ("total_cost", "total_latency_ms", "verified_fraction")
-    return {
-        **{name: getattr(found, name) for name in first},
-        "reward": reward,
-        **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
-        "plan": plan_json(found.plan),
-        "nodes": [asdict(node) for node in found.nodes],
-        "steps": [step.to_json() for step in found.steps],
-        "run": str(folder.path),
-        "rollout": found.rollout,
-    }
-
-
-def _usd(value: float) -> str:
-    return f"{value:.6f}"

@@ -17,7 +17,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -30,6 +30,8 @@ GRACE_SECONDS = 1.0
 """How long a cancelled task may clean up before it is left behind."""
 _LISTED_TOOLS = 8
 
+ToolFailure = Literal["invalid_arguments", "raised", "timeout", "bad_result"]
+"""How a call of a known tool failed."""
 T = TypeVar("T")
 
 
@@ -58,8 +60,13 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str 
     tool = tools.get(call.name)
     if tool is None:
         return _unknown(call.name, tools), "unknown_tool"
+    return await run_tool(tool, call.arguments)
+
+
+async def run_tool(tool: Tool, text: str) -> tuple[str, ToolFailure | None]:
+    """One call with arguments as JSON text: its whole result, or an error and a word for it."""
     try:
-        arguments = tool.signature.read(call.arguments)
+        arguments = tool.signature.read(text)
     except ArgumentError as error:
         return f"Error: {tool.name}: {error}", "invalid_arguments"
     try:

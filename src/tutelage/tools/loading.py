@@ -72,16 +72,21 @@ def load_attribute(reference: str, what: str) -> object:
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py") or not name:
         raise ConfigError(f"{what} {reference!r} must have the form FILE.py:name")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        message = f"{what} {reference!r}: there is no file {str(path)!r}"
-        raise ConfigError(message + near_file(path))
-    module = load_module(path.resolve(), f"{what} {reference!r}")
+    module = load_file(file, f"{what} {reference!r}")
     if not hasattr(module, name):
         public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
         near = hint(name, public)
-        raise ConfigError(f"{what} {reference!r}: {path.name} defines no {name!r}{near}")
+        raise ConfigError(f"{what} {reference!r}: {Path(file).name} defines no {name!r}{near}")
     return getattr(module, name)
+
+
+def load_file(file: str, what: str) -> ModuleType:
+    """The module of a file; `what` begins errors. Raises `ConfigError`, with the nearest file
+    for a missing one."""
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{what}: there is no file {str(path)!r}" + near_file(path))
+    return load_module(path.resolve(), what)
 
 
 class _CurrentSource(SourceFileLoader):

@@ -292,8 +292,17 @@ def _tools(found: Sequence[McpTool]) -> list[Tool]:
             raise ConfigError(f"the MCP server has two tools that are both {name!r} to a model")
         signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
-        tools[name] = Tool(name, about, _method(each.name), signature)
+        destructive = _is_destructive(each)
+        tools[name] = Tool(name, about, _method(each.name), signature, destructive=destructive)
     return list(tools.values())
+
+
+def _is_destructive(tool: McpTool) -> bool:
+    """What the server's annotations say; where they say nothing, the protocol's default: it is."""
+    hints = tool.annotations
+    if hints is None:
+        return True
+    return not hints.read_only_hint and hints.destructive_hint is not False
 
 
 def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
@@ -26,7 +27,10 @@ server = MCPServer("tutelage-calculator", log_level="ERROR")
 
 
 @server.tool(
-    "calculator", description="Evaluate an arithmetic expression.", structured_output=False
+    "calculator",
+    description="Evaluate an arithmetic expression.",
+    annotations=ToolAnnotations(read_only_hint=True),
+    structured_output=False,
 )
 def _calculate(expression: _Expression) -> str:  # pyright: ignore[reportUnusedFunction]
     try:

@@ -1,9 +1,10 @@
 """Names to tools: what `--tools calculator,my_tools.py:search` means.
 
 Built-in tools have plain names; `mcp:COMMAND` means all tools of an MCP server (`mcp.py`);
-anything else is `FILE.py:name` (see `loading.py`). A plain function found there becomes a tool as
-if it were decorated; a class is an environment and brings all its tools. Some built-in tools are
-made from options (`options.py`), which is when they find out whether they can work here.
+anything else is `FILE.py:name` (see `loading.py`), or `FILE.py` for all that it defines. A plain
+function found there becomes a tool as if it were decorated; a class is an environment and brings
+all its tools. Some built-in tools are made from options (`options.py`), which is when they find out
+whether they can work here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Mapping, Sequence
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tools.builtin import ENVIRONMENTS, answer, calculator, lookup, sum_1_to_n
 from tutelage.tools.environments import environment_tools
-from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
+from tutelage.tools.loading import (
+    hint,
+    import_attribute,
+    is_file_reference,
+    load_attribute,
+    load_file,
+)
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, tool
 
@@ -73,6 +80,8 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
             f"unknown tool {reference!r}; {near}built-in tools are "
             f"{', '.join(known)}; your own are FILE.py:name, an MCP server's mcp:COMMAND"
         )
+    if reference.endswith(".py"):
+        return _all_of(reference)
     found = load_attribute(reference, "tool")
     if isinstance(found, Tool):
         return [found]
@@ -84,6 +93,22 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
             "environment class"
         )
     return [tool(found)]
+
+
+def _all_of(file: str) -> list[Tool]:
+    """The tools that a file names in `__all__`; without that those that it defines, not those that
+    it imports."""
+    module = load_file(file, "tools")
+    listed = getattr(module, "__all__", None)
+    found = [(name, v) for name, v in vars(module).items() if isinstance(v, Tool)]
+    own = [
+        v
+        for name, v in found
+        if (listed is None and v.fn.__module__ == module.__name__) or name in (listed or ())
+    ]
+    if not own:
+        raise ConfigError(f"tools {file!r}: it defines no @tool; name a function: {file}:NAME")
+    return own
 
 
 def _mcp(reference: str) -> list[Tool]:

@@ -66,6 +66,8 @@ class Tool:
 
     `terminal` ends the episode: its result is the answer. `inline` runs a synchronous function on
     the event loop instead of in a thread, which is only right where its time is bounded and tiny.
+    `destructive` says that it changes or deletes what was there, so that the execution of a plan
+    asks before it runs; models are not told.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Tool:
     max_chars: int = DEFAULT_MAX_CHARS
     terminal: bool = False
     inline: bool = False
+    destructive: bool = False
     environment: Callable[[], ToolEnvironment] | None = None
     """Makes what holds its state, one a rollout for all tools of the same maker; such a tool works
     once it is bound."""
@@ -116,6 +119,7 @@ def tool(
     max_chars: int = DEFAULT_MAX_CHARS,
     terminal: bool = False,
     inline: bool = False,
+    destructive: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     name: str | Callable[..., Any] | None = None,
@@ -124,6 +128,7 @@ def tool(
     max_chars: int = DEFAULT_MAX_CHARS,
     terminal: bool = False,
     inline: bool = False,
+    destructive: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function or method a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
 
@@ -137,7 +142,9 @@ def tool(
         given = name if isinstance(name, str) else getattr(plain, "__name__", "")
         _check_options(given, timeout, max_chars)
         description, signature = signature_of(plain, namespace)
-        return Tool(given, description, fn, signature, timeout, max_chars, terminal, inline)
+        return Tool(
+            given, description, fn, signature, timeout, max_chars, terminal, inline, destructive
+        )
 
     return decorate(name) if callable(name) else decorate
 

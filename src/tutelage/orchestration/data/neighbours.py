@@ -93,11 +93,15 @@ class NearestTexts:
 
     def closest(self, asked: NDArray[np.int64]) -> int:
         """The place of the nearest known text, without torch; the first of equal ones."""
+        return int(self.scores(asked).argmax())
+
+    def scores(self, asked: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How near each known text is, without torch."""
         (places, columns), values = self._entries
         asked_F = np.zeros(self._width)
         seen = self._column_F[asked] >= 0
         asked_F[self._column_F[asked[seen]]] = self._values(asked)[seen]
-        return int(np.bincount(places, values * asked_F[columns], len(self)).argmax())
+        return np.bincount(places, values * asked_F[columns], len(self)).astype(np.float64)
 
     def nearest(
         self, asked: Sequence[NDArray[np.int64]], k: int, *, own: Sequence[int] | None = None

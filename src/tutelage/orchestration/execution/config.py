@@ -8,13 +8,13 @@ without it the embedded simulated workers do the work. `runs.py` executes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from tutelage.config.fields import Count, CountOrZero, RunSettings, Section
+from tutelage.config.fields import Count, CountOrZero, Names, Paths, RunSettings, Section
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -22,6 +22,7 @@ from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
 from tutelage.orchestration.execution.context import ExecutorSettings, OnFailure
 from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.pools.tools import Permit, ToolPool, described, refuse
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import classic, read_workers
@@ -30,6 +31,9 @@ from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing import contract as routing
 from tutelage.orchestration.routing.contract import Router
+from tutelage.tools.loading import is_file_reference
+from tutelage.tools.registry import resolve_tools
+from tutelage.tools.tool import Tool
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _ROUTERS: dict[str, Callable[[], Router]] = {
@@ -42,7 +46,15 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers that need nothing but their name."""
 
 
-_LIMITS = {"max_tries", "max_tokens", "deadline", "node_timeout", "try_timeout", "on_failure"}
+_LIMITS = {
+    "max_tries",
+    "max_tokens",
+    "deadline",
+    "node_timeout",
+    "try_timeout",
+    "on_failure",
+    "max_replans",
+}
 """Keys of an execution that are settings of its executor."""
 
 
@@ -117,6 +129,50 @@ class PlanningConfig(PoolConfig):
         return None if self.catalog is None else read_catalog(self.catalog)
 
 
+def _whole_reference(reference: str) -> str:
+    """`FILE.py` and `FILE.py:name` hold in the working directory of any resume."""
+    file, colon, name = reference.partition(".py")
+    return f"{Path(file + colon).absolute()}{name}" if is_file_reference(reference) else reference
+
+
+class ToolsConfig(PlanningConfig):
+    """Tools that plans may use, and that run."""
+
+    tools: Annotated[Names, AfterValidator(lambda v: tuple(map(_whole_reference, v)))] = ()
+    """Tools that run: FILE.py (all of its @tool functions), FILE.py:name, or built-in ones."""
+    mcp: Annotated[
+        Paths, AfterValidator(lambda v: tuple(f"mcp:{x.removeprefix('mcp:')}" for x in v))
+    ] = ()
+    """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
+
+    planner: Literal["auto", "trained", "llm"] = "auto"
+    """Who plans: trained, llm (a language model), or auto: trained where there is one whose plan
+    can run, else the language model that is given."""
+    endpoint: str | None = None
+    """OpenAI-compatible server of the language model that plans."""
+    model: str | None = None
+    """Its name there; without a server a run of train, or a model's folder."""
+
+    def load_tools(self) -> dict[str, Tool]:
+        """The tools by their names. Raises `ConfigError` for what cannot be had."""
+        return resolve_tools((*self.tools, *self.mcp))
+
+    def read_catalog_with(self, tools: Mapping[str, Tool]) -> Catalog | None:
+        """The catalog of these tools, or that of the file."""
+        if not tools:
+            return self.read_catalog()
+        if self.catalog is not None:
+            raise ConfigError("--catalog describes tools, --tools and --mcp run; keep one of them")
+        return Catalog(described(tools))
+
+    def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit = refuse) -> WorkerPool:
+        """The pool, with these tools beside its models where there are any."""
+        if not tools:
+            return self.make_pool()
+        others = self.pool or self.workers or self.outcomes
+        return ToolPool(tools, self.make_pool() if others else None, permit)
+
+
 class WorkConfig(PlanningConfig):
     """Who plans, chooses workers, works and judges."""
 
@@ -176,7 +232,7 @@ class WorkConfig(PlanningConfig):
         return Verifiers(default, made)
 
 
-class ExecutionConfig(WorkConfig, RunSettings):
+class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     """The execution of one plan."""
 
     instruction: str | None = None
@@ -201,6 +257,10 @@ class ExecutionConfig(WorkConfig, RunSettings):
     """What an execution earns."""
     logs: _WholePath | None = None
     """Append the execution to the log in this folder too."""
+    max_replans: CountOrZero = 2
+    """Further plans when a subtask failed, of a planner that is a language model."""
+    yes: bool = False
+    """Run tools with side effects without asking; not kept for a resume."""
 
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any

@@ -7,7 +7,7 @@ plan, `loop.py` how it is executed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,13 +17,16 @@ from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Se
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.execution.prompts import node_prompt
+from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Router
 
+Rest = Callable[[Execution], Awaitable[Sequence[Node]]]
+"""Gives further nodes for an execution in which some failed; none: nothing can help."""
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 
 
@@ -50,6 +53,8 @@ class ExecutorSettings(Section):
     """Requests at once, over all plans of one executor."""
     max_tokens: Count = 512
     """Of one answer."""
+    max_replans: CountOrZero = 2
+    """How often a planner that can is asked for the rest of a plan that failed."""
 
     def __init__(self, **given: Any) -> None:
         """Raises `ConfigError` for a value that cannot be."""
@@ -94,8 +99,10 @@ class ExecutionContext:
         verifiers: Verifiers | None = None,
         settings: ExecutorSettings | None = None,
         catalog: Catalog | None = None,
+        rest: Rest | None = None,
     ) -> None:
         """Without verifiers: the pool's own truth, or that an answer is there."""
+        self.rest = rest
         self.pool, self.router = pool, router
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -119,6 +126,7 @@ class ExecutionContext:
             instruction=plan.instruction,
             description=told.description,
             prompt=node_prompt(plan, node, outputs),
+            arguments=told.arguments,
             inputs={k: outputs[k] for k in told.parents if k in outputs},
             key=hint.key,
             expected=hint.expected,

@@ -44,6 +44,8 @@ class ExecutionJournal:
         """Those that ended."""
         self.steps: dict[int, NodeStep] = {}
         """Those that began; what was running is paid for at its bound."""
+        self.replans: list[tuple[tuple[Node, ...], tuple[int, ...]]] = []
+        """Nodes that were added to the plan, and those that were given up for them."""
         self.elapsed = 0.0
         fields = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)
@@ -102,6 +104,9 @@ class ExecutionJournal:
                 case "node":
                     result = read_as(_NODE, event["result"], "a node's result")
                     self.nodes[result.node] = result
+                case "replan":
+                    added = read_as(_NODES, event["nodes"], "added nodes")
+                    self.replans.append((added, tuple(event["abandoned"])))
                 case _:
                     pass
         for index, left in opened.items():
@@ -110,6 +115,7 @@ class ExecutionJournal:
 
 
 _ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
+_NODES = TypeAdapter(tuple[Node, ...])
 
 
 def _step(row: Mapping[str, Any]) -> NodeStep:

@@ -5,9 +5,10 @@
 A plan that nobody can execute is refused before anything is spent; nothing is raised for what
 workers do. A node starts when those that it waits for have ended, whatever others do. Before every
 try the router is asked once, and what it chooses runs; an answer that its verifier does not pass
-goes back to the router, which tries another worker, accepts or stops. What is reserved, timed, told
-and written down at each of these is done by `plan_run.py` and `node_run.py`. Time comes from the
-running loop, so `virtual_time.py` runs a plan without waiting.
+goes back to the router, which tries another worker, accepts or stops. Where nodes failed, a planner
+that can gives further ones, which run in the same way and within the same budget. What is reserved,
+timed, told and written down at each of these is done by `plan_run.py` and `node_run.py`. Time comes
+from the running loop, so `virtual_time.py` runs a plan without waiting.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Executor(ExecutionContext):
         run = PlanRun(self, plan, seeds, budget or Budget(), hints or {}, observers, journal)
         run.begin()
         async with run.under_way():
-            while not run.over:
+            while not run.over or await run.replan():
                 for node in run.ready():
                     run.start(node, _execute_node(run, node))
                 await run.end_first()
@@ -63,6 +64,7 @@ async def _execute_node(run: PlanRun, index: int) -> NodeResult:
     """Execute one node; raises only what a user must fix, and cancellation."""
     node = NodeRun(run, index)
     async with node.under_way():
+        await node.judge_restored()
         while state := await node.choices():
             choice = state.checked(run.place.router.choose(state))
             if choice.action == state.stop:

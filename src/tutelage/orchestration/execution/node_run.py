@@ -22,7 +22,9 @@ from tutelage.orchestration.execution.record import (
     NodeStep,
 )
 from tutelage.orchestration.execution.workers import (
+    Subtask,
     Verification,
+    Worker,
     WorkerAnswer,
     WorkerError,
     capable_workers,
@@ -170,6 +172,10 @@ class NodeRun:
         begun: float | None = None
         asked = loop.time()
         try:
+            if refusal := await self._refusal(worker, work):
+                begun = loop.time()
+                answer = WorkerAnswer(error=WorkerError("refused", refusal))
+                return answer
             async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
                 self._tell("request", step, worker=step.worker, bound=bound)
@@ -189,6 +195,22 @@ class NodeRun:
             if answer is not None:
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
+
+    async def _refusal(self, worker: Worker, work: Subtask) -> str:
+        """Why the caller does not permit this; the wait for that counts as queued."""
+        permit = getattr(self._pool, "permit", None)  # of pools with side effects
+        if permit is None:
+            return ""
+        again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
+        later = self._node >= self._run.planned
+        return await permit(worker, work, "again" if again else "replanned" if later else "")
+
+    async def judge_restored(self) -> None:
+        """Judge an answer that had come when an earlier process ended, rather than ask again."""
+        step = self._steps[-1] if self._steps else None
+        if step is not None and step.verdict is None and step.answer and not step.answer.error:
+            await self.verify(step, step.answer)
+            self._run.tell("step", step=step.to_json())
 
     async def verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""
@@ -243,7 +265,10 @@ class NodeRun:
         if self._blocked:
             return "budget"
         names = [step.verdict.reason for step in self._steps if step.verdict is not None]
-        return f"{told}: {names[-1]}" if names else told
+        # Beside a tool there was nobody else from the beginning.
+        legal = zip(self._pool.workers, self._legal, strict=True)
+        alone = any(can and worker.tool for worker, can in legal)
+        return names[-1] if names and alone else f"{told}: {names[-1]}" if names else told
 
     def _end(
         self,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
@@ -21,7 +21,7 @@ from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Ob
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import Plan, critical_path
+from tutelage.orchestration.plan.dag import Node, Plan, critical_path
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -55,6 +55,13 @@ class PlanRun:
         self._restored = 0 if journal is None else len(journal.nodes)
         self._running: dict[asyncio.Task[NodeResult], int] = {}
         self._parents = plan.dependencies
+        self.planned = len(plan.nodes)
+        """Nodes of the plan that was begun with; later ones were added when some had failed."""
+        self.replans = 0
+        self.unplanned = ""
+        """Why a planner that was asked had no further plan."""
+        self.abandoned: set[int] = set()
+        """Nodes whose failure led to further nodes, which count in their place."""
 
     @property
     def now(self) -> float:
@@ -95,6 +102,8 @@ class PlanRun:
             for step in self.steps.values():
                 self.budget.spent += step.cost
             self.dispatched = 1 + max(self.steps, default=-1)
+            for nodes, abandoned in self._journal.replans:
+                self._grow(nodes, abandoned)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
         self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
@@ -171,6 +180,36 @@ class PlanRun:
                 del self._running[task]
                 self._end(task.result(), told=True)
 
+    # The rest of a plan that failed
+
+    async def replan(self) -> bool:
+        """Ask for further nodes where some failed and the settings allow it; whether there are."""
+        lost = {k for k, n in self.results.items() if not n.kept} - self.abandoned
+        rest = self.place.rest
+        if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
+            return False
+        before = self.plan
+        try:
+            nodes = await rest(self._so_far())
+            self._grow(nodes, lost if nodes else ())
+            self.check()
+        except TutelageError as error:
+            self.plan, self._parents, nodes = before, before.dependencies, ()
+            self.abandoned -= lost
+            self.unplanned = str(error)
+        if not nodes:
+            self.unplanned = self.unplanned or "the planner knows nothing more to do"
+            return False
+        rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
+        self.tell("replan", nodes=rows, abandoned=sorted(lost))
+        return True
+
+    def _grow(self, nodes: Sequence[Node], abandoned: Iterable[int]) -> None:
+        self.plan = replace(self.plan, nodes=(*self.plan.nodes, *nodes))
+        self._parents = self.plan.dependencies
+        self.abandoned.update(abandoned)
+        self.replans += 1
+
     def _must_skip(self, node: int) -> bool:
         lost = any(not self.results[parent].kept for parent in self._parents[node])
         return lost and self.settings.on_failure != "continue"
@@ -191,12 +230,18 @@ class PlanRun:
 
     def conclude(self) -> Execution:
         """The result of the plan."""
+        execution = self._so_far()
+        self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
+        return execution
+
+    def _so_far(self) -> Execution:
         place = self.place
         steps = [self.steps[index] for index in sorted(self.steps)]
         nodes = [self.results.get(k) or self._cancelled(k) for k in range(len(self.plan.nodes))]
-        if not self.reason and any(node.reason == "budget" for node in nodes):
+        counted = (n for n in nodes if n.node not in self.abandoned)
+        if not self.reason and any(node.reason == "budget" for node in counted):
             self.reason = "budget"
-        execution = Execution.of(
+        return Execution.of(
             self.plan,
             nodes,
             steps,
@@ -209,9 +254,9 @@ class PlanRun:
             seeds=self.seeds,
             references=self.references,
             resumed=self._restored,
+            abandoned=tuple(sorted(self.abandoned)),
+            unplanned=self.unplanned,
         )
-        self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
-        return execution
 
 
 def _plan_references(

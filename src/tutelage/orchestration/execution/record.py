@@ -146,6 +146,10 @@ class Execution(ExecutionResult):
     """What `normalized` and `gated` rewards measure against."""
     resumed: int = 0
     """Nodes that were taken over from the log of an earlier process."""
+    abandoned: tuple[int, ...] = ()
+    """Nodes that failed and for which a further plan was made: what it did counts instead."""
+    unplanned: str = ""
+    """Why a planner that was asked for a further plan had none."""
 
     @classmethod
     def of(
@@ -153,10 +157,11 @@ class Execution(ExecutionResult):
     ) -> Self:
         """The execution that these nodes and steps come to."""
         latency, path = critical_path(plan, [node.seconds for node in nodes])
-        good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in nodes]
+        counted = [node for node in nodes if node.node not in fields.get("abandoned", ())]
+        good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in counted]
         passed = sum(node.status == "succeeded" for node in nodes)
         return cls(
-            success=bool(nodes) and all(good),
+            success=bool(counted) and all(good),
             outputs={str(node.node): node.output for node in nodes if node.output is not None},
             total_cost=math.fsum(cost for step in steps for cost in step.costs),
             total_latency_ms=1000.0 * latency,

@@ -152,7 +152,7 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     calls: list[Call] = []
     for step in execution.steps:
         call_id, answer = _call_id(execution, step), step.answer
-        if call_id is None or answer is None:
+        if call_id is None or answer is None or answer.arguments is not None:
             continue
         cut = answer.error is not None and answer.error.kind == "truncated"
         stop = StopReason.LENGTH if cut else StopReason.STOP
@@ -235,6 +235,10 @@ def _node_span(
         attributes[names.WORKER] = node.worker
     if not node.kept:
         attributes[names.ERROR_TYPE] = node.reason or node.status
+    ran = [s.answer for s in mine if s.answer is not None and s.answer.arguments is not None]
+    if ran:
+        attributes[names.TOOL_ARGUMENTS] = ran[-1].arguments
+        attributes[names.TOOL_RESULT] = ran[-1].output
     started = origin + int(min((s.started for s in mine), default=node.started) * 1e9)
     ended = origin + int(max((s.ended for s in mine), default=node.ended) * 1e9)
     decisions = [

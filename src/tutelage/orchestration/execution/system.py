@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Protocol, cast
@@ -76,8 +76,9 @@ class OrchestrationSystem:
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
-            self.pool, router or cheapest(), verifiers=verifiers, settings=settings, catalog=catalog
-        )
+            self.pool, router or cheapest(), verifiers=verifiers, settings=settings,
+            catalog=catalog, rest=getattr(planner, "rest", None),
+        )  # fmt: skip
         self.execution_logger = execution_logger
         self._budget_mode: BudgetMode = budget_mode
         self._seeds = SeedTree(seed).child("orchestration")
@@ -135,7 +136,7 @@ class OrchestrationSystem:
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
         started, begun = time.time(), time.perf_counter()
-        planned = self.plan(instruction) if plan is None else plan
+        planned = await self._planned(instruction) if plan is None else plan
         planning = time.perf_counter() - begun
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         with nullcontext() if journal is None else ExecutionJournal(journal, planned, seeds) as log:
@@ -156,6 +157,12 @@ class OrchestrationSystem:
     def check(self, plan: Plan, budget: float | None = None) -> None:
         """Refuse a plan that `execute` would refuse before it spends anything."""
         self.executor.check(plan, Budget(budget, self._budget_mode))
+
+    async def _planned(self, instruction: str) -> Plan:
+        make = getattr(self.planner, "aplan", None)  # of planners that wait for a server
+        if make is None or not instruction.strip():
+            return self.plan(instruction)
+        return await cast("Callable[[str], Awaitable[Plan]]", make)(instruction)
 
     def plan(self, instruction: str) -> Plan:
         """The planner's plan. Raises `ConfigError` without a planner."""

@@ -40,6 +40,9 @@ ErrorKind = Literal[
     "refused",
     "unauthorized",
     "cancelled",
+    "invalid_arguments",
+    "raised",
+    "bad_result",
 ]
 """Why a worker gave no usable answer; see `TRANSIENT`."""
 TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "network"})
@@ -94,6 +97,8 @@ class Worker:
     """Environment variable that holds the server's key; None sends none."""
     concurrency: Whole = 8
     """How many works it does at once."""
+    tool: bool = False
+    """Whether it is the tool of its name, which runs here: nobody else is asked for that type."""
 
     def __post_init__(self) -> None:
         where = f"worker {self.name!r}"
@@ -138,6 +143,8 @@ class Subtask:
     """This subtask's."""
     prompt: str = ""
     """What the worker is told: instruction, description, arguments with inputs filled in."""
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Those of the plan's node, with their references."""
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
     """The outputs of the nodes that it waits for."""
     key: str = ""
@@ -192,6 +199,8 @@ class WorkerAnswer:
     """Whether the cost is a bound, because nobody said what was used."""
     score: float | None = None
     """A graded truth behind `correct`, 0 to 1, where the pool has one."""
+    arguments: str | None = None
+    """What a tool that ran was given, as JSON; None where a model answered."""
 
     def to_json(self) -> JSON:
         """What logs hold: cost, seconds, and what is not at its default."""
@@ -272,7 +281,10 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
 
 def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...]:
     """Who can do a work at all, by capability. Raises `ConfigError` when nobody can."""
-    numbers = tuple(worker.can(*work.labels) for worker in workers)
+    numbers = tuple(worker.tool and worker.name == work.type for worker in workers)
+    if any(numbers):
+        return numbers
+    numbers = tuple(not worker.tool and worker.can(*work.labels) for worker in workers)
     if not any(numbers):
         known = sorted({label for worker in workers for label in worker.capabilities})
         raise ConfigError(

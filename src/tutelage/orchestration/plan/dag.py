@@ -152,16 +152,22 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
 
 
 def to_text(plan: Plan) -> str:
-    """One line a node, by level: its number, its tool and what it waits for."""
+    """One line a node, by level: its number, its tool with its arguments, and what it waits for."""
     waits = [", ".join(map(str, parents)) for parents in plan.dependencies]
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
         lines.append(f"level {number}")
         for k in level:
             lines.append(
-                f"  [{k}] {plan.nodes[k].tool}" + (f"  after {waits[k]}" if waits[k] else "")
+                f"  [{k}] {_called(plan.nodes[k])}" + (f"  after {waits[k]}" if waits[k] else "")
             )
     return "\n".join(lines)
+
+
+def _called(node: Node) -> str:
+    """A tool with its arguments; without parentheses if it has none."""
+    given = ", ".join(f"{name}={value!r:.60}" for name, value in node.arguments.items())
+    return f"{node.tool}({given})" if given else node.tool
 
 
 def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> str:

@@ -1,0 +1,98 @@
+"""Which planner plans an instruction that `tutelage orchestrate` was given: `--planner`.
+
+`trained` is a planner of `train planner`, or the embedded one. `llm` is a language model, behind a
+server or of this machine. `auto` takes a trained one where its plan can run, else the language
+model, and without one says what would help: it never runs a plan that lacks what tools need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutelage.cli.orchestrate_parts import make_planner
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.plan.arguments import check_arguments
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.execution.config import ToolsConfig
+    from tutelage.orchestration.plan.catalog import Catalog
+    from tutelage.orchestration.plan.dag import Plan
+    from tutelage.orchestration.planner.llm import LLMPlanner
+    from tutelage.tools.tool import Tool
+
+_WAYS = (
+    "give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
+    "your own (--plan FILE)"
+)
+
+
+class ChosenPlan(NamedTuple):
+    """A plan, whose it is in words, and the language model that plans further where it fails."""
+
+    plan: Plan
+    source: str
+    llm: LLMPlanner | None
+
+
+def choose_plan(
+    asked: ToolsConfig, instruction: str, catalog: Catalog | None, tools: Mapping[str, Tool]
+) -> ChosenPlan:
+    """The plan of an instruction. Raises `ConfigError` for planners that are not there, `DataError`
+    where none has a plan that can run."""
+    llm = llm_planner(asked, tools)
+    if asked.planner == "llm" and llm is None:
+        raise ConfigError(f"--planner llm needs a language model: {_WAYS}")
+    if llm is not None and not tools:
+        raise ConfigError("a language model plans over tools that run; give --tools or --mcp")
+    if llm is not None and (asked.planner == "llm" or asked.checkpoint is None):
+        return _asked(llm, asked, instruction)
+    planner = make_planner(asked.checkpoint, catalog, asked.seed)
+    plan = planner.plan(instruction)
+    try:
+        check_arguments(plan, tools)
+    except DataError as error:
+        if llm is not None:
+            return _asked(llm, asked, instruction)
+        raise DataError(
+            f"the trained planner has no plan that can run: {error}. It chooses tools and gives "
+            f"them no arguments; {_WAYS}"
+        ) from error
+    return ChosenPlan(plan, planner.source, llm)
+
+
+def _asked(llm: LLMPlanner, asked: ToolsConfig, instruction: str) -> ChosenPlan:
+    plan = llm.plan(instruction)
+    place = f" at {asked.endpoint}" if asked.endpoint else ""
+    tries = len(llm.calls)
+    again = f", at its {'second' if tries == 2 else str(tries) + 'th'} try" if tries > 1 else ""
+    return ChosenPlan(plan, f"of the language model {asked.model}{place}{again}", llm)
+
+
+def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:
+    """The language model that plans, None where none is named."""
+    if asked.planner == "trained" or (asked.endpoint is None and asked.model is None):
+        return None
+    from tutelage.engine.remote import RemoteChatClient
+    from tutelage.orchestration.planner.llm import LLMPlanner
+
+    if asked.endpoint is None:
+        from tutelage.cli.console import fetch, waiting
+
+        assert asked.model is not None
+        fetch(asked.model)
+        with waiting("loading the model that plans ..."):
+            from tutelage.evaluate.targets import served
+
+            policy = served(asked.model, slots=1, max_length=None, seed=asked.seed)
+        return LLMPlanner(lambda: policy, tools)
+    from tutelage.evaluate.config import EvaluationConfig
+    from tutelage.evaluate.targets import server_of
+
+    known = EvaluationConfig(test=(), model=() if asked.model is None else (asked.model,))
+    server = server_of(asked.endpoint, known)
+    assert server is not None
+    return LLMPlanner(
+        lambda: RemoteChatClient(server.base_url, server.api_key, server.model, name="planner"),
+        tools,
+    )

@@ -1,0 +1,137 @@
+"""What `tutelage orchestrate run` prints at the end: nodes, sums, outputs, or all of it as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tutelage.orchestration.evaluation.judged import DEADLINE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.orchestration.evaluation.rewards import Preset
+    from tutelage.orchestration.execution.record import Execution
+    from tutelage.runs.folder import RunFolder
+
+_OUTPUT_LINES = 6
+_SHOWN = 120
+"""Characters of a call, or of its result."""
+
+
+def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
+    """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
+    from tutelage.cli.console import (
+        counted,
+        facts,
+        number,
+        one_line,
+        output,
+        plain_table,
+        say,
+        shown_path,
+        visible,
+    )
+
+    reward = found.earned(preset).value
+    if as_json:
+        typer.echo(json.dumps(_json(folder, found, reward), indent=2, ensure_ascii=False))
+        return
+    console = output()
+    table = plain_table(
+        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
+        right=("#", "tries", "USD", "seconds"),
+    )  # fmt: skip
+    for node in found.nodes:
+        mine = [step for step in found.steps if step.node == node.node]
+        tries = sum(step.worker is not None for step in mine)
+        result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        planned, parents = found.plan.nodes[node.node], found.plan.nodes[node.node].parents
+        whole = result if node.kept or node.status == "skipped" else f"{result}: {node.reason}"
+        words = (
+            visible(planned.tool),
+            ", ".join(map(str, parents)),
+            whole,
+            visible(node.worker or ""),
+        )
+        numbers = (str(tries), usd(sum(step.cost for step in mine)), f"{node.seconds:.2f}")
+        table.add_row(str(node.node), *words, *numbers)
+    console.print(table)
+    say(console)
+    path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
+    state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
+    fields = {
+        "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
+        "cost": f"{usd(found.total_cost)} USD",
+        "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
+        "reward": f"{number(reward)} ({preset})",
+    }
+    if found.abandoned:
+        fields["replanned"] = f"{counted(len(found.abandoned), 'node')} given up for others"
+    if found.unplanned:
+        fields["no further plan"] = one_line(found.unplanned, 200)
+    if found.resumed:
+        fields["resumed"] = f"{counted(found.resumed, 'node')} done before"
+    facts(console, fields.items())
+    _show_calls(console, found)
+    _show_outputs(console, found)
+    kept = shown_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
+    if found.reason == DEADLINE:
+        say(console, ("What had ended is kept in ", "dim"), kept)
+
+
+def _show_calls(console: Console, found: Execution) -> None:
+    """What tools were given, and what they gave, by node."""
+    from tutelage.cli.console import one_line, say, visible
+    from tutelage.orchestration.plan.arguments import shown_type
+
+    for step in found.steps:
+        answer = step.answer
+        if answer is None or answer.arguments is None:
+            continue
+        called = f"\n[{step.node}] {visible(found.plan.nodes[step.node].tool)} "
+        say(console, (called, "bold"), one_line(answer.arguments, _SHOWN))
+        if answer.error is None:
+            kind = f"  {shown_type(answer.output)}: "
+            say(console, (kind, "dim"), one_line(answer.output, _SHOWN))
+        else:
+            say(console, ("  error: ", "red"), one_line(answer.error.message, _SHOWN))
+
+
+def _show_outputs(console: Console, found: Execution) -> None:
+    """What the last nodes gave."""
+    from tutelage.cli.console import counted, say, visible
+
+    for node, text in found.answers.items():
+        say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
+        lines = visible(text).split("\n")
+        for line in lines[:_OUTPUT_LINES]:
+            say(console, f"  {line}")
+        if len(lines) > _OUTPUT_LINES:
+            say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
+
+
+def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
+    """The result as one object."""
+    from tutelage.orchestration.execution.journal import plan_json
+
+    first = ("id", "success", "reason", "outputs")
+    first += ("total_cost", "total_latency_ms", "verified_fraction")
+    return {
+        **{name: getattr(found, name) for name in first},
+        "reward": reward,
+        **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
+        "plan": plan_json(found.plan),
+        "nodes": [asdict(node) for node in found.nodes],
+        "steps": [step.to_json() for step in found.steps],
+        "run": str(folder.path),
+        "rollout": found.rollout,
+    }
+
+
+def usd(value: float) -> str:
+    return f"{value:.6f}"

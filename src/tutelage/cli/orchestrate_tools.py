@@ -1,0 +1,73 @@
+"""Whether a tool with side effects may run: the person at the terminal is asked, each time.
+
+The arguments are shown as the tool would get them. `--yes` answers for the plan as it was begun,
+not for what may have been done already by a process that was killed, nor for what a planner adds
+after it has read results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from tutelage.tools.execute import call_in_thread
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from tutelage.orchestration.execution.pools.tools import Doubt
+    from tutelage.tools.tool import Tool
+
+_SHOWN = 500
+"""Characters of the arguments that are shown."""
+_DOUBTS: dict[Doubt, str] = {
+    "": "",
+    "again": " It may have been done already, by a run that was killed.",
+    "replanned": " It was planned after the results of tools were read, which may be any "
+    "user's words.",
+}
+_REMEDY: dict[Doubt, str] = {
+    "": "; --yes permits it",
+    "again": ": look, then resume at one",
+    "replanned": ", and --yes does not hold for it",
+}
+
+
+class Permission:
+    """Asks, one question at a time; see `Permit` of `execution/pools/tools.py`."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self._yes = yes
+        self._asking: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self.display: Live | None = None
+        """What is redrawn meanwhile, and stands still while another question is open."""
+
+    async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> str:
+        """Empty where the tool may run, else why not."""
+        if self._yes and not doubt:
+            return ""
+        told = _DOUBTS[doubt]
+        if not sys.stdin.isatty():
+            return f"it has side effects.{told} There is no terminal to ask at{_REMEDY[doubt]}"
+        loop = asyncio.get_running_loop()
+        if self._asking is None or self._asking[0] is not loop:
+            self._asking = (loop, asyncio.Lock())
+        async with self._asking[1]:
+            allowed = await call_in_thread(lambda: self._ask(tool.name, arguments, told))
+        return "" if allowed else "you said no"
+
+    def _ask(self, name: str, arguments: str, done: str) -> bool:
+        from tutelage.cli.console import messages, one_line, say, visible
+
+        if self.display is not None:
+            self.display.stop()
+        try:
+            console = messages()
+            shown = one_line(arguments, _SHOWN)
+            say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{done}")
+            console.print("Run it? [y/N] ", end="", markup=False)
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        finally:
+            if self.display is not None:
+                self.display.start(refresh=True)

@@ -1,0 +1,136 @@
+"""Tools that run: Python functions and tools of MCP servers as workers, beside models for the rest.
+
+A subtask of a tool's name is done by that tool, with the arguments of its node. One that changes
+something is run when the caller permits it, each time with the arguments that it would
+get; what a tool returned has no say in that. `plan/arguments.py` makes the arguments,
+`tools/execute.py` bounds and runs the call.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Worker,
+    WorkerAnswer,
+    WorkerError,
+    WorkerEstimate,
+    WorkerPool,
+)
+from tutelage.orchestration.plan.arguments import as_text, tool_arguments
+from tutelage.orchestration.plan.catalog import CatalogTool
+from tutelage.tools.execute import run_tool
+from tutelage.tools.schema import ArgumentError
+from tutelage.tools.tool import Tool
+
+LONGEST = 1_000_000
+"""Characters of a result: more is an error, since a part of it would be taken for all of it."""
+
+Doubt = Literal["", "again", "replanned"]
+"""What speaks against running a tool beside its side effects: it may have run with these arguments
+already, in a process that was killed; or a planner added it after it had read what tools returned,
+which may be any user's words."""
+Permit = Callable[[Tool, str, Doubt], Awaitable[str]]
+"""Asked before a tool with side effects runs, with its arguments as JSON: empty to permit it, else
+why not."""
+
+
+async def refuse(tool: Tool, arguments: str, doubt: Doubt) -> str:
+    """Permits nothing."""
+    return "it has side effects, and nobody was asked; give `permit`, or --yes"
+
+
+class ToolPool:
+    """Tools by their names, and a pool of models for what is no tool; see `WorkerPool`."""
+
+    name = "tools"
+    mock = False
+
+    def __init__(
+        self, tools: Mapping[str, Tool], models: WorkerPool | None = None, permit: Permit = refuse
+    ) -> None:
+        """Raises `ConfigError` for what cannot run here, or shares a name."""
+        self.tools, self.models, self._permit = dict(tools), models, permit
+        if models is not None and models.mock:
+            raise ConfigError(
+                "tools run for real, and these workers are simulated or replayed; "
+                "give real ones (--pool openai --workers FILE), or none"
+            )
+        for tool in tools.values():
+            if tool.environment is not None:
+                raise ConfigError(
+                    f"the tool {tool.name!r} belongs to a class that is made for a rollout; a plan "
+                    "takes functions (FILE.py, FILE.py:name) and servers (mcp:COMMAND)"
+                )
+        others = () if models is None else models.workers
+        if taken := [worker.name for worker in others if worker.name in tools]:
+            raise ConfigError(f"a tool and a worker are both named {taken[0]!r}; rename one")
+        self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
+
+    async def permit(self, worker: Worker, work: Subtask, doubt: Doubt) -> str:
+        """Why this may not be done, empty where it may."""
+        tool = self.tools.get(worker.name)
+        if tool is None or not tool.destructive:
+            return ""
+        try:
+            return await self._permit(tool, self._arguments(tool, work), doubt)
+        except ArgumentError:
+            return ""  # it cannot run, which it says itself
+
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
+        """Run the tool, or ask the model."""
+        tool = self.tools.get(worker.name)
+        if tool is None:
+            assert self.models is not None
+            return await self.models.execute(worker, work)
+        begun = time.perf_counter()
+        try:
+            arguments = self._arguments(tool, work)
+        except ArgumentError as error:
+            told = WorkerError("invalid_arguments", str(error))
+            return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
+        text, failure = await run_tool(tool, arguments)
+        if failure is None and len(text) > LONGEST:
+            failure, text = (
+                "bad_result",
+                (
+                    f"it returned {len(text):,} characters, and a result may have {LONGEST:,}; "
+                    "have it return less, or write a file"
+                ),
+            )
+        error = None if failure is None else WorkerError(failure, text[:LONGEST])
+        seconds = time.perf_counter() - begun
+        output = text if error is None else ""
+        return WorkerAnswer(output, seconds=seconds, error=error, arguments=arguments)
+
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
+        """Tools cost nothing."""
+        if worker.tool or self.models is None:
+            return WorkerEstimate(0.0, 0.0, 0.0)
+        return self.models.estimate(worker, work)
+
+    async def close(self) -> None:
+        """Close the connections to models; tools are closed by who opened them."""
+        if self.models is not None:
+            await self.models.close()
+
+    def _arguments(self, tool: Tool, work: Subtask) -> str:
+        return as_text(tool_arguments(work.arguments, work.inputs, tool))
+
+
+def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
+    """The tools as a catalog has them, so that planners can choose among them."""
+    return tuple(
+        CatalogTool(tool.name, tool.description, tuple(_kinds(tool)), kind="tool")
+        for tool in tools.values()
+    )
+
+
+def _kinds(tool: Tool) -> list[str]:
+    fields: Mapping[str, Any] = tool.parameters.get("properties", {})
+    return [str(field.get("type", "any")) for field in fields.values()]

@@ -1,0 +1,251 @@
+"""The 30 requests: right plans are graded right, plans that lack or alter a node wrong.
+
+So are folders where nothing was done, answers that repeat the question, and answers that list
+everything there is. The right plans are hand-written (`kit_plans.py`) and measure no planner.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.orchestration.grading.grade import GRADERS, EndState, grade
+from benchmarks.orchestration.grading.requests import (
+    FILE,
+    FilledRequest,
+    fill,
+    fill_from,
+    read_requests,
+)
+from benchmarks.orchestration.grading.state import FolderState, read_state
+from tests.orchestration.kit_plans import (
+    RIGHT,
+    altered,
+    filled,
+    plan_of,
+    referred,
+    run_plan,
+)
+
+from tutelage.orchestration.kit import make_folder, make_tools, serve_pages
+from tutelage.orchestration.plan.dag import Node
+from tutelage.tools import resolve_tools
+from tutelage.tools.loading import load_module
+
+SEEDS = (1, 2, 3)
+REQUESTS = {request.id: request for request in read_requests()}
+ANSWERED = sorted(name for name, request in REQUESTS.items() if request.answer)
+SILENT = sorted({*REQUESTS} - {*ANSWERED})
+
+
+@dataclass
+class World:
+    """The folder of a seed, its server's address, and a place for copies of the folder."""
+
+    folder: Path
+    url: str
+    copy: Path
+    before: FolderState
+
+
+class Played:
+    """A request for a seed; every plan that is run gets a fresh folder."""
+
+    def __init__(self, request: str, seed: int, world: World) -> None:
+        self.asked: FilledRequest = fill(REQUESTS[request], seed)
+        self.plan, self.world, self.before = RIGHT[request], world, world.before
+        self.after, self.results = self.run(self.plan.nodes)
+        """The state after the right plan, and its results."""
+
+    def run(self, nodes: Sequence[Node | None]) -> tuple[FolderState, dict[int, str]]:
+        """The state after a plan, and its results."""
+        shutil.rmtree(self.world.copy, ignore_errors=True)
+        shutil.copytree(self.world.folder, self.world.copy, copy_function=shutil.copyfile)
+        tools = make_tools(self.world.copy, self.world.url, self.asked.folder.today)
+        results = run_plan(nodes, tools, self.asked.names)
+        return read_state(self.world.copy), results
+
+    def grade(self, after: FolderState, answer: str) -> EndState:
+        """Right or wrong."""
+        return grade(self.asked, self.before, after, answer)
+
+    def told(self, results: Mapping[int, str]) -> str:
+        """The sentence that tells results."""
+        return str(referred(filled(self.plan.answer, self.asked.names), results))
+
+    def is_right(self, nodes: Sequence[Node | None]) -> bool:
+        """Whether a plan is right, in words or as bare results."""
+        after, results = self.run(nodes)
+        answers = (self.told(results), "\n".join(results.values()))
+        return any(self.grade(after, answer).right for answer in answers)
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, World]]:
+    with ExitStack() as stack:
+        made: dict[int, World] = {}
+        for seed in SEEDS:
+            place = tmp_path_factory.mktemp("kit")
+            contents = make_folder(place / "folder", seed)
+            url, before = stack.enter_context(serve_pages(contents)), read_state(place / "folder")
+            made[seed] = World(place / "folder", url, place / "copy", before)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[tuple[str, int], Played]:
+    """What was played already."""
+    return {}
+
+
+@pytest.fixture
+def play(
+    request: pytest.FixtureRequest,
+    worlds: dict[int, World],
+    played: dict[tuple[str, int], Played],
+) -> Played:
+    name, seed = request.param
+    if (name, seed) not in played:
+        played[name, seed] = Played(name, seed, worlds[seed])
+    return played[name, seed]
+
+
+def each(names: Sequence[str]) -> pytest.MarkDecorator:
+    cases = [(name, seed) for name in names for seed in SEEDS]
+    return pytest.mark.parametrize("play", cases, indirect=True, ids=[f"{n}-{s}" for n, s in cases])
+
+
+def test_every_request_has_a_grader_a_plan_and_its_names() -> None:
+    assert len(REQUESTS) == 30
+    assert sorted(GRADERS) == sorted(RIGHT) == sorted(REQUESTS)
+    assert {name for name, plan in RIGHT.items() if plan.answer} == {*ANSWERED}
+    assert all((grader.__doc__ or "").strip() for grader in GRADERS.values())
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_plan_is_a_dag_of_at_most_five_nodes_with_tools_that_may_be_used(name: str) -> None:
+    plan = plan_of(name)
+    assert {node.tool for node in plan.nodes} <= {*REQUESTS[name].uses}
+    assert len(plan.nodes) <= 5
+
+
+@each(sorted(REQUESTS))
+def test_the_right_plan_is_right_in_words_and_as_bare_results(play: Played) -> None:
+    assert len(play.results) == len(play.plan.nodes)
+    assert play.grade(play.after, play.told(play.results)) == EndState(True)
+    assert play.grade(play.after, "\n".join(play.results.values())) == EndState(True)
+
+
+@each(sorted(REQUESTS))
+def test_a_plan_that_lacks_or_alters_a_node_is_wrong(play: Played) -> None:
+    nodes = play.plan.nodes
+    for place in {*range(len(nodes))} - {*play.plan.spare}:
+        rest = [None if k == place else node for k, node in enumerate(nodes)]
+        assert not play.is_right(rest), place
+    assert not play.is_right(altered(play.plan))
+
+
+@each(sorted(REQUESTS))
+def test_doing_nothing_is_wrong_whatever_is_said(play: Played) -> None:
+    sentence = play.asked.sentence or ""
+    sure = ["", sentence, "Done.", "no", "I don't know", "there are none", "a weekend", "0"]
+    for answer in sure:
+        assert not play.grade(play.before, answer).right, answer
+    # It is a guess where it rains; see the grader.
+    if play.asked.request.id != "r04":
+        assert not play.grade(play.before, "yes").right
+
+
+@each(ANSWERED)
+def test_an_answer_that_lists_everything_is_wrong(play: Played) -> None:
+    """With the right answer at its end, be it files and pages or all that it could be."""
+    folder = play.asked.folder
+    files = [f"{path}\n{text}" for path, text in folder.files.items()]
+    rows = [" ".join(map(str, row)) for row in (*folder.people, *folder.orders)]
+    right = play.told(play.results)
+    everything = "\n".join([*files, *folder.pages.values(), *rows, right])
+    assert not play.grade(play.after, everything).right
+    if play.asked.request.id not in ("r01", "r04", "r07", "r12", "r15", "r21", "r29"):
+        numbers = " ".join(f"{k} {k / 8}" for k in range(500))
+        days = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday yes no weekend"
+        dates = " ".join(f"{date(2026, 3, 1) + timedelta(days=k)}" for k in range(330))
+        names = " ".join(row.name for row in folder.people)
+        assert not play.grade(play.after, f"{right} {numbers} {days} {dates} {names}").right
+
+
+@each(sorted(REQUESTS))
+def test_another_file_or_row_that_changed_is_wrong(play: Played) -> None:
+    after, answer = play.after, play.told(play.results)
+    files = {**after.files}
+    touched = {**files, "logs/door.log": b"changed"}
+    spare = {**files, "notes/new.txt": b"new"}
+    lacking = {path: content for path, content in files.items() if path != "logs/backup.log"}
+    for changed in (touched, spare, lacking):
+        assert not play.grade(replace(after, files=changed), answer).right
+    people = after.tables["people"]
+    for rows in (people[1:], (*people, people[0])):
+        tables = {**after.tables, "people": rows}
+        assert not play.grade(replace(after, tables=tables), answer).right
+
+
+@each(SILENT)
+def test_an_answer_that_is_not_asked_for_is_not_judged(play: Played) -> None:
+    assert play.grade(play.after, "I have no idea what I did.") == EndState(True)
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_sentence_is_the_same_each_time_and_differs_by_seed(name: str) -> None:
+    asked = [fill(REQUESTS[name], seed).sentence for seed in range(6)]
+    assert asked == [fill(REQUESTS[name], seed).sentence for seed in range(6)]
+    assert all(sentence and "{" not in sentence for sentence in asked)
+    # There is one shopping list.
+    assert len({*asked}) > 1 or not REQUESTS[name].names or name == "r09"
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "reason"),
+    [
+        ("r03", {}, "has no photos"),
+        ("r13", {"notes/todo.txt": "milk\nmilk\n"}, "no line in todo.txt that occurs once"),
+        ("r09", {"notes/a.txt": "a\nb\n"}, "no note that is not sorted"),
+        ("r22", {"calendar.txt": "2026-05-01 09:00 A\n2026-05-01 10:00 B\n"}, "occurs once"),
+        ("r25", {"notes/a.txt": "a\n"}, "fewer than two notes"),
+        ("r29", {"photos/a.png": ""}, "fewer than three photos"),
+        ("r26", {"invoices/a.csv": "pen,1,2\npen,1,3\n"}, "no invoice with an item"),
+    ],
+)
+def test_what_a_folder_cannot_fill_is_told(name: str, files: dict[str, str], reason: str) -> None:
+    asked = fill(REQUESTS[name], 1)
+    bare = replace(asked.folder, files=files)
+    found = fill_from(REQUESTS[name], bare)
+    assert found.sentence is None
+    assert reason in found.reason
+
+
+def test_the_page_of_the_requests_runs() -> None:
+    page = (FILE.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(block, found)
+    assert found["asked"].sentence in block
+
+
+def test_the_file_for_the_command_line_makes_and_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = FILE.parents[1] / "kit_tools.py"
+    tools = resolve_tools([f"{file}:write_file", f"{file}:fetch_page", f"{file}:today"])
+    tools["write_file"](path="notes/new.txt", text="new")
+    assert (tmp_path / "kit-folder" / "notes" / "new.txt").read_text() == "new"
+    assert tools["fetch_page"](path="/prices")
+    module = load_module(file, "tools")
+    module._open.close()
+    assert tools["today"]() == str(module.contents.today)
