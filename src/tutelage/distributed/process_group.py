@@ -12,10 +12,8 @@ from __future__ import annotations
 import datetime
 import io
 import os
-import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
+from tutelage.distributed.meeting import RankEndedError, meet
 from tutelage.distributed.tree import accumulate_in_tree
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.machine import SMALL_MODEL
@@ -200,7 +199,7 @@ class TorchProcessGroup:
 
 def joined() -> TorchProcessGroup:
     """The group that this process was started in. Raises `ConfigError` where a launcher's variables
-    are not all there, `RunError` where the other ranks do not come."""
+    are not all there, `RunError` where the other ranks do not come, or one of them ends first."""
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         _variable(name)
@@ -209,13 +208,16 @@ def joined() -> TorchProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
-        dist.init_process_group(
-            backend,
-            store=cast("Any", dist).PrefixStore(met(store, rank, size), store),
-            rank=rank,
-            world_size=size,
-            timeout=WORKING,
-        )
+
+        def join(name: str) -> None:
+            own = cast("Any", dist).PrefixStore(name, store)
+            dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=WORKING)
+
+        meet(store, rank, size, join, MEETING.total_seconds())
+    except RankEndedError as ended:
+        if rank:
+            raise SystemExit(0) from ended
+        raise RunError(f"{LOST}: {ended}") from ended
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
@@ -224,28 +226,6 @@ def joined() -> TorchProcessGroup:
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
     return TorchProcessGroup(rank, size)
-
-
-def met(store: Any, rank: int, size: int, patience: float = MEETING.total_seconds()) -> str:
-    """A name that the ranks of this start agree on. A launcher's store keeps the values of ranks
-    before a restart, so each asks with a word that nobody has used, and rank 0 answers until all
-    have the name. Raises `RuntimeError` where some do not come."""
-    word, until = secrets.token_hex(8), time.monotonic() + patience
-    if rank:
-        store.set(f"asks/{rank}", word)
-        name = store.get(f"answer/{word}").decode()
-        store.set(f"known/{name}/{rank}", "")
-        return name
-    left = list(range(1, size))
-    while left:
-        for other in left:
-            if store.check([f"asks/{other}"]):
-                store.set("answer/" + store.get(f"asks/{other}").decode(), word)
-        left = [other for other in left if not store.check([f"known/{word}/{other}"])]
-        if left and time.monotonic() > until:
-            raise RuntimeError(f"rank {left[0]} has not come")
-        time.sleep(0.01)
-    return word
 
 
 def _variable(name: str) -> str:
