@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -30,6 +30,7 @@ from tutelage.distributed.checkpoint import write
 from tutelage.distributed.meeting import RankEndedError, meet
 from tutelage.distributed.tree import accumulate_in_tree
 from tutelage.errors import ConfigError, RunError
+from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
@@ -63,7 +64,7 @@ class TorchProcessGroup:
             )
         self.rank, self.size, self._tree = rank, size, tree
         self._over, self._shard_from = False, shard_from
-        self._sharded = WeakSet[Policy]()
+        self._sharded = WeakSet[Network]()
 
     def agree(self, make: Callable[[], Out]) -> Out:
         """See `ProcessGroup`. What rank 0 raises ends the others, quietly."""
@@ -110,6 +111,7 @@ class TorchProcessGroup:
                 found = accumulate_in_tree(parameters, same, turns, padded, self.size)
             else:
                 found = accumulate(parameters, same, padded)
+                self._reduce(sharding.whole(parameters))
             reports = cast("list[Out]", found[: len(mine)])
             self._release()
         elif self._tree:
@@ -125,12 +127,16 @@ class TorchProcessGroup:
             return sharding.clip(parameters, limit, exact=self._tree)
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
-    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+    def shard(
+        self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
+    ) -> Policy:
         """See `ProcessGroup`."""
         if self.size == 1 or policy.count() < self._shard_from:
             return policy
-        made = sharding.sharded(policy, self.size, dtype, offload=offload, tree=self._tree)
-        self._sharded.add(made)
+        made = sharding.sharded(
+            policy, self.size, dtype, offload=offload, tree=self._tree, head=head
+        )
+        self._sharded.add(made.network)
         if self.rank and policy.device.type != "cpu":  # rank 0 alone samples from it
             policy.network = policy.network.to(torch.device("cpu"))
         return made
@@ -144,6 +150,10 @@ class TorchProcessGroup:
         """See `ProcessGroup`."""
         sharding.share_out(optimizer)
 
+    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
+        """See `ProcessGroup`."""
+        sharding.load(named, whole)
+
     def in_parts(self, values: object) -> bool:
         """See `ProcessGroup`."""
         return sharding.in_parts(values)
@@ -153,12 +163,12 @@ class TorchProcessGroup:
         write(self.agree(lambda: str(place)), values)
 
     def _release(self) -> None:
-        for policy in self._sharded:
-            sharding.release(policy)
+        for network in self._sharded:
+            sharding.release(network)
 
     def _reduce(self, parameters: Sequence[Tensor]) -> None:
         """Add the gradients of all ranks; a parameter that none has a gradient for stays so."""
-        if self.size == 1:
+        if self.size == 1 or not parameters:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
         with self._peers():

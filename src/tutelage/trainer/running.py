@@ -124,7 +124,7 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
 
 
 def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
-    """What `plan` makes of the folder of a run, a new one where there is none yet: of several
+    """What `plan` makes of the folder of a run, a new one if there is none yet: of several
     ranks all have that of the first, which alone says what is wrong."""
     from tutelage.weights.paths import check_name_is_new
     from tutelage.weights.process_group import in_step, launched
