@@ -23,6 +23,7 @@ back: the tests of a file run in a process of their own, and all others see the 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import importlib
 import inspect
@@ -36,6 +37,7 @@ from typing import Any, Self
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -61,8 +63,31 @@ class DeviceError(RuntimeError):
     """What a GPU would have refused."""
 
 
+class _Stream:
+    """All that is computed is computed at once, so nothing waits for a stream or an event."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def _nothing(self, *_: Any) -> Any:
+        return self
+
+    wait_stream = wait_event = record_event = record = wait = synchronize = _nothing
+
+
 class _Module(backend_registration._DummyBackendModule):
     """What `torch.pretended` answers."""
+
+    Stream = Event = _Stream
+
+    def current_stream(self, *_: Any) -> _Stream:
+        return _Stream()
+
+    def stream(self, _: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def set_device(self, _: Any) -> None:
+        pass
 
     def device_count(self) -> int:
         return 2
@@ -154,6 +179,10 @@ class OnDevice(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What is sent to another process, or saved, is read into main memory there."""
+        return self.inner.__reduce_ex__(protocol)
+
     def tolist(self) -> Any:
         _wait()
         return self.inner.tolist()
@@ -189,7 +218,10 @@ class PretendedDevice(TorchDispatchMode):
         _ACTIVE.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if any(isinstance(t, DTensor) for t in (*_leaves(args), *_leaves(kwargs.values()))):
+            return func(*args, **kwargs)  # computed with its parts, which come here
+        return _run(func, args, kwargs)
 
 
 _ACTIVE: list[PretendedDevice] = []
@@ -239,6 +271,8 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     inner_args = [_mapped(_inner, x) for x in args]
     inner_kwargs = {key: _mapped(_inner, x) for key, x in kwargs.items()}
     out = func(*inner_args, **inner_kwargs)
+    if not func._schema.returns:
+        return None
     if args and isinstance(args[0], Tensor) and out is inner_args[0] and func._schema.is_mutable:
         return args[0]
     if isinstance(kwargs.get("out"), Tensor):
@@ -330,3 +364,12 @@ def without_inference_mode(patch: pytest.MonkeyPatch) -> None:
         (backends._HFBackend, "copy"),
     ):
         patch.setattr(owner, name, torch.no_grad()(getattr(owner, name).__wrapped__))
+
+
+def with_sharding(patch: pytest.MonkeyPatch) -> None:
+    """Have torch's FSDP shard over pretended devices: what it frees, allocates and pins there has
+    no memory of its own."""
+    parameter = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
+    for name in ("free_storage", "alloc_storage"):
+        patch.setattr(parameter, name, lambda _: None)
+    patch.setattr(Tensor, "pin_memory", lambda tensor, *_: tensor)

@@ -75,6 +75,7 @@ def script(update: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     yield "POST", GENERATE, {"token_ids": [5] * 600, "sampling_params": {}}
     yield "POST", GENERATE, {"model": "x", "token_ids": [5], "sampling_params": {}}
     yield tokens(stop=["a"], detokenize=False)
+    yield tokens(max_tokens=1, logit_bias={str(1 << 30): 0.0})
     yield "POST", "/update_weights", {"update_info": {"path": str(update)}}
     yield "POST", "/finish_weight_update", {}
     model = {"hidden_size": 7}

@@ -6,6 +6,7 @@ with a store of this process in place of the agent's, at a port that nobody else
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -54,6 +55,8 @@ class Ranks:
             process.join(PATIENCE)
         left = [process for process in self.processes if process.is_alive()]
         for process in left:
+            os.kill(process.pid, signal.SIGUSR1)  # which has it write where it stands
+            process.join(1.0)
             process.kill()
         assert not left, self._all()
         return [process.exitcode for process in self.processes]
@@ -124,6 +127,7 @@ def _main(
         os.close(opened)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    faulthandler.register(signal.SIGUSR1)
     import torch
 
     torch.set_num_threads(1)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import pytest
 import torch.distributed
 from tests.weights.samples import LAPTOP
 
-from tutelage.distributed.process_group import TorchProcessGroup, joined, met
+from tutelage.distributed import meeting
+from tutelage.distributed.meeting import RankEndedError, meet
+from tutelage.distributed.process_group import TorchProcessGroup, joined
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
@@ -146,19 +152,83 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_ranks_that_a_launcher_starts_again_do_not_take_each_other_for_those_before() -> None:
+def stores(count: int) -> tuple[Any, list[Any]]:
+    """A launcher's store, and as many clients of it."""
     c10d: Any = torch.distributed
     server = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    stores = [c10d.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(3)]
-    names = list[str]()
+    made = [c10d.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(count)]
+    return server, made
+
+
+def test_ranks_that_a_launcher_starts_again_do_not_take_each_other_for_those_before() -> None:
+    server, clients = stores(3)
+    names = list[set[str]]()
     with ThreadPoolExecutor(3) as pool:
         for first in (0, 2):  # the second start finds the words of the first
-            begun = [pool.submit(met, stores[first], first, 3)]
+            heard = set[str]()
+            begun = [pool.submit(meet, clients[first], first, 3, heard.add, 60.0)]
             time.sleep(0.1)
-            begun += [pool.submit(met, stores[r], r, 3) for r in range(3) if r != first]
-            (name,) = {future.result() for future in begun}
-            names.append(name)
+            begun += [
+                pool.submit(meet, clients[r], r, 3, heard.add, 60.0) for r in range(3) if r != first
+            ]
+            assert [future.result() for future in begun] == [None] * 3
+            names.append(heard)
+    assert [len(heard) for heard in names] == [1, 1]
     assert names[0] != names[1]
     server.set("asks/1", "old")
+    server.set("pulse/old", "1 process 7 on there")
     with pytest.raises(RuntimeError, match="rank 1 has not come"):
-        met(stores[0], 0, 2, patience=0.0)
+        meet(clients[0], 0, 2, heard.add, 0.0)
+
+
+def test_what_ends_a_rank_that_has_come_is_told_to_the_first() -> None:
+    _, clients = stores(2)
+
+    def broken(name: str) -> None:
+        raise OSError("no such interface")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(meet, clients[1], 1, 2, broken, 60.0)
+        with pytest.raises(
+            RankEndedError, match=r"rank 1 of 2, process \d+ on .*: no such interface"
+        ):
+            meet(clients[0], 0, 2, lambda _: threading.Event().wait(60.0), 60.0)
+        with pytest.raises(OSError, match="no such interface"):
+            other.result()
+
+
+def test_what_the_launcher_says_of_a_rank_that_never_came_ends_the_meeting() -> None:
+    server, (client,) = stores(1)
+    server.set(meeting.LOST, "rank 1 of 2, process 7 on there")
+    with pytest.raises(RankEndedError, match="rank 1 of 2, process 7 on there"):
+        meet(client, 0, 2, lambda _: None, 60.0)
+
+
+def die(*, connecting: bool) -> None:
+    """The second rank ends without a word, as it connects or before rank 0 has answered it."""
+    meeting.QUIET = 1.0
+
+    def killed(*_: Any, **__: Any) -> None:
+        time.sleep(3 * meeting.BEAT)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def ask(store: Any, rank: int, size: int, word: str, *_: Any) -> str:
+        store.set(f"asks/{rank}", word)
+        killed()
+        return word
+
+    if os.environ["RANK"] == "1" and connecting:
+        torch.distributed.init_process_group = killed
+    elif os.environ["RANK"] == "1":
+        meeting._ask = ask  # pyright: ignore[reportPrivateUsage]
+    joined()
+
+
+@pytest.mark.parametrize("connecting", [False, True])
+def test_a_rank_that_dies_before_all_are_connected_is_told_within_seconds(
+    tmp_path: Path, connecting: bool
+) -> None:
+    with started(2, tmp_path, partial(die, connecting=connecting)) as ranks:
+        assert ranks.end() == [1, -9]
+    pid = ranks.processes[1].pid
+    assert f"rank 1 of 2, process {pid} on {platform.node()}: no sign of life" in ranks.said(0)

@@ -9,11 +9,14 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from tests.tiny_policies import fresh_policy
 from tests.weights import tiny_job
 from tests.weights.test_sft import chat, write
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from tutelage.testing import tiny_policy
 from tutelage.weights import checkpoint
@@ -92,21 +95,97 @@ def test_adapters_and_recomputed_activations_are_sharded_too(source: Path, tmp_p
     [
         pytest.param(keys, id=name, marks=pytest.mark.full)
         for name, keys in {
-            "critic and KL in the reward": {
-                "algorithm__adv_estimator": "gae",
-                "algorithm__use_kl_in_reward": "true",
-            },
             "whole KL in the loss": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "full"},
         }.items()
     ],
 )
-def test_critic_and_reference_work_beside_a_sharded_policy(
+def test_a_reference_works_beside_a_sharded_policy(
     source: Path, tmp_path: Path, keys: dict[str, object]
 ) -> None:
     for size, order in ((1, "tree"), (2, "tree shards")):
         out = tmp_path / str(size)
         together(size, tmp_path / f"of_{size}", jobs.train_with, source, out, order, keys)
     assert_same(tmp_path / "2", tmp_path / "1")
+
+
+CRITIC: dict[str, object] = {
+    "algorithm__adv_estimator": "gae",
+    "algorithm__use_kl_in_reward": "true",
+    "critic__optim__lr": 1e-2,
+}
+
+
+@pytest.fixture(scope="module")
+def alone_with_critic(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process with a critic, in tree order."""
+    place = tmp_path_factory.mktemp("critic")
+    together(1, place, jobs.train_with, source, place / "run", "tree", CRITIC)
+    return place / "run"
+
+
+def chunks(out: Path, name: str) -> int:
+    """Parts of a tensor in the checkpoint of the second step."""
+    reader = FileSystemReader(out / "checkpoints" / "step_000002" / "parts")
+    found: Any = reader.read_metadata().state_dict_metadata[name]
+    return len(found.chunks)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_a_critic_is_sharded_as_the_policy_is(
+    source: Path, alone_with_critic: Path, tmp_path: Path, size: int
+) -> None:
+    out = tmp_path / "run"
+    together(size, tmp_path, jobs.train_with, source, out, "tree shards", CRITIC)
+    assert_same(out, alone_with_critic)
+    values = [line["value/grad_norm"] for line in jobs.metrics(out) if line["phase"] == "rl"]
+    assert min(values) > 0
+    for name in ("weights.embed", "weights.layers.1.down", "optimizer.parts.0.state.0.exp_avg"):
+        assert chunks(out, f"optimizer.critic.{name}") == size
+    assert chunks(out, "optimizer.critic.weights.value_head.weight") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["gpt2", "phi"])
+def test_critics_of_other_models_are_sharded_too(tmp_path: Path, layout: str) -> None:
+    (tmp_path / "source").mkdir()
+    own = tiny_job.material(tmp_path / "source")
+    fresh_policy(layout, 3).save(own / "model", replace=True)
+    for size, order in ((1, "tree"), (2, "tree shards")):
+        out = tmp_path / str(size)
+        together(size, tmp_path / f"of_{size}", jobs.train_with, own, out, order, CRITIC)
+    assert_same(tmp_path / "2", tmp_path / "1")
+
+
+@pytest.mark.full
+def test_with_a_sharded_critic_two_ranks_repeat_and_are_one_process_to_rounding(
+    source: Path, alone_with_critic: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        out = tmp_path / name
+        together(2, tmp_path / f"of_{name}", jobs.train_with, source, out, "shards", CRITIC)
+    assert_same(tmp_path / "a", tmp_path / "b")
+    one, two = (
+        [line["value/grad_norm"] for line in jobs.metrics(p) if line["phase"] == "rl"]
+        for p in (alone_with_critic, tmp_path / "a")
+    )
+    assert one == pytest.approx(two, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("killed", "resumed"),
+    [(1, 1), *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((0, 2), (1, 4)))],
+)
+def test_a_sharded_critic_goes_on_from_its_checkpoint(
+    source: Path, alone_with_critic: Path, tmp_path: Path, killed: int, resumed: int
+) -> None:
+    out = tmp_path / "run"
+    work = started(2, tmp_path / "two", jobs.train_with, source, out, "tree shards", CRITIC)
+    with work as ranks:
+        ranks.until(lambda: (out / "checkpoints" / "step_000002" / checkpoint.SUMS).is_file())
+        ranks.kill(killed)
+        ranks.end()
+    together(resumed, tmp_path / "again", jobs.resume, out, "tree shards")
+    assert_same(out, alone_with_critic)
 
 
 def test_demonstrations_are_learned_from_on_shards(tmp_path: Path) -> None:

@@ -113,6 +113,22 @@ def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun
     assert_same(out, usual)
 
 
+def test_a_placed_rank_that_ends_before_the_ranks_meet_is_told(
+    ray: Any, one_thread: None, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = _RayRanks.joined
+
+    def joined(ranks: _RayRanks, *args: Any) -> Any:
+        (facts,) = ranks._facts  # pyright: ignore[reportPrivateUsage]
+        os.kill(facts["pid"], signal.SIGKILL)
+        return start(ranks, *args)
+
+    monkeypatch.setattr(_RayRanks, "joined", joined)
+    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on .*, has ended, so the run"):
+        train(source, tmp_path / "run")
+    assert launched().size == 1
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "told"),
@@ -147,7 +163,9 @@ def test_an_agent_of_ones_own_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     async def digits(task: Any, llm: LLM) -> float:
         return 0.0
 
-    with pytest.raises(ConfigError, match=r"trained by one process so far.*without trainer.nnodes"):
+    with pytest.raises(
+        ConfigError, match=r"not by those that Ray places: leave trainer.nnodes out"
+    ):
         Trainer(
             algorithm=RL({"trainer.nnodes": 2, "ray_kwargs.ray_init.num_cpus": 2}),
             policy=tiny_policy(max_positions=256),

@@ -221,3 +221,25 @@ async def test_a_script_keeps_to_max_tokens_and_context(codec: Codec) -> None:
     assert len((await ask(engine, codec, max_tokens=2)).token_ids) == 2
     with pytest.raises(ContextOverflowError):
         await ask(ScriptedEngine(codec, ["x"], max_length=length), codec)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_call_that_outlives_its_session_keeps_no_slot(tiny: Any, begun: bool) -> None:
+    """As one of a task that an agent left behind: it runs as the session is closed, or comes
+    after it."""
+    policy = tiny("qwen2")
+    driver = EngineDriver(tiny_engine(policy, slots=1, invariant=True), "free")
+    left = session(driver, policy.codec, name="left")
+    work = asyncio.create_task(left.chat([ASK], sampling=SAMPLING))
+    if begun:
+        while not driver.engine.decoded_tokens:
+            await asyncio.sleep(0)
+        left.close()
+    else:
+        left.close()
+    await work
+    for name in ("next", "last"):
+        other = session(driver, policy.codec, name=name)
+        call = await asyncio.wait_for(other.chat([ASK], sampling=SAMPLING), 30.0)
+        assert call.sampled == work.result().sampled
+        other.close()

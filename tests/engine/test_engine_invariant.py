@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,3 +76,34 @@ def test_invariant_mode_samples_the_same_function(tiny: Any) -> None:
     for a, b in zip(got, finish(tiny_engine(tiny("qwen2"), slots=4), wanted), strict=True):
         assert a.token_ids == b.token_ids
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_conversation_that_ends_before_its_request_keeps_no_slot(tiny: Any, steps: int) -> None:
+    """As one that is left behind by an agent: it waits for a slot, or runs, when it is released."""
+    policy = tiny("qwen2")
+    wanted = request(1, ids=prompt(1, 20), max_tokens=8)
+    alone = one(tiny_engine(policy, slots=2, invariant=True), wanted)
+    engine = tiny_engine(policy, slots=1, invariant=True)
+    handle = engine.submit(replace(wanted, session="left/a"))
+    for _ in range(steps):
+        assert not engine.step()
+    engine.release("left/a")
+    ended: dict[int, Sampled] = {}
+    while engine.busy:
+        ended |= dict(engine.step())
+    assert ended == {handle: alone}
+    for name in ("next/a", "next/b"):
+        assert one(engine, replace(wanted, session=name)) == alone
+        engine.release(name)
+
+
+def test_a_conversation_that_goes_on_keeps_its_slot(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=1, invariant=True)
+    first = replace(request(1, ids=prompt(1, 20), max_tokens=4), session="talk/a")
+    engine.release("talk/b")
+    said = one(engine, first)
+    known = engine.prefilled_tokens
+    ids = first.prompt_ids + said.token_ids + prompt(2, 5)
+    one(engine, replace(first, prompt_ids=ids))
+    assert engine.prefilled_tokens - known == len(ids) - len(first.prompt_ids + said.token_ids) + 1

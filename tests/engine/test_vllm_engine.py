@@ -25,7 +25,7 @@ from tutelage.errors import (
     SyncError,
 )
 from tutelage.policy.lora import LoraConfig, with_lora
-from tutelage.policy.model import Policy
+from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 from tutelage.testing.vllm_server import VLLMServer
@@ -306,6 +306,34 @@ def test_another_model_tokenizer_or_vocabulary_is_refused(engine_of: Made, polic
     for served, sentence in ((wider, "hidden_size=128"), (other, "another tokenizer")):
         with VLLMServer(served) as server, pytest.raises(ConfigError, match=sentence):
             engine_of(server)
+
+
+def test_a_policy_whose_tokens_fill_its_embedding_does_not_end_the_server(
+    engine_of: Made, policy: Policy
+) -> None:
+    """transformers adds a token to such a tokenizer, and vLLM lets it through to its engine."""
+    with VLLMServer(policy, added=1) as server:
+        engine = engine_of(server)
+        engine.update_weights(policy, 0)
+        assert sample(engine).policy_version == 0
+        assert server.dead is False
+
+
+def test_another_vocabulary_is_refused_where_adapters_alone_are_sent(
+    engine_of: Made, policy: Policy, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    policy.save(tmp_path / "base")
+    resized = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    resized.resize_token_embeddings(336)
+    resized.save_pretrained(tmp_path / "base")
+    adapters = LoraTransfer(tmp_path / "adapters", str(tmp_path / "base"))
+    with (
+        VLLMServer(load_policy(str(tmp_path / "base"))) as server,
+        pytest.raises(ConfigError, match=r"another vocabulary \(336 tokens\) than the 320"),
+    ):
+        engine_of(server, transfer=adapters)
 
 
 def test_two_runs_on_one_server_are_refused_until_the_first_gives_it_up(

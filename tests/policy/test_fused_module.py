@@ -109,3 +109,13 @@ def test_another_type_or_device_is_asked_for_as_of_any_module(fresh: Fresh) -> N
         assert network.to(torch.device("meta")) is network
         assert network.device.type == "meta"
         assert {p.device.type for p in network.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_copy_computes_activations_again_as_it_does(fresh: Fresh, adapted: bool) -> None:
+    """What is sharded is a copy."""
+    policy = fresh("qwen2")
+    policy = with_lora(policy, LoraConfig(rank=4), seed=1) if adapted else policy
+    assert policy.network.copy().checkpoints_blocks is False
+    policy.network.recompute()
+    assert policy.network.copy().checkpoints_blocks is True

@@ -195,6 +195,24 @@ def test_it_refuses_what_vllm_refuses(server: VLLMServer) -> None:
     assert "hidden_size=32" in message
 
 
+def test_a_bias_of_a_token_beyond_the_embedding_is_refused_with_its_size(
+    server: VLLMServer,
+) -> None:
+    body = {"token_ids": [1], "sampling_params": {"logit_bias": {"320": 0.0}}}
+    reply = ask(server, "/inference/v1/generate", **body)
+    assert reply.status_code == 400
+    assert "Vocabulary size: 320" in reply.json()["error"]["message"]
+
+
+def test_a_token_that_only_the_tokenizer_has_ends_it() -> None:
+    with VLLMServer(tiny_policy(), added=1) as server:
+        body = {"sampling_params": {"max_tokens": 1}}
+        assert ask(server, "/inference/v1/generate", token_ids=[321], **body).status_code == 400
+        for path in ("/inference/v1/generate", "/health"):
+            with pytest.raises(httpx2.HTTPError):
+                ask(server, path, token_ids=[320], **body)
+
+
 def test_routes_are_missing_where_flags_are() -> None:
     with VLLMServer(tiny_policy(), development=False, tokens=False) as server:
         assert ask(server, "/weight_info").status_code == 404

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from tutelage.cli import build_app
 from tutelage.config import Machine
 from tutelage.errors import RunError
 from tutelage.policy.stored import stored_count
@@ -38,7 +40,7 @@ def test_what_is_trained_is_shared_out_from_20_million_parameters_on() -> None:
     }
     more = parts_of(Models(SEVEN.policy, 0, reference=True, critic=True), gpus(8, 4), gpu=True)
     assert more["reference"] == SEVEN.policy
-    assert more["critic"] == 16 * SEVEN.policy
+    assert more["critic"] == 4 * SEVEN.policy
 
 
 def test_the_smallest_setting_that_fits_is_named() -> None:
@@ -92,6 +94,77 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
         jobs.train(asked, create(tmp_path / "run"), Progress())
     file.write_bytes(file.read_bytes()[:20])
     assert stored_count(tmp_path / "small") is None
+
+
+def command_of_eight_ranks(place: Path) -> list[str]:
+    """The command for two nodes of `docs/scaling.md`, after torchrun's own words, with a model and
+    tasks that are there."""
+    page = Path(__file__).parents[2] / "docs" / "scaling.md"
+    (line,) = (t for t in page.read_text().splitlines() if t.startswith("torchrun --nnodes=2"))
+    tiny_policy().save(place / "model")
+    tasks = "".join(f'{{"question": "{i} + 1?", "answer": "{i + 1}"}}\n' for i in range(8))
+    (place / "tasks.jsonl").write_text(tasks)
+    there = {"/models/qwen": "model", "tasks.jsonl": "tasks.jsonl", "/shared/runs/two": "two"}
+    words = line.partition(" -m tutelage ")[2].split()
+    return [str(place / there[word]) if word in there else word for word in words]
+
+
+def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the command says, in one line."""
+    monkeypatch.setenv("COLUMNS", "100")
+    done = CliRunner().invoke(build_app(), [*words, "--dry-run"])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("machine", "code", "told"),
+    [
+        (
+            Machine(0, 64, 2, 512 * GB, ranks=4),
+            0,
+            "memory: the first rank holds 46 GB and its activations (weights, gradients and "
+            "optimizer 15 GB, weights to sample from 30 GB); there are 512 GB, for 4 ranks",
+        ),
+        (
+            Machine(0, 64, 2, 128 * GB, ranks=4),
+            2,
+            "cannot be trained so: the first rank holds 46 GB and its activations (weights, "
+            "gradients and optimizer 15 GB, weights to sample from 30 GB); there are 128 GB, for 4 "
+            "ranks. The smallest setting that fits: one process",
+        ),
+        (Machine(0, 64, 2, 20 * GB, ranks=4), 2, "The smallest setting that fits: a smaller model"),
+    ],
+    ids=["fits", "fewer ranks", "nothing"],
+)
+def test_a_dry_run_of_eight_ranks_says_what_one_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine, code: int, told: str
+) -> None:
+    """Of a model of 7.6 billion parameters, in place of which a tiny one plays."""
+    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
+        monkeypatch.setattr(f"{place}.machine_facts", lambda: machine)
+    monkeypatch.setattr(memory, "models_of", lambda _: SEVEN)
+    assert told in said_by(command_of_eight_ranks(tmp_path), code, monkeypatch)
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By figures of one GPU, with the smallest number of them that fits."""
+    words = [w for w in command_of_eight_ranks(tmp_path) if w != "trainer.device=cpu"]
+    words[words.index("--store") : words.index("--store") + 2] = []
+    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
+        monkeypatch.setattr(f"{place}.machine_facts", lambda: gpus(8, 1))
+    monkeypatch.setattr(memory, "here", lambda *, gpu: gpus(8, 1))
+    monkeypatch.setattr(memory, "stored_count", lambda _: SEVEN.policy)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
+    said = said_by(words, 2, monkeypatch)
+    assert "a model of 7.60 billion parameters cannot be trained so" in said
+    assert "the engine's copy 15 GB" in said
+    assert "a GPU has 80 GB" in said
+    assert "The smallest setting that fits: torchrun --nproc-per-node=8 -m tutelage ..." in said
 
 
 def test_a_machine_that_says_nothing_refuses_nothing() -> None:

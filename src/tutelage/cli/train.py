@@ -302,27 +302,28 @@ def _train_agent(
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
-    agent, _ = load_agent(reference)
-    fetch(flags.get("model"))
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of
-        from tutelage.weights.following import ONE_ALONE
-        from tutelage.weights.process_group import launched
-    if launched().size > 1:
-        raise ConfigError(ONE_ALONE)
-    keys = keys_of(overrides, flags, file)
+        from tutelage.weights.process_group import in_step, launched
+
+    group = launched()
+    agent, _ = in_step(group, lambda: load_agent(reference))
+    in_step(group, lambda: fetch(flags.get("model")))
+    keys = in_step(group, lambda: keys_of(overrides, flags, file))
+    if dry and group.rank:
+        return
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
         with waiting("playing one task ..."):
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved)
         return
-    place = place_of(flags.get("output"), agent.name)
+    place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
         return trainer_of(keys, flags, place, progress).fit(reference).details
 
-    run_job(RunFolder(place), job)
+    run_job(RunFolder(place), job, group.rank)
 
 
 def _show_preview(console: Console, found: SFTPreview) -> None:

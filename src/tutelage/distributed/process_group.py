@@ -12,11 +12,9 @@ from __future__ import annotations
 import datetime
 import io
 import os
-import secrets
 import signal
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,8 +27,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
+from tutelage.distributed.meeting import RankEndedError, meet
 from tutelage.distributed.tree import accumulate_in_tree
 from tutelage.errors import ConfigError, RunError
+from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
@@ -64,7 +64,7 @@ class TorchProcessGroup:
             )
         self.rank, self.size, self._tree = rank, size, tree
         self._over, self._shard_from = False, shard_from
-        self._sharded = WeakSet[Policy]()
+        self._sharded = WeakSet[Network]()
 
     def agree(self, make: Callable[[], Out]) -> Out:
         """See `ProcessGroup`. What rank 0 raises ends the others, quietly."""
@@ -111,6 +111,7 @@ class TorchProcessGroup:
                 found = accumulate_in_tree(parameters, same, turns, padded, self.size)
             else:
                 found = accumulate(parameters, same, padded)
+                self._reduce(sharding.whole(parameters))
             reports = cast("list[Out]", found[: len(mine)])
             self._release()
         elif self._tree:
@@ -126,12 +127,16 @@ class TorchProcessGroup:
             return sharding.clip(parameters, limit, exact=self._tree)
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
-    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+    def shard(
+        self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
+    ) -> Policy:
         """See `ProcessGroup`."""
         if self.size == 1 or policy.count() < self._shard_from:
             return policy
-        made = sharding.sharded(policy, self.size, dtype, offload=offload, tree=self._tree)
-        self._sharded.add(made)
+        made = sharding.sharded(
+            policy, self.size, dtype, offload=offload, tree=self._tree, head=head
+        )
+        self._sharded.add(made.network)
         if self.rank and policy.device.type != "cpu":  # rank 0 alone samples from it
             policy.network = policy.network.to(torch.device("cpu"))
         return made
@@ -145,6 +150,10 @@ class TorchProcessGroup:
         """See `ProcessGroup`."""
         sharding.share_out(optimizer)
 
+    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
+        """See `ProcessGroup`."""
+        sharding.load(named, whole)
+
     def in_parts(self, values: object) -> bool:
         """See `ProcessGroup`."""
         return sharding.in_parts(values)
@@ -154,12 +163,12 @@ class TorchProcessGroup:
         write(self.agree(lambda: str(place)), values)
 
     def _release(self) -> None:
-        for policy in self._sharded:
-            sharding.release(policy)
+        for network in self._sharded:
+            sharding.release(network)
 
     def _reduce(self, parameters: Sequence[Tensor]) -> None:
         """Add the gradients of all ranks; a parameter that none has a gradient for stays so."""
-        if self.size == 1:
+        if self.size == 1 or not parameters:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
         with self._peers():
@@ -200,7 +209,7 @@ class TorchProcessGroup:
 
 def joined() -> TorchProcessGroup:
     """The group that this process was started in. Raises `ConfigError` where a launcher's variables
-    are not all there, `RunError` where the other ranks do not come."""
+    are not all there, `RunError` where the other ranks do not come, or one of them ends first."""
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         _variable(name)
@@ -209,13 +218,16 @@ def joined() -> TorchProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
-        dist.init_process_group(
-            backend,
-            store=cast("Any", dist).PrefixStore(met(store, rank, size), store),
-            rank=rank,
-            world_size=size,
-            timeout=WORKING,
-        )
+
+        def join(name: str) -> None:
+            own = cast("Any", dist).PrefixStore(name, store)
+            dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=WORKING)
+
+        meet(store, rank, size, join, MEETING.total_seconds())
+    except RankEndedError as ended:
+        if rank:
+            raise SystemExit(0) from ended
+        raise RunError(f"{LOST}: {ended}") from ended
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
@@ -224,28 +236,6 @@ def joined() -> TorchProcessGroup:
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
     return TorchProcessGroup(rank, size)
-
-
-def met(store: Any, rank: int, size: int, patience: float = MEETING.total_seconds()) -> str:
-    """A name that the ranks of this start agree on. A launcher's store keeps the values of ranks
-    before a restart, so each asks with a word that nobody has used, and rank 0 answers until all
-    have the name. Raises `RuntimeError` where some do not come."""
-    word, until = secrets.token_hex(8), time.monotonic() + patience
-    if rank:
-        store.set(f"asks/{rank}", word)
-        name = store.get(f"answer/{word}").decode()
-        store.set(f"known/{name}/{rank}", "")
-        return name
-    left = list(range(1, size))
-    while left:
-        for other in left:
-            if store.check([f"asks/{other}"]):
-                store.set("answer/" + store.get(f"asks/{other}").decode(), word)
-        left = [other for other in left if not store.check([f"known/{word}/{other}"])]
-        if left and time.monotonic() > until:
-            raise RuntimeError(f"rank {left[0]} has not come")
-        time.sleep(0.01)
-    return word
 
 
 def _variable(name: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from tutelage.config import Resolved, RunConfig
-from tutelage.distributed import ray_cluster
+from tutelage.distributed import meeting, ray_cluster
 from tutelage.distributed.process_group import LOST
 from tutelage.distributed.ray_cluster import own_words
 from tutelage.distributed.shipment import check_same, here
@@ -154,7 +154,7 @@ class _RayRanks:
             actor.work.remote(env, str(Path.cwd()), *texts)
             for actor, env in zip(self._actors, variables[1:], strict=True)
         ]
-        self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
+        self._watcher = threading.Thread(target=self._watch, args=(refs, store), daemon=True)
         self._watcher.start()
         before = dict(os.environ)
         os.environ.update({**_of_interface(), **variables[0]})
@@ -189,8 +189,9 @@ class _RayRanks:
             for rank, node in enumerate(nodes)
         ]
 
-    def _watch(self, refs: Sequence[Any]) -> None:
-        """Keep what ends a rank. Its process ends too, which the others notice."""
+    def _watch(self, refs: Sequence[Any], store: Any) -> None:
+        """Keep what ends a rank. Its process ends too, which the others notice once they are
+        connected; until then they look for it in the store."""
         left = dict(zip(refs, range(len(refs)), strict=True))
         while left and not self._over.is_set():
             done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
@@ -201,6 +202,8 @@ class _RayRanks:
                 except Exception as error:
                     self._errors[number] = error
                 if not well:
+                    with suppress(RuntimeError):
+                        store.set(meeting.LOST, self._name(number))
                     self._end(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
@@ -211,13 +214,16 @@ class _RayRanks:
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
                 raise RunError(own_words(error)) from lost
-            facts, size = self._facts[number], len(self._facts) + 1
-            name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
+            name = self._name(number)
             if isinstance(error, self._ray.exceptions.RayActorError):
                 raise RunError(f"{name}, has ended, so the run cannot go on") from lost
             told = RunError(f"{name}: {own_words(error)}")
             told.add_note(str(error))
             raise told from lost
+
+    def _name(self, number: int) -> str:
+        facts, size = self._facts[number], len(self._facts) + 1
+        return f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
 
     def close(self) -> None:
         """End the actors, and Ray where it was begun here."""

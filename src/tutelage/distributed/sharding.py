@@ -10,7 +10,7 @@ computes another's and drops it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,18 +23,30 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import get_total_norm
 
-from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 
 
-def sharded(policy: Policy, size: int, dtype: torch.dtype, *, offload: bool, tree: bool) -> Policy:
+def sharded(
+    policy: Policy,
+    size: int,
+    dtype: torch.dtype,
+    *,
+    offload: bool,
+    tree: bool,
+    head: bool = True,
+) -> Policy:
     """A copy of the policy, sharded over all ranks; its blocks compute with `dtype`, and gradients
-    are added in float32. With `offload` what is not computed with lies in main memory."""
+    are added in float32. With `offload` what is not computed with lies in main memory; without
+    `head` it gives hidden states alone."""
     network = policy.network.copy()
+    if isinstance(network, HFNetwork) and not head:  # whose own call gathers the tensors
+        network = network.headless()
     module: nn.Module = network.model if isinstance(network, HFNetwork) else network
     device = policy.device.type
     settings: dict[str, Any] = {"mesh": init_device_mesh(device, (size,))}
@@ -65,10 +77,9 @@ def blocks(network: Any) -> list[nn.Module]:
     return [module for module in modules if type(module).__name__ in names]
 
 
-def release(policy: Policy) -> None:
+def release(network: Network) -> None:
     """Let go of tensors that are whole after a forward pass without a backward one: they would be
     those of before the next update."""
-    network = policy.network
     whole: nn.Module = network.model if isinstance(network, HFNetwork) else network
     parts: list[Any] = [*blocks(network), whole]
     for part in parts:
@@ -95,8 +106,21 @@ def share_out(optimizer: torch.optim.Optimizer) -> None:
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-                mesh, places = parameter.device_mesh, parameter.placements
-                state[name] = distribute_tensor(value, mesh, places, src_data_rank=None)
+                state[name] = _part(value, parameter)
+
+
+@torch.no_grad()
+def load(named: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
+    """Set tensors from whole ones, of which this rank keeps its parts."""
+    for name, tensor in named:
+        value = values[name]
+        tensor.copy_(_part(value, tensor) if isinstance(tensor, DTensor) else value)
+
+
+def _part(value: Tensor, like: DTensor) -> DTensor:
+    """A whole tensor, sharded as another one is."""
+    mesh, places = like.device_mesh, like.placements
+    return distribute_tensor(value.to(like.device), mesh, places, src_data_rank=None)
 
 
 def in_parts(values: object) -> bool:
@@ -113,14 +137,24 @@ def is_sharded(parameters: Sequence[Tensor]) -> bool:
     return any(isinstance(p, DTensor) for p in parameters)
 
 
+def whole(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those that every rank has whole beside what is sharded, such as the head of a critic."""
+    return [p for p in parameters if not isinstance(p, DTensor)]
+
+
 def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
     """`clip_grad_norm_` of sharded gradients; `exact` as one process computes it, from whole
     gradients one by one."""
-    if not exact:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    others = whole(gradients)
+    if not exact and not others:
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         return float(full(norm))
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = [torch.linalg.vector_norm(full(g)) for g in gradients]
+    if exact:
+        norms = [torch.linalg.vector_norm(full(g)) for g in gradients]
+    else:
+        parts = [g for g in gradients if isinstance(g, DTensor)]
+        norms = [full(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
     norm = torch.linalg.vector_norm(torch.stack(norms))
     scale = float(torch.clamp(limit / (norm + 1e-6), max=1.0))
     for gradient in gradients:

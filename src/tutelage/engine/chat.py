@@ -66,6 +66,7 @@ class ChatSession:
         """The lane in which each agent began."""
         self._sessions: dict[str, None] = {}
         """Names of the conversations that the engine may keep, in order of appearance."""
+        self._closed = False
         self._rollout = current_branches()
 
     @property
@@ -111,7 +112,7 @@ class ChatSession:
             with acting_for(self._rollout):
                 sampled = await sample(self._engine, self._codec, request)
         finally:
-            lane.busy = False
+            self._leave(lane, request)
         parsed = self._codec.parse(
             sampled.token_ids,
             lambda i: seeds.child("tool", i).id("call")[:21],
@@ -134,6 +135,12 @@ class ChatSession:
             history.add(_Said(call, self._ended(sampled), lane.number))
         return call
 
+    def _leave(self, lane: _Lane, request: Request) -> None:
+        """A call has ended, maybe after the session."""
+        lane.busy = False
+        if self._closed:
+            self._engine.release(request.session or "")
+
     def _text(self, sampled: Sampled) -> Message:
         """What continues a prompt that is no conversation, to the last white space."""
         said = [i for i in sampled.token_ids if i not in self._codec.eos_ids]
@@ -148,7 +155,8 @@ class ChatSession:
         return ids, self._lane(None)
 
     def close(self) -> None:
-        """Give the engine's slots back."""
+        """Give the engine's slots back, those of calls that still run when they end."""
+        self._closed = True
         for session in self._sessions:
             self._engine.release(session)
 

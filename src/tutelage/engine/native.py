@@ -27,7 +27,7 @@ from tutelage.engine.backends import Backend
 from tutelage.engine.batches import PrefillJob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
-from tutelage.engine.slots import Slots, check_room
+from tutelage.engine.slots import Slots, check_room, unkept
 from tutelage.engine.streams import News, Streams
 from tutelage.engine.versions import merged
 from tutelage.errors import EngineError
@@ -111,10 +111,10 @@ class NativeEngine:
                 self._clear(slot)
 
     def release(self, session: str) -> None:
-        """Give back the slot of a conversation."""
-        slot = self._slots.of(session)
-        if slot is not None and self._slots[slot].handle is None:
+        """Give back the slot of a conversation, at once or when what it asks has ended."""
+        if (slot := self._slots.end(session)) is not None:
             self._clear(slot)
+        self._pending = [(*entry[:3], unkept(entry[3], session)) for entry in self._pending]
 
     def update_weights(self, source: Policy, version: int) -> None:
         """See `Engine`. Idle conversations lose their cache, which is stale."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
@@ -62,9 +62,13 @@ class Slots:
         """Whether no request runs."""
         return all(state.handle is None for state in self.all)
 
-    def of(self, session: str) -> int | None:
-        """The slot of a conversation."""
-        return self._by_session.get(session)
+    def end(self, session: str) -> int | None:
+        """Keep a conversation no longer; its slot, where no request runs in it."""
+        slot = self._by_session.pop(session, None)
+        if slot is None:
+            return None
+        self.all[slot].session = None
+        return slot if self.all[slot].handle is None else None
 
     def place(self, request: Request) -> int | None:
         """The slot for a request: its conversation's, else a free one, else an idle one.
@@ -117,6 +121,11 @@ class Slots:
         """The session whose cache is kept after a request. In invariant mode nothing is evicted, so
         what a rollout asks beside its main line may not keep a slot."""
         return None if self._invariant and request.lane else request.session
+
+
+def unkept(request: Request, session: str) -> Request:
+    """A request that keeps no slot, where it is one of that conversation."""
+    return replace(request, session=None) if request.session == session else request
 
 
 def check_room(request: Request, max_length: int) -> None:

@@ -35,6 +35,9 @@ _SINGLE = httpx2.Limits(max_keepalive_connections=0)
 """vLLM closes a connection on which it answered 500."""
 _SAMPLE = "What is 12 + 34? 'Ja', said Zoë, 57 %."
 """A text that tokenizers cut in different ways."""
+_BEYOND = 1 << 30
+"""A token that no model has."""
+_ROWS = re.compile(r"Vocabulary size: (\d+)")
 _WORKER = re.compile(r"Worker failed with error '(.*)', please check", re.DOTALL)
 
 
@@ -164,21 +167,33 @@ class VLLMClient:
                     f"it has another tokenizer: {text!r} is {theirs} there and "
                     f"{list(codec.encode(text))} here; serve the model that is trained"
                 )
-        if not self._knows(vocabulary - 1) or self._knows(vocabulary):
+        theirs = self._vocabulary(codec)
+        if theirs not in (None, vocabulary):
             raise self.refusal(
-                f"its model has another vocabulary than the {vocabulary} tokens of the one that is "
-                "trained; serve that one"
+                f"its model has another vocabulary ({theirs} tokens) than the {vocabulary} tokens "
+                "of the one that is trained; serve that one"
             )
 
-    def _knows(self, token: int) -> bool:
-        body = {"model": self.model, "token_ids": [token], "sampling_params": {"max_tokens": 1}}
+    def _vocabulary(self, codec: Codec) -> int | None:
+        """The rows of its embedding, None where it does not say.
+
+        vLLM names their number as it refuses a bias of a token beyond them, before its engine gets
+        the request. A prompt with such a token ends the engine where the tokenizer has more tokens.
+        """
+        body = {
+            "model": self.model,
+            "token_ids": list(codec.encode(_SAMPLE)),
+            "sampling_params": {"max_tokens": 1, "logit_bias": {str(_BEYOND): 0.0}},
+        }
         try:
             self.ask(body)
         except RemoteError as error:
-            if error.status != 400:
+            said = _ROWS.search(str(error))
+            if said is not None:
+                return int(said[1])
+            if error.status >= 500:
                 raise
-            return False
-        return True
+        return None
 
     def refusal(self, reason: str) -> ConfigError:
         """Why this server cannot be used."""

@@ -69,6 +69,12 @@ class HFNetwork:
         """The model without its output head."""
         return self.model.base_model
 
+    def headless(self) -> HFNetwork:
+        """The same tensors without the output head: what a value model computes with."""
+        made = HFNetwork.__new__(HFNetwork)
+        made.model, made.device = self.body(), self.device
+        return made
+
     def recompute(self) -> None:
         """Compute the activations again in the backward pass: less memory, more time."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})

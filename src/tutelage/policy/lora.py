@@ -170,7 +170,9 @@ class _LoraNetwork(FusedNetwork):
     def copy(self) -> _LoraNetwork:
         """The same base with adapters of its own."""
         base = replace(self.current(), layers=[Block.tensors(b) for b in self._blocks()])
-        return _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        made = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        made.checkpoints_blocks = self.checkpoints_blocks
+        return made
 
     def to(self, *args: Any, **kwargs: Any) -> _LoraNetwork:
         """Move base and adapters, and merge them there."""

@@ -124,8 +124,8 @@ class FusedNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
-        return self.embed.device
+        """Where it computes; what is offloaded lies in main memory meanwhile."""
+        return self.inv_freq.device
 
     @property
     def weights(self) -> DecoderWeights:
@@ -181,7 +181,9 @@ class FusedNetwork(nn.Module):
 
     def copy(self) -> FusedNetwork:
         """The same network with tensors of its own."""
-        return FusedNetwork(self.weights, self.device)
+        made = FusedNetwork(self.weights, self.device)
+        made.checkpoints_blocks = self.checkpoints_blocks
+        return made
 
     def count(self) -> int:
         """Number of parameters."""

@@ -17,20 +17,24 @@ from tutelage.policy.hf_model import Network
 from tutelage.policy.network import TokenTensors
 from tutelage.policy.row import Row
 
+HEAD = "value_head"
+"""How the names of the head's tensors begin."""
+
 
 class ValueModel:
     """A trunk and a value head in float32."""
 
-    def __init__(self, network: Network) -> None:
-        """`network` becomes the trunk: hand in a copy where it is still used elsewhere."""
+    def __init__(self, network: Network, width: int | None = None) -> None:
+        """`network` becomes the trunk: hand in a copy where it is still used elsewhere. `width` is
+        that of a hidden state, where a network without its output head cannot say it."""
         self._network = network
-        device = network.device
-        self._line_H = torch.zeros(network.width, device=device, requires_grad=True)
+        device, size = network.device, network.width if width is None else width
+        self._line_H = torch.zeros(size, device=device, requires_grad=True)
         self._bias = torch.zeros((), device=device, requires_grad=True)
 
     def named(self) -> list[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
-        head = [("value_head.weight", self._line_H), ("value_head.bias", self._bias)]
+        head = [(f"{HEAD}.weight", self._line_H), (f"{HEAD}.bias", self._bias)]
         return [*self._network.trunk(), *head]
 
     def parameters(self) -> list[Tensor]:
@@ -41,9 +45,3 @@ class ValueModel:
         """The value of each trained token of `rows`, with gradients."""
         states = self._network.states(rows, dtype)
         return states._replace(values=states.values @ self._line_H + self._bias)
-
-    @torch.no_grad()
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Set the weights from `dict(self.named())`-shaped tensors, bit for bit."""
-        for name, tensor in self.named():
-            tensor.copy_(tensors[name])

@@ -247,13 +247,20 @@ def check_registered(kind: type[RunKind]) -> None:
         )
 
 
+def follows() -> bool:
+    """Whether this process is one of several that a launcher has started, and not the first, which
+    alone plays, writes and shows."""
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    return several and os.environ.get("RANK", "0") != "0"
+
+
 def check_ranks(kind: type[RunKind]) -> None:
     """Raise `ConfigError` on the first of several ranks for a kind that one process runs, and end
     the others without a word."""
     size = os.environ.get("WORLD_SIZE", "1")
     if kind.several_ranks or size == "1":
         return
-    if os.environ.get("RANK", "0") != "0":
+    if follows():
         raise SystemExit(0)
     raise ConfigError(
         f"torchrun has started {size} processes, and a run of the kind {kind.name!r} is the work "

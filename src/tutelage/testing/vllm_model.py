@@ -45,6 +45,11 @@ class SampledModel:
         config: Any = self.policy.config.get_text_config()
         return int(config.vocab_size)
 
+    @property
+    def known(self) -> int:
+        """Tokens that vLLM lets through: of the embedding or of the tokenizer, which are more."""
+        return max(self.vocabulary, len(self.policy.codec.tokenizer))
+
     def load(self, folder: Path) -> None:
         """Take over the tensors of a folder, by name."""
         mine = dict(self.policy.hf_tensors())

@@ -60,11 +60,15 @@ class VLLMServer:
         development: bool = True,
         tokens: bool = True,
         processed: bool = True,
+        added: int = 0,
         version: str = "0.32.0",
         port: int = 0,
     ) -> None:
         """`plugin`: weights come from a folder; `development`: VLLM_SERVER_DEV_MODE=1; `tokens`:
-        --enable-scale-out; `processed`: log-probabilities are those after the temperature."""
+        --enable-scale-out; `processed`: log-probabilities are those after the temperature;
+        `added`: tokens beyond the embedding that transformers adds to the tokenizer: vLLM lets
+        them through, and one of them ends its engine."""
+        self.added = added
         self.name, self.version, self.processed = name, version, processed
         self.plugin, self.development, self.tokens = plugin, development, tokens
         self.requests: list[tuple[str, JSON]] = []
@@ -190,7 +194,11 @@ class VLLMServer:
     async def _generate(self, body: JSON, _: Any) -> JSON:
         model, given = self._model(body), body["sampling_params"]
         prompt = tuple(int(i) for i in body["token_ids"])
-        wire.check_prompt(prompt, model.vocabulary, self.max_length, given)
+        wire.check_bias(given, model.vocabulary)
+        wire.check_prompt(prompt, model.known + self.added, self.max_length, given)
+        if max(prompt, default=0) >= model.vocabulary:
+            self.kill()
+            raise wire.Refused("EngineCore encountered an issue.", 500)
         limit = min(int(given.get("max_tokens", 16)), self.max_length - len(prompt))
         life, drawn = self._life, list[wire.Drawn]()
         session = f"{id(drawn)}/generate"

@@ -85,9 +85,9 @@ def models(named: Iterable[tuple[str, str]], base: str, max_length: int) -> JSON
     return {"object": "list", "data": cards}
 
 
-def check_prompt(ids: Sequence[int], vocabulary: int, max_length: int, given: JSON) -> None:
-    """Raise `Refused` for a prompt that the model cannot read."""
-    if ids and max(ids) >= vocabulary:
+def check_prompt(ids: Sequence[int], known: int, max_length: int, given: JSON) -> None:
+    """Raise `Refused` for a prompt that the model cannot read; `known` tokens are let through."""
+    if ids and max(ids) >= known:
         raise Refused(f"Token id {max(ids)} is out of vocabulary")
     if len(ids) > max_length:
         raise Refused(
@@ -104,6 +104,18 @@ def check_prompt(ids: Sequence[int], vocabulary: int, max_length: int, given: JS
         raise Refused(
             "stop strings are only supported when detokenize is True. Set detokenize=True to use "
             "stop."
+        )
+
+
+def check_bias(given: JSON, vocabulary: int) -> None:
+    """Raise `Refused` for a bias of a token that the model does not have."""
+    tokens = [int(token) for token in given.get("logit_bias") or ()]
+    beyond = [token for token in tokens if not 0 <= token < vocabulary]
+    if beyond:
+        raise Refused(
+            f"token_id(s) {beyond} in logit_bias contain out-of-vocab token ids. Vocabulary size: "
+            f"{vocabulary} (parameter=logit_bias, value={beyond})",
+            param="logit_bias",
         )
 
 

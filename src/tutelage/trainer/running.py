@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +26,9 @@ from tutelage.resources import NamedResources, model_folder
 from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import folder_at
+from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
+from tutelage.runs.kinds import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 T = TypeVar("T")
+Plan = tuple[Resolved, Path, JobInputs]
+"""A training, checked and ready to run: its configuration, its folder, and its objects."""
 _DISPLAY = "tutelage.cli.display"
 """The module of the display, which stands below the trainer: it is found when it is shown."""
 
@@ -120,10 +123,37 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
         raise
 
 
+def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
+    """What `plan` makes of the folder of a run, a new one if there is none yet: of several
+    ranks all have that of the first, which alone says what is wrong."""
+    from tutelage.weights.paths import check_name_is_new
+    from tutelage.weights.process_group import in_step, launched
+
+    group = launched()
+    there = place or group.agree(lambda: fresh_name("agent", claim=True))
+
+    def make() -> Plan:
+        made = plan(there)
+        if place is None:
+            check_name_is_new(made[0])
+        return made
+
+    try:
+        return in_step(group, make)
+    except Exception:
+        if place is None:
+            with suppress(OSError):
+                there.rmdir()
+        raise
+
+
 async def trained(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
 ) -> TrainingResult:
-    """Train weights: agents play in this event loop, the rest is done in a thread."""
+    """Train weights: agents play in this event loop, the rest is done in a thread. A rank that
+    follows plays none."""
+    if follows():
+        return _ended(await asyncio.to_thread(_job, resolved, place, given, progress))
     async with given.manager as manager:
         work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
         try:
@@ -133,22 +163,26 @@ async def trained(
             await asyncio.wait({work})
             work.exception()
             raise
-    if isinstance(result, KeyboardInterrupt):
+    return _ended(result)
+
+
+def _ended(result: TrainingResult | KeyboardInterrupt | SystemExit) -> TrainingResult:
+    if isinstance(result, KeyboardInterrupt | SystemExit):
         raise result
     return result
 
 
 def _job(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
-) -> TrainingResult | KeyboardInterrupt:
-    """The training. An interruption comes back as a value: raised in a thread, it would stop the
-    event loop instead of this task."""
+) -> TrainingResult | KeyboardInterrupt | SystemExit:
+    """The training. An interruption, and the end of a rank that follows, come back as values:
+    raised in a thread, they would stop the event loop instead of this task."""
     from tutelage.weights import jobs
 
-    folder = folder_at(place)
+    folder = RunFolder(place) if follows() else folder_at(place)
     try:
         details = jobs.train(resolved, folder, progress, given)
-    except KeyboardInterrupt as stopped:
+    except (KeyboardInterrupt, SystemExit) as stopped:
         return stopped
     return read_result(folder, details, TrainingResult)
 

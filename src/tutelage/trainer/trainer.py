@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, cast
 
@@ -30,6 +31,7 @@ from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
 from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
+from tutelage.runs.kinds import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
@@ -49,6 +51,8 @@ from tutelage.trainer.arguments import (
     tasks_of,
 )
 from tutelage.trainer.running import (
+    Plan,
+    agreed,
     blocking,
     default_progress,
     evaluated,
@@ -62,8 +66,6 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 _Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
-_Plan = tuple[Resolved, Path, JobInputs]
-"""A training, checked and ready to run: its configuration, its folder, and its objects."""
 
 
 class Trainer:
@@ -133,7 +135,8 @@ class Trainer:
         self.model, self.endpoints = model, dict(endpoints or {})
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
-        self.callbacks, self.progress = tuple(callbacks), progress
+        self.callbacks = () if follows() else tuple(callbacks)
+        self.progress = Progress() if follows() else progress
         self._policies = policies_of(policy)
         self._reward = reward_of(reward)
         if model is not None and self._policies:
@@ -173,13 +176,8 @@ class Trainer:
             place = self.output_dir or fresh_name("prompt", claim=True)
             with stop_told(place, progress, own=own):
                 return await search_agent(setup, place, self.callbacks, progress)
-        resolved, place, job_inputs = self._plan(
-            self.algorithm, agent, tasks, val_dataset, claim=True
-        )
-        if self.output_dir is None:
-            from tutelage.weights.paths import check_name_is_new
-
-            check_name_is_new(resolved)
+        plan = partial(self._plan, self.algorithm, agent, tasks, val_dataset)
+        resolved, place, job_inputs = agreed(self.output_dir, plan)
         with stop_told(place, progress, own=own):
             result = await trained(resolved, place, job_inputs, progress)
         for callback in self.callbacks:
@@ -251,7 +249,8 @@ class Trainer:
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
         from tutelage.weights.inputs import prepare_rl
 
-        resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None)
+        place = self.output_dir or fresh_name("agent")
+        resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None, place)
         async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
             rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
@@ -304,10 +303,9 @@ class Trainer:
         agent: Any,
         train_dataset: Tasks | None,
         val_dataset: Tasks | None,
-        *,
-        claim: bool = False,
-    ) -> _Plan:
-        """Check everything that can be checked without a model; `claim` makes a new folder."""
+        place: Path,
+    ) -> Plan:
+        """Check everything that can be checked without a model."""
         player, own, file = agent_of(agent, self.resources)
         values = {**player.own_resources(), **own}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
@@ -324,7 +322,6 @@ class Trainer:
                 )
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
-        place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", roles.main)])
         resolved = self._resolve(algorithm, train, test, place, folder)
         manager = RolloutManager(

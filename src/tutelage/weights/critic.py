@@ -23,7 +23,7 @@ from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.policy.value import ValueModel
+from tutelage.policy.value import HEAD, ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.optim import Optimizer, make_optimizer
@@ -39,7 +39,10 @@ class Critic:
     ) -> None:
         self.model = model
         self._config, self._group = config, group
-        self._optimizer: Optimizer = make_optimizer(model.named(), config.critic.optim, group=group)
+        # What is sharded and what is whole are not stepped by one operation.
+        self._optimizer: Optimizer = make_optimizer(
+            model.named(), config.critic.optim, group=group, apart=HEAD
+        )
 
     def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""
@@ -143,7 +146,7 @@ class Critic:
                 "the critic of the checkpoint is another model than this configuration's; give the "
                 "same critic.model.path, or start a new run"
             )
-        self.model.load_tensors(state_dict["weights"])
+        self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])
 
 

@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 
 MARK = ".ranks"
 """A file that rank 0 makes in the run folder for the others to look for."""
-ONE_ALONE = (
-    "an agent of your own is trained by one process so far: start it without torchrun, and without "
-    "trainer.nnodes"
+NOT_BY_RAY = (
+    "an agent of your own is trained by ranks that torchrun has started, and not by those that Ray "
+    "places: leave trainer.nnodes out, and start it with torchrun --nproc-per-node=2 SCRIPT.py (or "
+    "-m tutelage train AGENT.py)"
 )
-"""What is said where several ranks would train one."""
+"""What is said where Ray would place the ranks that train one."""
 PATIENCE = 20.0
 """Seconds that a rank which has failed listens whether rank 0 has too."""
 
@@ -52,13 +53,12 @@ PATIENCE = 20.0
 def together(asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
     """The result of a run: `lead` works on it on rank 0, and the other ranks follow."""
     group = launched()
-    several = group.size > 1 or ranks_by_ray(asked.resolved.config)
-    if several and asked.given is not None:
-        raise ConfigError(ONE_ALONE)
     if group.size > 1:
         return _as_rank(asked, folder, lead, group)
-    if not several:
+    if not ranks_by_ray(asked.resolved.config):
         return lead()
+    if asked.given is not None:
+        raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
     with ray_ranks.placed(asked.resolved, folder.path) as group:
         return _as_rank(asked, folder, lead, group)
@@ -73,7 +73,8 @@ def _as_rank(
     asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
     """The result of a run on this rank."""
-    check_same(group, facts_of(asked.resolved))
+    own = {} if asked.given is None else asked.given.sources
+    check_same(group, facts_of(asked.resolved) | own)
     in_step(group, lambda: check_store(asked.resolved.config))
     check_shared(group, folder)
     if group.rank:

@@ -214,7 +214,11 @@ def make_learner(
         source = policy.copy() if path is None else load_policy(path, device=policy.device)
         if config.model.enable_gradient_checkpointing:
             source.network.recompute()
-        critic = Critic(ValueModel(source.network), config, group)
+        fsdp = config.actor.fsdp_config
+        offload = fsdp.param_offload or fsdp.optimizer_offload
+        width = source.network.width
+        trunk = group.shard(source, numerics.dtype, offload=offload, head=False)
+        critic = Critic(ValueModel(trunk.network, width), config, group)
     reference = None
     if config.needs_reference:
         start_policy, offload = _starting(policy, config, fresh, start), config.ref.fsdp_config

@@ -60,7 +60,7 @@ def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
     if models.reference:
         out["reference"] = 4 * models.policy // share
     if models.critic:
-        out["critic"] = 16 * models.policy
+        out["critic"] = 16 * models.policy // share
     if share > 1:
         out["weights to sample from"] = 4 * models.policy
     if gpu:

@@ -62,13 +62,15 @@ def make_optimizer(
     optim: OptimizerConfig,
     kind: Kind = "adamw",
     group: ProcessGroup = ONE_PROCESS,
+    apart: str | None = None,
 ) -> Optimizer:
     """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
     parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
-    with one learning rate."""
+    with one learning rate. Tensors whose name begins with `apart` have an AdamW of their own."""
     tensors = [t for n, t in named if t.ndim == 2 and _in_block(n)]
     matrices = tensors if kind == "muon" else []
-    chosen = {id(t) for t in matrices}
+    alone = [t for n, t in named if apart is not None and n.startswith(apart)]
+    chosen = {id(t) for t in (*matrices, *alone)}
     rest = [t for _, t in named if id(t) not in chosen]
     lr, decay = optim.lr, optim.weight_decay
     parts: list[torch.optim.Optimizer] = []
@@ -76,7 +78,10 @@ def make_optimizer(
         parts.append(
             torch.optim.Muon(matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         )
-    parts.append(torch.optim.AdamW(rest, lr=lr, betas=optim.betas, weight_decay=decay, fused=True))
+    parts += [
+        torch.optim.AdamW(tensors, lr=lr, betas=optim.betas, weight_decay=decay, fused=True)
+        for tensors in ([rest, alone] if alone else [rest])
+    ]
     return Optimizer(parts, optim.clip_grad, group)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -61,9 +61,12 @@ class ProcessGroup(Protocol):
         """Scale the gradients down to a norm of `limit`; the norm that they had."""
         ...
 
-    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+    def shard(
+        self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
+    ) -> Policy:
         """What is trained of a policy: itself, or a copy of which each rank has a part. `offload`
-        keeps what is not computed with in main memory."""
+        keeps what is not computed with in main memory; without `head` the copy gives hidden states
+        alone."""
         ...
 
     def publish(self, trained: Policy, whole: Policy) -> None:
@@ -73,6 +76,10 @@ class ProcessGroup(Protocol):
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
         """Of a state that was loaded whole, keep what belongs to this rank's parameters."""
+        ...
+
+    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
+        """Set tensors, or this rank's parts of them, from whole ones, bit for bit."""
         ...
 
     def in_parts(self, values: object) -> bool:
@@ -113,7 +120,9 @@ class OneProcess:
         """See `torch.nn.utils.clip_grad_norm_`."""
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
-    def shard(self, policy: Policy, dtype: torch.dtype, *, offload: bool = False) -> Policy:
+    def shard(
+        self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
+    ) -> Policy:
         """The policy itself."""
         return policy
 
@@ -122,6 +131,12 @@ class OneProcess:
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
         """It has all parameters."""
+
+    @torch.no_grad()
+    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
+        """Set them."""
+        for name, tensor in named:
+            tensor.copy_(whole[name])
 
     def in_parts(self, values: object) -> bool:
         """Nothing is."""

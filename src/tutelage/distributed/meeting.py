@@ -1,0 +1,165 @@
+"""How the ranks of one start find each other, and notice one that ends meanwhile.
+
+A launcher's store is where they meet. torch waits there for a rank until its patience is over,
+also for a dead one. So from when a rank has come until all are connected it shows signs of life
+(`_Pulse`), and says what ends it; one without any for `QUIET` seconds counts as ended. Of a rank
+that ends before it has come, its launcher says so under the key `LOST`: `ray_ranks.py` does, and
+torchrun ends the others itself. `process_group.py` calls `meet` and works from there on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+BEAT, QUIET = 0.2, 10.0
+"""Seconds between two signs of life, and without one until a rank counts as ended."""
+LOST = "lost"
+"""The key under which a launcher says which rank has ended, and why."""
+
+
+class RankEndedError(RuntimeError):
+    """A rank has ended before all were connected."""
+
+
+def meet(store: Any, rank: int, size: int, join: Callable[[str], object], patience: float) -> None:
+    """Call `join` on every rank, with a name that the ranks of this start agree on.
+
+    Raises `RankEndedError` where one ends before `join` has returned on this one, `RuntimeError`
+    where some do not come within `patience` seconds, and what `join` raises.
+    """
+    word = secrets.token_hex(8)
+    with _Pulse(store.clone(), word):
+        watch = _Watch(store.clone(), size)
+        until = time.monotonic() + patience
+        agreed = _answer if rank == 0 else _ask
+        _watched(join, agreed(store, rank, size, word, watch, until), watch)
+
+
+def _answer(store: Any, rank: int, size: int, word: str, watch: _Watch, until: float) -> str:
+    """The name, on rank 0, once all ranks have it. A launcher's store keeps the values of ranks
+    before a restart, so each asks with a word that nobody has used, and is answered under that."""
+    words: dict[int, str] = {}
+    while True:
+        for other in range(1, size):
+            if store.check([f"asks/{other}"]):
+                words[other] = store.get(f"asks/{other}").decode()
+                store.set(f"answer/{words[other]}", word)
+        left = [r for r in range(1, size) if not store.check([f"known/{word}/{r}"])]
+        if not left:
+            return word
+        watch.check(words)
+        if time.monotonic() > until:
+            raise RuntimeError(f"rank {left[0]} has not come")
+        time.sleep(0.01)
+
+
+def _ask(store: Any, rank: int, size: int, word: str, watch: _Watch, until: float) -> str:
+    """The name, on another rank, as rank 0 answers."""
+    store.set(f"asks/{rank}", word)
+    while not store.check([f"answer/{word}"]):
+        if time.monotonic() > until:
+            raise RuntimeError("rank 0 has not come")
+        time.sleep(0.01)
+    name: str = store.get(f"answer/{word}").decode()
+    watch.check({0: name})
+    store.set(f"known/{name}/{rank}", "")
+    return name
+
+
+def _watched(join: Callable[[str], object], name: str, watch: _Watch) -> None:
+    """Do what may wait for ranks that have ended, in a thread that is then left behind."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            join(name)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="join-ranks", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        watch.check({})
+        thread.join(BEAT)
+    if raised:
+        raise raised[0]
+
+
+class _Pulse:
+    """Signs of this rank's life in a store, until the end of a block."""
+
+    def __init__(self, store: Any, word: str) -> None:
+        self._store, self._word = store, word
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._over.set()
+        self._thread.join()
+        with suppress(RuntimeError):  # who holds the store may have ended
+            reason = "" if error is None else f"{_here()}: {error}".partition("\n")[0]
+            self._store.set(f"ended/{self._word}", reason)
+
+    def _beat(self) -> None:
+        number = 0
+        with suppress(RuntimeError):
+            while not self._over.is_set():
+                self._store.set(f"pulse/{self._word}", f"{number} {_here()}")
+                number += 1
+                self._over.wait(BEAT)
+
+
+class _Watch:
+    """What is known of other ranks' lives."""
+
+    def __init__(self, store: Any, size: int) -> None:
+        self._store, self._size = store, size
+        self._words: dict[int, str] = {}
+        self._seen: dict[str, tuple[str, float, bool]] = {}
+        """By word: its last sign of life, when that was seen first, and whether it was another
+        before. One that never moved may be of before a restart."""
+        self._next = 0.0
+
+    def check(self, words: Mapping[int, str]) -> None:
+        """Raise `RankEndedError` where one of these ranks, or of those given before, has ended."""
+        self._words |= words
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + BEAT
+        if self._store.check([LOST]):
+            raise RankEndedError(self._store.get(LOST).decode())
+        for rank, word in self._words.items():
+            self._check(rank, word, now)
+
+    def _check(self, rank: int, word: str, now: float) -> None:
+        name = f"rank {rank} of {self._size}"
+        if self._store.check([f"ended/{word}"]):
+            if reason := self._store.get(f"ended/{word}").decode():
+                raise RankEndedError(f"{name}, {reason}")
+            return
+        if not self._store.check([f"pulse/{word}"]):
+            return
+        beat: str = self._store.get(f"pulse/{word}").decode()
+        last, since, moved = self._seen.get(word, (beat, now, False))
+        if beat != last:
+            since, moved = now, True
+        self._seen[word] = beat, since, moved
+        if moved and now - since > QUIET:
+            where = beat.partition(" ")[2]
+            raise RankEndedError(f"{name}, {where}: no sign of life for {QUIET:g} seconds")
+
+
+def _here() -> str:
+    return f"process {os.getpid()} on {platform.node()}"
