@@ -1,25 +1,33 @@
 """What another server is asked, in OpenAI's words.
 
 A request of our own agents is written here from what it means. One that a client sent to the
-gateway goes on as the client wrote it: only what was decided here since is set in it. `remote.py`
-is the client that sends both.
+gateway goes on as the client wrote it, or as its dialect wrote it for chat completions: only what
+was decided here since is set in it. `remote.py` is the client that sends both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tutelage.types import JSON, UNBOUNDED, ChatOptions, Constraint, Message, Sampling
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
+PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
+"""The names under which a message on record has its content in parts, in the words of chat
+completions, and by the ids of its tool calls what came beside them."""
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The names under which servers tell thoughts."""
+_WITH_A_MESSAGE = (*THOUGHTS, "refusal", "role", "function_call", "audio")
+"""What of another dialect's message is sent beside its content."""
+_IN_A_PART = ("type", "text", "refusal", "image_url", "input_audio", "file")
 
 
 def written(messages: Sequence[Message], options: ChatOptions) -> JSON:
     """The fields of a request."""
     sampling, tools = options["sampling"], options.get("tools", ())
     body: JSON = {
-        "messages": [m.to_dict(extra=True) for m in messages],
+        "messages": [_message(m, m.extra.keys() - {PARTS, CALL_FIELDS}) for m in messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
@@ -38,12 +46,14 @@ def written(messages: Sequence[Message], options: ChatOptions) -> JSON:
     return body
 
 
-def passed_on(passed: Mapping[str, Any], options: ChatOptions) -> JSON:
-    """The fields of a request that a client sent, as they came. Where it says nothing the defaults
-    of its attempt hold, if they are any; the seed is that of its choice, and a limit of tokens is
-    no longer than the attempt's."""
+def passed_on(passed: Mapping[str, Any], messages: Sequence[Message], options: ChatOptions) -> JSON:
+    """The fields of a request that a client sent, as they came; its messages too, unless its
+    dialect has others. Where it says nothing the defaults of its attempt hold, if they are any; the
+    seed is that of its choice, and a limit of tokens is no longer than the attempt's."""
     sampling, silent = options["sampling"], Sampling()
     body: JSON = dict(passed)
+    if "messages" not in body:
+        body["messages"] = [_message(m, m.extra.keys() & set(_WITH_A_MESSAGE)) for m in messages]
     for name in ("temperature", "top_p", "top_k"):
         value = getattr(sampling, name)
         if body.get(name) is None and value != getattr(silent, name):
@@ -58,6 +68,15 @@ def passed_on(passed: Mapping[str, Any], options: ChatOptions) -> JSON:
     for name in named:
         body[name] = min(body[name], sampling.max_tokens)
     return body
+
+
+def _message(message: Message, extra: Collection[str]) -> JSON:
+    """A message with this of what came with it, and in parts where not all of them are text."""
+    out = message.to_dict() | {name: message.extra[name] for name in extra}
+    parts: Sequence[JSON] = message.extra.get(PARTS, ())
+    if any(part.get("type") not in ("text", "refusal") for part in parts):
+        out["content"] = [{k: v for k, v in part.items() if k in _IN_A_PART} for part in parts]
+    return out
 
 
 def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:

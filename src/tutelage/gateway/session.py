@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
-from tutelage.gateway.dialects import Dialect, StoredResponses
+from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
-from tutelage.types import Call, Mode, Sampling
+from tutelage.types import JSON, Call, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
@@ -169,11 +169,17 @@ class AttemptSession:
             raise model_not_found(name, self.models())
         return self.main
 
-    def passes(self, dialect: Dialect, name: object) -> bool:
-        """Whether requests in this dialect for the model of that name go on to another server with
-        all their fields. It is asked by chat completions."""
+    def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
+        """The request of a body; for a model behind another server it is passed on with all its
+        fields, where its dialect can say them there. Raises `ApiError`."""
+        name = body.get("model")
         model = self.others.get(name, self.main) if isinstance(name, str) else self.main
-        return model.passes and dialect.name == "chat.completions"
+        if model.passes and isinstance(dialect, Passing):
+            request = dialect.read_passed(body, self.sampling, self.responses)
+        else:
+            request = dialect.read(body, self.sampling, self.responses)
+        unused = {n: body[n] for n in dialect.request.harmless if body.get(n) is not None}
+        return replace(request, unused=unused) if unused else request
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
@@ -271,6 +277,7 @@ class AttemptSession:
             stream=answer.request.stream,
             error=None if error is None else f"{type(error).__name__}: {error}",
             answered=tuple(map(answer.model.answered, calls)),
+            unused=answer.request.unused,
         )
 
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
+from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions
+from tutelage.gateway.dialects.chat_written import usage
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses

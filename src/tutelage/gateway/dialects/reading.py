@@ -2,31 +2,29 @@
 
 A request is a pydantic model of what is honoured in it, straight from the parsed JSON; whatever
 does not fit is a 400 that names the whole path of the field. Every field is honoured, known to be
-harmless, or refused. The dialects beside this file say which fields they have.
+harmless, or refused; what another server may honour is read as it comes where the request is passed
+on (`parts.py` has images and the like). The dialects beside this file say which fields they have.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     FailFast,
     Field,
-    GetPydanticSchema,
     Strict,
     StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -41,6 +39,7 @@ MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
 _SEED = 1 << 63
+_PASSING = MappingProxyType({"passing": True})
 _CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported_value"}
 _WORDS = {"model_type": "Input should be a valid object"}
 _HINTS = {
@@ -63,6 +62,10 @@ class RequestObject(BaseModel):
     known: ClassVar[frozenset[str]] = frozenset()
     liberal: ClassVar[bool] = False
     """Whether what nobody would read may be there too: it is in `model_extra`."""
+    passes: ClassVar[bool] = False
+    """Whether a request that is passed on may have what is not honoured here, but for `own`."""
+    own: ClassVar[Collection[str]] = ()
+    """Of `neutral`, what no chat completion has."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,23 +74,28 @@ class RequestObject(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _present(cls, data: Any) -> Any:
+    def _present(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
         values = cast("JSON", data)
         if None in values.values():
             values = {k: v for k, v in values.items() if v is not None}
-        if values.keys() <= cls.known:
-            return values
+        passing = passed_on(info)
         for name in (name for name in values if name not in cls.known):
+            if passing and cls.passes and name not in cls.own:
+                continue
             if name not in cls.neutral:
                 if cls.liberal:
                     continue
                 words = "this server does not know it"
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
             if values[name] not in cls.neutral[name]:
-                words = "it cannot be honoured by this server; leave it out"
-                raise PydanticCustomError("unsupported_parameter", words, {"name": name})
+                raise unsupported(name)
+        return cls.prepared(values, passing)
+
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """The fields as they are read; `passing` where the request is passed on."""
         return values
 
 
@@ -99,13 +107,25 @@ class MessageObject(RequestObject):
     liberal = True
 
 
-def read(model: type[T], data: Any, path: str = "") -> T:
+def unsupported(name: str) -> PydanticCustomError:
+    """The refusal of a field of an object."""
+    words = "it cannot be honoured by this server; leave it out"
+    return PydanticCustomError("unsupported_parameter", words, {"name": name})
+
+
+def passed_on(info: ValidationInfo) -> bool:
+    """Whether what is read is passed on to another server."""
+    return info.context is not None
+
+
+def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) -> T:
     """The object at a path of the request, the whole request where it is empty.
 
-    Raises `ApiError` that names the first field which does not fit.
+    Raises `ApiError` that names the first field which does not fit. With `passing` another server
+    will read it too, and may know what this one does not.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=_PASSING if passing else None)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0], path) from None
 
@@ -138,35 +158,6 @@ def shown(value: Any) -> str:
 # ---------------------------------------------------------------- values
 
 
-def _readable(text: str) -> str:
-    """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
-
-    A model may write what is no JSON, and gets it back unchanged.
-    """
-    try:
-        parse_json(text)
-    except json.JSONDecodeError:
-        return text
-    except ValueError as error:
-        raise ValueError(f"it cannot be read: {error}") from None
-    return text
-
-
-class _Part(BaseModel):
-    type: Literal["text", "input_text", "output_text", "refusal"] | None = None
-    text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
-
-
-def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
-    """The text of a message: a string, or a list of text parts, which are joined."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("it must be a string or an array of parts")
-    listed = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
-    return "".join(part.text for part in parts(listed))
-
-
 def _listed(given: Any) -> Any:
     return [given] if isinstance(given, str) else given
 
@@ -182,7 +173,7 @@ def _parsed(schema: Any) -> Any:
     return parse_json(schema) if isinstance(schema, str) else schema
 
 
-def _chosen(value: Any) -> str:
+def _chosen(value: Any, info: ValidationInfo) -> str:
     """`tool_choice` in the words of `Constraint`; both dialects' ways to name a function."""
     match value:
         case "auto" | "none" | "required":
@@ -192,6 +183,8 @@ def _chosen(value: Any) -> str:
             "name": str(name),
         }:
             return name
+        case {"type": "allowed_tools" | "custom"} if passed_on(info):
+            return "auto"
         case _:
             raise ValueError("use auto, none, required or name one function")
 
@@ -199,11 +192,6 @@ def _chosen(value: Any) -> str:
 Item = TypeVar("Item")
 TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP)]
 Items = Annotated[list[Item], FailFast()]
-Content = Annotated[
-    str,
-    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
-]
-Arguments = Annotated[StrictStr, AfterValidator(_readable)]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
 Stop = Annotated[StrictStr, Field(min_length=1)]
 
@@ -249,6 +237,7 @@ class StructuredOutputs(RequestObject):
 class RequestReader(RequestObject):
     """What the requests of all dialects have."""
 
+    passes = True
     model: StrictStr
     tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
     parallel_tool_calls: StrictBool = True
@@ -273,9 +262,12 @@ class RequestReader(RequestObject):
             stop=tuple(self.stop) or defaults.stop,
         )
 
-    def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
+    def constraint(
+        self, tools: Sequence[ToolSpec], schema: JSON | None, *, others: bool = False
+    ) -> Constraint | None:
         """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
-        the dialect's own field."""
+        the dialect's own field; `others` says that there are tools which only another server
+        knows."""
         choice = self.tool_choice
         structured = self.structured_outputs
         asked = (schema, self.guided_json, None if structured is None else structured.wanted)
@@ -283,7 +275,7 @@ class RequestReader(RequestObject):
         if len(given) > 1:
             raise invalid("a reply has one schema; keep one of the fields that ask for one")
         schema = given[0] if given else None
-        if choice == "required" and not tools:
+        if choice == "required" and not (tools or others):
             raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
