@@ -78,14 +78,7 @@ def test_each_field_that_is_honoured_is_read_or_refused_by_name(dialect: Dialect
         assert caught.value.status == 400
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("chat_template_kwargs", {"enable_thinking": False}, "has one way to render"),
-        ("min_tokens", 3, "no turn is kept from ending"),
-    ],
-)
-def test_why_a_field_of_vllm_is_refused(name: str, value: Any, words: str) -> None:
-    with pytest.raises(ApiError, match=words) as caught:
-        asked(DIALECTS[0], **{name: value})
-    assert caught.value.param == name
+def test_why_a_field_of_vllm_is_refused() -> None:
+    with pytest.raises(ApiError, match="no turn is kept from ending") as caught:
+        asked(DIALECTS[0], min_tokens=3)
+    assert caught.value.param == "min_tokens"

@@ -36,6 +36,8 @@ class ChatRequest:
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None
     """What a later request may continue from, together with the reply; None: nothing is kept."""
+    template: JSON = field(default_factory=lambda: {})
+    """Variables of the chat template, which have to be those that are in force."""
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
     passed: JSON | None = None

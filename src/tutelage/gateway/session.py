@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
+from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
+from tutelage.policy.template_forms import template_forms
 from tutelage.types import JSON, Call, Mode, Sampling
 
 if TYPE_CHECKING:
@@ -206,6 +208,13 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
+        if request.template and request.passed is None and not _in_force(model, request):
+            raise invalid(
+                f"`chat_template_kwargs` = {shown(request.template)}: a model has one way to "
+                "render its chat template for all requests, in which its turns are continued and "
+                "trained, and this is another",
+                "chat_template_kwargs",
+            )
         if model is self.main:
             left = self.budget_left
             if left == 0:
@@ -279,6 +288,15 @@ class AttemptSession:
             answered=tuple(map(answer.model.answered, calls)),
             unused=answer.request.unused,
         )
+
+
+def _in_force(model: ServedModel, request: ChatRequest) -> bool:
+    """Whether a model's template renders the request by its variables as it would anyway."""
+    thoughts: Any = getattr(model.decoder, "thoughts", None)
+    if not hasattr(thoughts, "renders_alike"):
+        return False
+    forms = template_forms(request.messages, request.tools)
+    return thoughts.renders_alike(*forms, request.template)
 
 
 def session_closed(more: str = "") -> ApiError:

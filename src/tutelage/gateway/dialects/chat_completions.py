@@ -30,8 +30,8 @@ from tutelage.gateway.dialects.reading import (
     Items,
     MessageObject,
     RequestObject,
-    RequestReader,
     TopLogprobs,
+    TurnReader,
     missing,
     passed_on,
     read,
@@ -130,14 +130,13 @@ class StreamOptions(RequestObject):
     include_usage: StrictBool = False
 
 
-class _Request(RequestReader):
+class _Request(TurnReader):
     harmless = (
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prediction", "verbosity",
     )  # fmt: skip
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
-        "chat_template_kwargs": ({},),
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
         "modalities": (["text"],),
@@ -202,6 +201,7 @@ class ChatCompletions:
             tools=tools,
             constraint=request.constraint(tools, _schema(request.response_format), others=passing),
             seed=request.seed,
+            template=request.chat_template_kwargs,
             n=request.n,
             stream=request.stream,
             include_usage=request.stream_options is not None

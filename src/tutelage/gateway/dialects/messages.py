@@ -31,8 +31,8 @@ from tutelage.gateway.dialects.reading import (
     MessageObject,
     Name,
     RequestObject,
-    RequestReader,
     Stop,
+    TurnReader,
     missing,
     read,
     tool_specs,
@@ -163,7 +163,7 @@ class _Output(RequestObject):
         return values
 
 
-class _Request(RequestReader):
+class _Request(TurnReader):
     harmless = ("metadata", "service_tier", "cache_control", "betas", "inference_geo")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         "container": (),
@@ -298,6 +298,7 @@ def _asked(request: _Request, defaults: Sampling) -> ChatRequest:
         tools=tools,
         constraint=request.constraint(tools, wanted and wanted.wanted),
         seed=request.seed,
+        template=request.chat_template_kwargs,
         stream=request.stream,
     )
 

@@ -44,8 +44,6 @@ _CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported
 _WORDS = {"model_type": "Input should be a valid object"}
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
-    "chat_template_kwargs": ": a model has one way to render its chat template for all requests, "
-    "in which its turns are continued and trained",
     "min_tokens": ": no turn is kept from ending, since a policy is trained on what it says",
 }
 """What helps beside the reason, by path."""
@@ -284,6 +282,12 @@ class RequestReader(RequestObject):
         if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
             return None
         return Constraint(choice, self.parallel_tool_calls, schema)
+
+
+class TurnReader(RequestReader):
+    """What the requests of all dialects have that a chat template renders."""
+
+    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
 
 class NamedTool(Protocol):

@@ -22,8 +22,8 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     RequestObject,
-    RequestReader,
     TopLogprobs,
+    TurnReader,
     read,
     reply_schema,
     tool_specs,
@@ -90,7 +90,7 @@ class _Tool(FunctionTool):
         return values
 
 
-class _Request(RequestReader):
+class _Request(TurnReader):
     harmless = (
         "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "max_tool_calls",
@@ -170,6 +170,7 @@ class Responses:
             tools=tools,
             constraint=request.constraint(tools, schema, others=passing),
             seed=request.seed,
+            template=request.chat_template_kwargs,
             stream=request.stream,
             truncate=request.truncation == "auto",
             logprobs=_LOGPROBS in request.include,
