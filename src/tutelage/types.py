@@ -163,15 +163,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a reply must be: `tool_choice` and `response_format` of the OpenAI API.
-
-    `tool_choice` is `auto`, `none`, `required` or the name of the one tool to call; with
-    `json_schema` the content is a JSON document of that schema.
-    """
+    """What a reply must be. `tool_choice` is `auto`, `none`, `required` or the name of the one tool
+    to call; with `json_schema` the content is a JSON document of that schema; alone, `min_tokens`
+    are drawn before the turn may end."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: JSON | None = None
+    min_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ MIXED = [
 @contextmanager
 def served(
     chunks: list[bytes], leave: threading.Event | None = None, until: bytes = b"[DONE]"
-) -> Iterator[tuple[AttemptSession, RemoteChatClient]]:
+) -> Generator[tuple[AttemptSession, RemoteChatClient]]:
     """A gateway before a server that sends these chunks; those from the one with `until` on only
     with leave."""
 
@@ -101,7 +101,7 @@ def served(
 
 
 def responses(session: AttemptSession) -> Any:
-    client = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
+    client: Any = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
     include = ["message.output_text.logprobs"]
     return client.responses.stream(
         model="m", input="What is 1 + 1?", tools=[FLAT_CALCULATOR], include=include
@@ -110,7 +110,7 @@ def responses(session: AttemptSession) -> Any:
 
 def messages(session: AttemptSession) -> Any:
     url = session.base_url.removesuffix("/v1")
-    client = anthropic.Anthropic(base_url=url, api_key=session.api_key)
+    client: Any = anthropic.Anthropic(base_url=url, api_key=session.api_key)
     return client.messages.stream(model="m", max_tokens=99, messages=ASK, tools=[TOOL])
 
 

@@ -88,6 +88,8 @@ def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
         fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
     if tools and not constraint.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
+    if constraint.min_tokens:
+        fields["min_tokens"] = constraint.min_tokens
     schema = constraint.json_schema
     if schema == {"type": "object"}:
         fields["response_format"] = {"type": "json_object"}

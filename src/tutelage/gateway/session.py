@@ -215,6 +215,10 @@ class AttemptSession:
                 "trained, and this is another",
                 "chat_template_kwargs",
             )
+        least = None if request.constraint is None else request.constraint.min_tokens
+        if least and not hasattr(model.decoder, "grammar"):
+            words = f"`min_tokens` = {least}: the model {model.name!r} is not sampled here"
+            raise invalid(words, "min_tokens")
         if model is self.main:
             left = self.budget_left
             if left == 0:

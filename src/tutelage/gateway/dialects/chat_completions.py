@@ -199,7 +199,7 @@ class ChatCompletions:
                 defaults, request.max_completion_tokens or request.max_tokens
             ),
             tools=tools,
-            constraint=request.constraint(tools, _schema(request.response_format), others=passing),
+            constraint=request.constraint(tools, _schema(request.response_format), passing=passing),
             seed=request.seed,
             template=request.chat_template_kwargs,
             n=request.n,

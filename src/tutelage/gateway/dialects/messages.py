@@ -207,7 +207,8 @@ class Messages:
         """The request, and what it is in the words of chat completions. Raises `ApiError`."""
         request = _request(body, passing=True)
         return replace(
-            _asked(request, defaults), passed=chat_body_of(body, _OWN, _told(request, body))
+            _asked(request, defaults, passing=True),
+            passed=chat_body_of(body, _OWN, _told(request, body)),
         )
 
     def written(self, reply: ChatReply) -> JSON:
@@ -286,7 +287,7 @@ def _request(body: JSON, *, passing: bool = False) -> _Request:
     return request
 
 
-def _asked(request: _Request, defaults: Sampling) -> ChatRequest:
+def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
     tools = tool_specs(request.tools)
     wanted = None if request.output_config is None else request.output_config.format
     system = "\n\n".join(block.text for block in request.system)
@@ -296,7 +297,7 @@ def _asked(request: _Request, defaults: Sampling) -> ChatRequest:
         messages=(*([told] if system else ()), *_messages(request)),
         sampling=request.sampling(defaults, request.max_tokens),
         tools=tools,
-        constraint=request.constraint(tools, wanted and wanted.wanted),
+        constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
         seed=request.seed,
         template=request.chat_template_kwargs,
         stream=request.stream,

@@ -44,7 +44,6 @@ _CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported
 _WORDS = {"model_type": "Input should be a valid object"}
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
-    "min_tokens": ": no turn is kept from ending, since a policy is trained on what it says",
 }
 """What helps beside the reason, by path."""
 
@@ -212,7 +211,6 @@ UNHONOURED: Mapping[str, Sequence[Any]] = {
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
-    "min_tokens": (0,),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "stop_token_ids": ([],),
@@ -247,11 +245,14 @@ class RequestReader(RequestObject):
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
+    min_tokens: StrictInt = Field(0, ge=0)
     guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
     structured_outputs: StructuredOutputs | None = None
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """How to sample; `defaults` says what holds where the request is silent."""
+        if self.min_tokens > (limit or defaults.max_tokens):
+            raise invalid(f"`min_tokens` = {self.min_tokens} is above the limit", "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
@@ -261,11 +262,11 @@ class RequestReader(RequestObject):
         )
 
     def constraint(
-        self, tools: Sequence[ToolSpec], schema: JSON | None, *, others: bool = False
+        self, tools: Sequence[ToolSpec], schema: JSON | None, *, passing: bool = False
     ) -> Constraint | None:
         """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
-        the dialect's own field; `others` says that there are tools which only another server
-        knows."""
+        the dialect's own field. Another server, to which the request is passed on, enforces it
+        itself, and may know tools that are not known here."""
         choice = self.tool_choice
         structured = self.structured_outputs
         asked = (schema, self.guided_json, None if structured is None else structured.wanted)
@@ -273,14 +274,18 @@ class RequestReader(RequestObject):
         if len(given) > 1:
             raise invalid("a reply has one schema; keep one of the fields that ask for one")
         schema = given[0] if given else None
-        if choice == "required" and not (tools or others):
+        if choice == "required" and not (tools or passing):
             raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
         free = choice != "none" and not tools
         if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
-            return None
+            least = None if passing else self.min_tokens
+            return Constraint(min_tokens=least) if least else None
+        if self.min_tokens and not passing:
+            words = "`min_tokens` goes with no schema, and with `tool_choice` auto only"
+            raise invalid(words, "min_tokens")
         return Constraint(choice, self.parallel_tool_calls, schema)
 
 

@@ -168,7 +168,7 @@ class Responses:
             else (Message("system", instructions), *conversation),
             sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
-            constraint=request.constraint(tools, schema, others=passing),
+            constraint=request.constraint(tools, schema, passing=passing),
             seed=request.seed,
             template=request.chat_template_kwargs,
             stream=request.stream,
