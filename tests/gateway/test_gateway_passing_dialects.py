@@ -319,6 +319,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("messages", {"output_config": {"thing": 1}}, "output_config.thing"),
     ("messages", {"messages": [{"role": "user", "content": [
         {"type": "image", "source": {"type": "file", "file_id": "f"}}]}]}, "source"),
+    ("messages", {"messages": [{"role": "user", "content": [
+        {"type": "document", "source": {"type": "url", "url": "http://x"}}]}]}, "source"),
 ]  # fmt: skip
 
 
@@ -377,6 +379,20 @@ async def test_the_record_keeps_what_changes_nothing_here(ask: Any):
     await case.session.aclose()
     assert case.spans[0].unused == said
     assert not said.keys() & case.seen[0].keys()
+
+
+@pytest.mark.parametrize("ask", [respond, say])
+async def test_what_is_kept_with_a_message_is_not_sent(ask: Any):
+    """To a server that is asked from what was read."""
+    case = Upstream(passes=False)
+    kind = {respond: "input_text", say: "text"}[ask]
+    parts = [{"type": kind, "text": "hi", "cache_control": {"type": "ephemeral"}}]
+    turns = [{"role": "user", "content": parts}]
+    await ask(case, **{"input" if ask is respond else "messages": turns})
+    assert case.seen[0]["messages"] == HI
+    await case.session.aclose()
+    (message,) = case.spans[0].calls[0].messages
+    assert message.extra["content_parts"][0]["cache_control"] == {"type": "ephemeral"}
 
 
 # ---------------------------------------------------------------- what comes back

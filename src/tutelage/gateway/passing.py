@@ -33,8 +33,8 @@ def chat_body_of(body: JSON, own: Collection[str], told: Mapping[str, Any]) -> J
 
 def function_tool(name: str, description: str, parameters: JSON, more: JSON) -> JSON:
     """A function as chat completions know it."""
-    told = {"name": name, "description": description, "parameters": parameters, **more}
-    return {"type": "function", "function": told}
+    told: JSON = {"name": name, **({"description": description} if description else {})}
+    return {"type": "function", "function": {**told, "parameters": parameters, **more}}
 
 
 def schema_format(name: str, schema: JSON, more: JSON) -> JSON:

@@ -1,4 +1,4 @@
-"""A reply of at least so many tokens: until then nothing may be drawn that ends a turn.
+"""A reply of at least N tokens: until then nothing may be drawn that ends a turn.
 
 It is a grammar like those of `grammar.py`, so what it allowed is recorded with each token, and the
 trainer scores a token among those that it was drawn from (`constrained.py`).

@@ -66,15 +66,22 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _address(source: Any) -> str:
-    """Where an image is, or what it is, as a URL."""
+def _data(source: Any) -> str:
+    """What a document is, as a URL of data."""
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
             return f"data:{kind};base64,{data}"
+        case _:
+            raise ValueError("it is passed on as `base64`")
+
+
+def _address(source: Any) -> str:
+    """Where an image is, or what it is, as a URL."""
+    match source:
         case {"type": "url", "url": str(url)}:
             return url
         case _:
-            raise ValueError("it is passed on as `base64` or by its `url`")
+            return _data(source)
 
 
 class _Seen(MessageObject):
@@ -93,7 +100,7 @@ class _Image(_Seen):
 
 class _Document(_Seen):
     type: Literal["document"]
-    source: Annotated[StrictStr, BeforeValidator(_address)]
+    source: Annotated[StrictStr, BeforeValidator(_data)]
     title: StrictStr = "document.pdf"
 
 

@@ -228,7 +228,9 @@ def _tool(tool: _Tool) -> JSON:
     if tool.type == "function":
         more = {"strict": True} if tool.strict else {}
         return function_tool(tool.name, tool.description, tool.parameters, more)
-    told: JSON = {"name": tool.name, "description": tool.description}
+    told: JSON = {"name": tool.name}
+    if tool.description:
+        told["description"] = tool.description
     match tool.format:
         case {"type": "grammar", **grammar}:
             told["format"] = {"type": "grammar", "grammar": grammar}
