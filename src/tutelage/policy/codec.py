@@ -282,6 +282,10 @@ class Codec:
 
         Raises `ConstraintError` when the constraint cannot be enforced.
         """
+        if constraint is not None and constraint.min_tokens:
+            from tutelage.policy.at_least import AtLeast
+
+            return AtLeast(self, constraint.min_tokens)
         return None if constraint is None else self._grammars.make(tools, constraint)
 
     @cached_property

@@ -135,10 +135,6 @@ class GrammarMaker:
         """
         if constraint is None or constraint == Constraint():
             return None
-        if constraint.min_tokens:
-            from tutelage.policy.at_least import AtLeast
-
-            return AtLeast(self._codec, constraint.min_tokens)
         if not tools and constraint.tool_choice == "none" and constraint.json_schema is None:
             return None  # there is no call to forbid
         choice, schema = constraint.tool_choice, constraint.json_schema
