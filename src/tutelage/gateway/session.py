@@ -180,8 +180,10 @@ class AttemptSession:
             request = dialect.read_passed(body, self.sampling, self.responses)
         else:
             request = dialect.read(body, self.sampling, self.responses)
-        unused = {n: body[n] for n in dialect.request.harmless if body.get(n) is not None}
-        return replace(request, unused=unused) if unused else request
+        harmless = dialect.request.harmless
+        if body.keys().isdisjoint(harmless):
+            return request
+        return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not

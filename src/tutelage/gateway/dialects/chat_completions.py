@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -15,14 +15,17 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    ValidationInfo,
-    model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.chat_written import Chunks, written
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.parts import Arguments, Content, call_fields, with_parts
+from tutelage.gateway.dialects.parts import (
+    Arguments,
+    CallObject,
+    Content,
+    call_fields,
+    with_parts,
+)
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     UNHONOURED,
@@ -33,7 +36,6 @@ from tutelage.gateway.dialects.reading import (
     TopLogprobs,
     TurnReader,
     missing,
-    passed_on,
     read,
     reply_schema,
     tool_specs,
@@ -55,37 +57,32 @@ class _Tool(BaseModel):
     function: FunctionTool
 
 
-class _CalledFunction(MessageObject):
+class _CalledFunction(BaseModel):
     name: StrictStr
     arguments: Arguments
 
 
-class _CustomCall(MessageObject):
+class _CustomCall(BaseModel):
     name: StrictStr
     input: StrictStr
 
 
-class _ToolCall(MessageObject):
+class _ToolCall(CallObject):
     type: Literal["function", "custom"] | None = None
     id: StrictStr
     function: _CalledFunction | None = None
     custom: _CustomCall | None = None
 
-    @model_validator(mode="after")
-    def _of_its_type(self, info: ValidationInfo) -> Self:
-        if self.type == "custom" and not passed_on(info):
-            raise PydanticCustomError("literal_error", "it should be 'function'", {"name": "type"})
-        name = self.type or "function"
-        if getattr(self, name) is None:
-            raise PydanticCustomError("missing", "it is missing", {"name": name})
-        return self
-
-    @property
-    def made(self) -> ToolCall:
-        """The call."""
-        if self.custom is not None and self.type == "custom":
+    def made(self, path: str, *, passing: bool) -> ToolCall:
+        """The call. Raises `ApiError` where it is none, or of a tool that only others have."""
+        if self.type == "custom":
+            if not passing:
+                raise invalid(f"`{path}.type` = 'custom': it should be 'function'", f"{path}.type")
+            if self.custom is None:
+                raise missing(f"{path}.custom")
             return ToolCall(self.id, self.custom.name, self.custom.input, custom=True)
-        assert self.function is not None
+        if self.function is None:
+            raise missing(f"{path}.function")
         return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
@@ -107,10 +104,7 @@ class _Message(MessageObject):
     @classmethod
     def prepared(cls, values: JSON, passing: bool) -> JSON:
         """Content that is text, with its parts where they say more."""
-        if values.get("role") == "function" and not passing:
-            words = "functions are tools here; use `tool`"
-            raise PydanticCustomError("unsupported_value", words, {"name": "role"})
-        return with_parts(values, "content", passing)
+        return with_parts(values, "content", passing) if "content" in values else values
 
 
 class _Schema(RequestObject):
@@ -194,7 +188,9 @@ class ChatCompletions:
         tools = tool_specs([tool.function for tool in request.tools])
         return ChatRequest(
             model=request.model,
-            messages=tuple(_message(each, i) for i, each in enumerate(request.messages)),
+            messages=tuple(
+                _message(each, i, passing=passing) for i, each in enumerate(request.messages)
+            ),
             sampling=request.sampling(
                 defaults, request.max_completion_tokens or request.max_tokens
             ),
@@ -232,10 +228,13 @@ def _is_theirs(tool: Any) -> bool:
     return isinstance(tool, Mapping) and cast("JSON", tool).get("type") not in ("function", None)
 
 
-def _message(given: _Message, position: int) -> Message:
+def _message(given: _Message, position: int, *, passing: bool) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
     text = given.content
+    if role == "function" and not passing:
+        at = f"messages[{position}].role"
+        raise invalid(f"`{at}` = 'function': functions are tools here", at, "unsupported_value")
     if role == "tool" and given.tool_call_id is None:
         raise missing(f"messages[{position}].tool_call_id")
     if role != "assistant":
@@ -245,7 +244,10 @@ def _message(given: _Message, position: int) -> Message:
         )
     if text is None:
         text = given.refusal
-    calls = tuple(each.made for each in given.tool_calls)
+    at = f"messages[{position}].tool_calls"
+    calls = tuple(
+        each.made(f"{at}[{i}]", passing=passing) for i, each in enumerate(given.tool_calls)
+    )
     beside = call_fields([(each.id, each.model_extra) for each in given.tool_calls])
     # An empty string beside calls is what some SDKs make of the null that they were sent.
     said = (text or None) if calls else text or ""

@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
+    ConfigDict,
     Field,
     GetPydanticSchema,
     StrictStr,
@@ -28,7 +29,7 @@ from tutelage.gateway.dialects.reading import Items
 from tutelage.types import JSON
 
 _TEXTS = (None, "text", "input_text", "output_text", "refusal")
-_READ = ("type", "text", "refusal")
+_READ = frozenset({"type", "text", "refusal"})
 
 
 class _Part(BaseModel):
@@ -74,7 +75,7 @@ def with_parts(values: JSON, field: str, passing: bool) -> JSON:
     Raises `ValueError` for a part that chat completions have no words for.
     """
     content = values.get(field)
-    if not isinstance(content, list) or all(map(_is_plain, parts := cast("list[Any]", content))):
+    if content.__class__ is not list or all(map(_is_plain, parts := cast("list[Any]", content))):
         return values
     texts = [part for part in parts if _is_text(part)]
     if len(texts) < len(parts) and not passing:
@@ -92,7 +93,9 @@ def _is_plain(part: Any) -> bool:
     if not isinstance(part, Mapping):
         return True
     fields = cast("JSON", part)
-    return _is_text(part) and not any(value for k, value in fields.items() if k not in _READ)
+    if not _is_text(part):
+        return False
+    return fields.keys() <= _READ or not any(v for k, v in fields.items() if k not in _READ)
 
 
 def chat_part(part: Any) -> JSON:
@@ -115,6 +118,12 @@ def chat_part(part: Any) -> JSON:
             return dict(cast("JSON", part))
         case _:
             raise ValueError("it must be an array of parts")
+
+
+class CallObject(BaseModel):
+    """A tool call; what nobody reads of it stays with its message."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def call_fields(calls: Sequence[tuple[str, Mapping[str, Any] | None]]) -> JSON:

@@ -61,6 +61,8 @@ class RequestObject(BaseModel):
     """Whether what nobody would read may be there too: it is in `model_extra`."""
     passes: ClassVar[bool] = False
     """Whether a request that is passed on may have what is not honoured here, but for `own`."""
+    prepares: ClassVar[bool] = False
+    """Whether it has a `prepared` of its own."""
     own: ClassVar[Collection[str]] = ()
     """Of `neutral`, what no chat completion has."""
 
@@ -68,6 +70,7 @@ class RequestObject(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         fields = cls.__pydantic_fields__.items()
         cls.known = frozenset((*(field.alias or name for name, field in fields), *cls.harmless))
+        cls.prepares = cls.prepared.__func__ is not RequestObject.prepared.__func__
 
     @model_validator(mode="before")
     @classmethod
@@ -77,6 +80,8 @@ class RequestObject(BaseModel):
         values = cast("JSON", data)
         if None in values.values():
             values = {k: v for k, v in values.items() if v is not None}
+        if values.keys() <= cls.known:
+            return cls.prepared(values, info.context is not None) if cls.prepares else values
         passing = passed_on(info)
         for name in (name for name in values if name not in cls.known):
             if passing and cls.passes and name not in cls.own:
@@ -88,7 +93,7 @@ class RequestObject(BaseModel):
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
             if values[name] not in cls.neutral[name]:
                 raise unsupported(name)
-        return cls.prepared(values, passing)
+        return cls.prepared(values, passing) if cls.prepares else values
 
     @classmethod
     def prepared(cls, values: JSON, passing: bool) -> JSON:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, StrictStr
 
 from tutelage.engine.asked import CALL_FIELDS, PARTS, THOUGHTS
-from tutelage.gateway.dialects.parts import Arguments, Content, call_fields, with_parts
+from tutelage.gateway.dialects.parts import Arguments, CallObject, Content, call_fields, with_parts
 from tutelage.gateway.dialects.reading import Items, MessageObject, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
@@ -38,13 +38,13 @@ class _Message(MessageObject):
         return with_parts(values, "content", passing)
 
 
-class _FunctionCall(MessageObject):
+class _FunctionCall(CallObject):
     call_id: StrictStr
     name: StrictStr
     arguments: Arguments
 
 
-class _CustomCall(MessageObject):
+class _CustomCall(CallObject):
     call_id: StrictStr
     name: StrictStr
     input: StrictStr
