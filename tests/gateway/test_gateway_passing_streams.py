@@ -322,3 +322,26 @@ def test_a_server_that_breaks_off_after_a_thought_ends_both_streams_with_an_erro
         assert kinds[-2:] == ["error", "response.failed"]
         with pytest.raises(anthropic.APIStatusError), messages(session) as stream:
             stream.get_final_message()
+
+
+STRANGE: list[dict[str, Any]] = [
+    {"refusal": 7, "reasoning": [1], "reasoning_content": {"a": 1}},
+    {"tool_calls": [{"function": None}]},
+    {"tool_calls": [{"index": 1, "id": 7, "function": {"name": "f", "arguments": "{}"}}]},
+    {"audio": {"id": "a", "data": "AA"}, "function_call": {"name": "f"}, "annotations": [1]},
+    {"audio": {"id": "a", "data": "BB"}, "function_call": {"arguments": "{}"}},
+    {"content": "It is."},
+]
+
+
+def test_pieces_that_make_no_sense_break_no_stream():
+    with served([*map(event, STRANGE), *END]) as (session, remote):
+        with responses(session) as stream:
+            final = raw(stream)[-1]
+        assert (final.type, final.response.output_text) == ("response.completed", "It is.")
+        with messages(session) as stream:
+            made = stream.get_final_message()
+        assert "It is." in [getattr(block, "text", None) for block in made.content]
+        extra = remote.calls[0].reply.extra
+    assert extra["audio"] == {"id": "a", "data": "AABB"}
+    assert extra["function_call"] == {"name": "f", "arguments": "{}"}

@@ -8,7 +8,7 @@ was decided here since is set in it. `remote.py` is the client that sends both.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tutelage.types import JSON, UNBOUNDED, ChatOptions, Constraint, Message, Sampling
 
@@ -66,17 +66,31 @@ def passed_on(passed: Mapping[str, Any], messages: Sequence[Message], options: C
     if not named and sampling.max_tokens < UNBOUNDED:
         body["max_tokens"] = sampling.max_tokens
     for name in named:
-        body[name] = min(body[name], sampling.max_tokens)
+        if isinstance(body[name], int):  # what is no number is for the server to refuse
+            body[name] = min(body[name], sampling.max_tokens)
     return body
 
 
 def _message(message: Message, extra: Collection[str]) -> JSON:
     """A message with this of what came with it, and in parts where not all of them are text."""
     out = message.to_dict() | {name: message.extra[name] for name in extra}
-    parts: Sequence[JSON] = message.extra.get(PARTS, ())
-    if any(part.get("type") not in ("text", "refusal") for part in parts):
-        out["content"] = [{k: v for k, v in part.items() if k in _IN_A_PART} for part in parts]
+    match message.extra.get(PARTS):
+        case list(parts) if any(_is_no_text(part) for part in cast("list[Any]", parts)):
+            out["content"] = [_bare(part) for part in cast("list[Any]", parts)]
+        case _:
+            pass
     return out
+
+
+def _is_no_text(part: Any) -> bool:
+    return isinstance(part, dict) and cast("JSON", part).get("type") not in ("text", "refusal")
+
+
+def _bare(part: Any) -> Any:
+    """A part without what is not of chat completions."""
+    if not isinstance(part, dict):
+        return part
+    return {k: v for k, v in cast("JSON", part).items() if k in _IN_A_PART}
 
 
 def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:

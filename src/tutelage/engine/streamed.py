@@ -91,7 +91,8 @@ class _Completion:
         call = self._calls[at]
         call["id"] = part.get("id") or call["id"]
         for kind in call.keys() & part.keys() - {"id"}:
-            _merge(call[kind], part[kind] or {})
+            for name in call[kind]:
+                call[kind][name] += (part[kind] or {}).get(name) or ""
 
 
 def _merge(whole: JSON, more: JSON) -> None:

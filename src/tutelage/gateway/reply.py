@@ -65,8 +65,11 @@ class ChatReply:
 
     def detail(self, of: str, name: str) -> int:
         """A number among the details of what another server counted, 0 where it says none."""
-        value = (self.counted.get(f"{of}_tokens_details") or {}).get(name)
-        return value if isinstance(value, int) else 0
+        match self.counted.get(f"{of}_tokens_details"):
+            case dict(details) if isinstance(value := cast("JSON", details).get(name), int):
+                return value
+            case _:
+                return 0
 
     def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
         """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""

@@ -74,11 +74,11 @@ def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
 def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
-    content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal") or ""
+    content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
     said = [
         TurnBlock("thought", 0, thought, source=source),
         TurnBlock("text", 0, content, reply.logprobs(choice) or []),
-        TurnBlock("refusal", 0, refusal),
+        TurnBlock("refusal", 0, refusal if isinstance(refusal, str) else ""),
     ]
     calls = (
         TurnBlock("call", i, c.arguments, id=c.id, name=c.name, custom=bool(c.custom))
@@ -132,7 +132,8 @@ class BlockStream:
         thought, source = thought_of(new.fields)
         if thought:
             out += self.text("thought", thought, source=source)
-        if refusal := new.fields.get("refusal"):
+        refusal = new.fields.get("refusal")
+        if isinstance(refusal, str) and refusal:
             out += self.text("refusal", refusal)
         for part in new.fields.get("tool_calls") or ():
             out += self._part(part)
@@ -172,7 +173,7 @@ class BlockStream:
             block = self._calls[at] = self._new("call")
         block.custom = block.custom or bool(part.get("custom"))
         said = part.get("custom") or part.get("function") or {}
-        block.id = part.get("id") or block.id
+        block.id = str(part.get("id") or block.id)
         block.name += said.get("name") or ""
         block.text += said.get("input" if block.custom else "arguments") or ""
         return self._flush()

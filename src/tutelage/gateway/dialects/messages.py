@@ -260,11 +260,11 @@ def _told(request: _Request, body: JSON) -> JSON:
         "reasoning_effort": (output and output.effort) or _effort(request.thinking),
         "response_format": schema and schema_format("reply", schema, {"strict": True}),
         "user": metadata.get("user_id") if isinstance(metadata, dict) else None,
-        "service_tier": _TIERS.get(body.get("service_tier") or ""),
+        "service_tier": next((v for k, v in _TIERS if k == body.get("service_tier")), None),
     }
 
 
-_TIERS = {"auto": "auto", "standard_only": "default"}
+_TIERS = (("auto", "auto"), ("standard_only", "default"))
 
 
 def _function(tool: _Tool) -> JSON:
@@ -380,7 +380,9 @@ def _said(turn: _Message, path: str) -> Message:
     }
     for thought in thoughts:
         if thought.signature in THOUGHTS:
-            extra[thought.signature] = extra.get(thought.signature, "") + thought.thinking
+            before = extra.get(thought.signature)
+            more = thought.thinking
+            extra[thought.signature] = before + more if isinstance(before, str) else more
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
     text = "".join(_sampled(b.signature) for b in thoughts) + _text(blocks, kinds, path)
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)

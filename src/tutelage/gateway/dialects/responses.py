@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from pydantic_core import PydanticCustomError
@@ -244,8 +244,8 @@ def _tool(tool: _Tool) -> JSON:
 def _choice(choice: Any) -> Any:
     """`tool_choice`, where a name is a field of the tool."""
     match choice:
-        case {"type": "allowed_tools", **rest}:
-            tools = [_choice(tool) for tool in rest.get("tools") or ()]
+        case {"type": "allowed_tools", "tools": list(named), **rest}:
+            tools = [_choice(tool) for tool in cast("list[Any]", named)]
             return {"type": "allowed_tools", "allowed_tools": {**rest, "tools": tools}}
         case {"type": "function" | "custom" as kind, "name": name}:
             return {"type": kind, kind: {"name": name}}

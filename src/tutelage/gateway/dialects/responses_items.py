@@ -134,9 +134,12 @@ def _joined(turn: Message, new: Message) -> Message:
     """Two parts of an assistant's turn."""
     extra: JSON = {**turn.extra, **new.extra}
     for name in turn.extra.keys() & new.extra.keys():
-        if name == CALL_FIELDS:
-            extra[name] = {**turn.extra[name], **new.extra[name]}
-        elif name in (PARTS, *THOUGHTS):
-            extra[name] = turn.extra[name] + new.extra[name]
+        match turn.extra[name], new.extra[name]:
+            case dict(one), dict(other) if name == CALL_FIELDS:
+                extra[name] = {**one, **other}
+            case (str(one), str(other)) | (list(one), list(other)) if name in (PARTS, *THOUGHTS):
+                extra[name] = one + other
+            case _:
+                pass
     said = (turn.content or "") + (new.content or "")
     return Message("assistant", said or None, turn.tool_calls + new.tool_calls, extra=extra)
