@@ -137,8 +137,10 @@ def _joined(turn: Message, new: Message) -> Message:
         match turn.extra[name], new.extra[name]:
             case dict(one), dict(other) if name == CALL_FIELDS:
                 extra[name] = {**one, **other}
-            case (str(one), str(other)) | (list(one), list(other)) if name in (PARTS, *THOUGHTS):
+            case str(one), str(other) if name in THOUGHTS:
                 extra[name] = one + other
+            case list(one), list(other) if name == PARTS:
+                extra[name] = [*one, *other]
             case _:
                 pass
     said = (turn.content or "") + (new.content or "")
