@@ -86,6 +86,20 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+    custom: bool | None = None
+    """True where another server called a tool without a schema; `arguments` are then any text."""
+
+    def to_dict(self) -> JSON:
+        """The OpenAI form."""
+        kind, said = ("custom", "input") if self.custom else ("function", "arguments")
+        return {"id": self.id, "type": kind, kind: {"name": self.name, said: self.arguments}}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> ToolCall:
+        """Read the OpenAI form."""
+        kind, said = ("custom", "input") if data.get("custom") else ("function", "arguments")
+        made = data[kind]["name"], data[kind][said]
+        return ToolCall(str(data.get("id") or ""), *made, kind == "custom" or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +117,17 @@ class Message:
     def to_dict(self, *, extra: bool = False) -> JSON:
         """The OpenAI chat form, without empty fields; with `extra` all that came with it."""
         out: JSON = {"role": self.role, "content": self.content, **(self.extra if extra else {})}
-        functions = [{"name": c.name, "arguments": c.arguments} for c in self.tool_calls]
-        if functions:
-            pairs = zip(self.tool_calls, functions, strict=True)
-            out["tool_calls"] = [{"id": c.id, "type": "function", "function": f} for c, f in pairs]
-        if self.tool_call_id is not None:
-            out["tool_call_id"] = self.tool_call_id
-        if self.name is not None:
-            out["name"] = self.name
-        return out
+        if self.tool_calls:
+            out["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        more = {"tool_call_id": self.tool_call_id, "name": self.name}
+        return out | {name: value for name, value in more.items() if value is not None}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Message:
         """Read the OpenAI chat form."""
         calls = cast("Sequence[Mapping[str, Any]]", data.get("tool_calls") or ())
-        return Message(
-            role=str(data["role"]),
-            content=data.get("content"),
-            tool_calls=tuple(
-                ToolCall(str(c.get("id", "")), c["function"]["name"], c["function"]["arguments"])
-                for c in calls
-            ),
-            tool_call_id=data.get("tool_call_id"),
-            name=data.get("name"),
-        )
+        made, answered = tuple(map(ToolCall.from_dict, calls)), data.get("tool_call_id")
+        return Message(str(data["role"]), data.get("content"), made, answered, data.get("name"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +164,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a reply must be: `tool_choice` and `response_format` of the OpenAI API.
-
-    `tool_choice` is `auto`, `none`, `required` or the name of the one tool to call; with
-    `json_schema` the content is a JSON document of that schema.
-    """
+    """What a reply must be. `tool_choice` is `auto`, `none`, `required` or the name of the one tool
+    to call; with `json_schema` the content is a JSON document of that schema; alone, `min_tokens`
+    are drawn before the turn may end."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: JSON | None = None
+    min_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

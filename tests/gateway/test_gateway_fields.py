@@ -12,7 +12,7 @@ from tests.gateway.conftest import ASK
 from tutelage.gateway.dialects import DIALECTS, Dialect, StoredResponses
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import Sampling
+from tutelage.types import Constraint, Sampling
 
 BODIES: dict[str, dict[str, Any]] = {
     "chat.completions": {"model": "m", "messages": ASK},
@@ -78,14 +78,21 @@ def test_each_field_that_is_honoured_is_read_or_refused_by_name(dialect: Dialect
         assert caught.value.status == 400
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("chat_template_kwargs", {"enable_thinking": False}, "has one way to render"),
-        ("min_tokens", 3, "no turn is kept from ending"),
-    ],
-)
-def test_why_a_field_of_vllm_is_refused(name: str, value: Any, words: str) -> None:
-    with pytest.raises(ApiError, match=words) as caught:
-        asked(DIALECTS[0], **{name: value})
-    assert caught.value.param == name
+MORE: list[tuple[str, dict[str, Any]]] = [
+    ("chat.completions", {"tool_choice": "none"}),
+    ("chat.completions", {"response_format": {"type": "json_object"}}),
+    ("responses", {"guided_json": {"type": "object"}}),
+    ("messages", {"max_tokens": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "more"), MORE)
+def test_a_least_of_tokens_does_not_go_with_what_may_end_a_reply(
+    name: str, more: dict[str, Any]
+) -> None:
+    (dialect,) = (d for d in DIALECTS if d.name == name)
+    found = asked(dialect, min_tokens=3).constraint
+    assert found == Constraint(min_tokens=3)
+    with pytest.raises(ApiError, match="min_tokens") as caught:
+        asked(dialect, **{"min_tokens": 3} | more)
+    assert caught.value.param == "min_tokens"

@@ -139,7 +139,8 @@ def test_a_tool_loop_with_a_thought_restores_the_turn(live: Live) -> None:
     second = api.messages.create(messages=more, **given)
     seen = scripted.calls[1].messages
     assert [m.role for m in seen] == ["user", "assistant", "tool", "user"]
-    assert seen[2].extra == {"is_error": False}, "on record"
+    part = {"type": "text", "text": "2", "cache_control": {"type": "ephemeral"}}
+    assert seen[2].extra == {"is_error": False, "content_parts": [part]}, "on record"
     assert seen[1].content == scripted.calls[0].reply.content, "the thought as it was sampled"
     assert seen[1].tool_calls[0].id == seen[2].tool_call_id
     api.messages.create(messages=[*more, {"role": "assistant", "content": second.content}], **given)

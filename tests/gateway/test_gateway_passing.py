@@ -324,20 +324,9 @@ async def test_malformed_messages_are_refused_here():
     assert not case.seen
 
 
-async def test_other_dialects_are_read_as_ever():
-    case = Upstream()
-    answer = await case.ask("/responses", messages=None, input="hi", top_logprobs=None, thing=1)
-    assert answer.status_code == 400
-    assert "thing" in answer.json()["error"]["message"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_needs_token_ids_of_a_policy_is_refused(stream: bool):
+async def test_a_raw_prompt_is_refused(stream: bool):
     case = Upstream()
-    asked = {"include": ["message.output_text.logprobs"], "stream": stream}
-    answer = await case.ask("/responses", messages=None, input="hi", **asked)
-    assert answer.status_code == 400
-    assert "log-probabilities" in answer.json()["error"]["message"]
     answer = await case.ask("/completions", messages=None, prompt="hi", stream=stream)
     assert answer.status_code == 400
     assert "raw prompt" in answer.json()["error"]["message"]

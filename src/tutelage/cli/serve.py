@@ -204,6 +204,8 @@ class _CallLog:
                 "parse_errors": call.parse_errors,
                 "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             }
+            if span.unused:
+                line["unused"] = span.unused
             if (told := span.answered[i]) is not None:
                 line |= told.to_dict()
             self._file.write(orjson.dumps(line) + b"\n")

@@ -24,13 +24,15 @@ class Answered:
     """What a server says of a call beside the message."""
 
     sent: JSON = field(default_factory=lambda: {})
-    """The request as the server took it, without its messages and tools."""
+    """The request as the server took it, without its messages and function tools."""
     usage: JSON = field(default_factory=lambda: {})
     """What it counted, in its words."""
     logprobs: list[JSON] | None = None
     """The log-probabilities of the tokens, in its words."""
     more: JSON = field(default_factory=lambda: {})
     """Further fields of the completion, such as `system_fingerprint`."""
+    stop: str | None = None
+    """The stop string that ended it, where the server says so, as vLLM does."""
 
     @property
     def tokens(self) -> tuple[int, int] | None:
@@ -45,12 +47,16 @@ class Answered:
 
 def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
     """What a completion says beside its message, in answer to what was sent."""
-    usage = data.get("usage")
+    usage, choice = data.get("usage"), data["choices"][0]
+    said = {name: value for name, value in sent.items() if name not in ("messages", "tools")}
+    others = [tool for tool in sent.get("tools") or () if tool.get("type") != "function"]
+    stop = choice.get("stop_reason")
     return Answered(
-        {name: value for name, value in sent.items() if name not in ("messages", "tools")},
+        said | ({"tools": others} if others else {}),
         cast("JSON", usage) if isinstance(usage, dict) else {},
-        (data["choices"][0].get("logprobs") or {}).get("content") or None,
+        (choice.get("logprobs") or {}).get("content") or None,
         {name: value for name, value in data.items() if name not in _HEAD and value is not None},
+        stop if isinstance(stop, str) else None,
     )
 
 
@@ -61,13 +67,12 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     content = message.get("content")
     if content is not None and not isinstance(content, str):
         raise TypeError(f"content is {type(content).__name__}")
+    made = [ToolCall.from_dict(c) for c in message.get("tool_calls") or ()]
     calls = tuple(
         ToolCall(
-            str(c.get("id") or seeds.child("tool", i).id("call")),
-            str(c["function"]["name"]),
-            str(c["function"]["arguments"]),
+            str(c.id or seeds.child("tool", i).id("call")), str(c.name), str(c.arguments), c.custom
         )
-        for i, c in enumerate(message.get("tool_calls") or ())
+        for i, c in enumerate(made)
     )
     ids = tuple(int(i) for i in choice.get("token_ids") or ())
     entries = (choice.get("logprobs") or {}).get("content") or ()

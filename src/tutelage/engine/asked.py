@@ -1,25 +1,33 @@
 """What another server is asked, in OpenAI's words.
 
 A request of our own agents is written here from what it means. One that a client sent to the
-gateway goes on as the client wrote it: only what was decided here since is set in it. `remote.py`
-is the client that sends both.
+gateway goes on as the client wrote it, or as its dialect wrote it for chat completions: only what
+was decided here since is set in it. `remote.py` is the client that sends both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 
 from tutelage.types import JSON, UNBOUNDED, ChatOptions, Constraint, Message, Sampling
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
+PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
+"""The names under which a message on record has its content in parts, in the words of chat
+completions, and by the ids of its tool calls what came beside them."""
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The names under which servers tell thoughts."""
+_WITH_A_MESSAGE = (*THOUGHTS, "refusal", "role", "function_call", "audio")
+"""What of another dialect's message is sent beside its content."""
+_IN_A_PART = ("type", "text", "refusal", "image_url", "input_audio", "file")
 
 
 def written(messages: Sequence[Message], options: ChatOptions) -> JSON:
     """The fields of a request."""
     sampling, tools = options["sampling"], options.get("tools", ())
     body: JSON = {
-        "messages": [m.to_dict(extra=True) for m in messages],
+        "messages": [_message(m, m.extra.keys() - {PARTS, CALL_FIELDS}) for m in messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
@@ -38,12 +46,14 @@ def written(messages: Sequence[Message], options: ChatOptions) -> JSON:
     return body
 
 
-def passed_on(passed: Mapping[str, Any], options: ChatOptions) -> JSON:
-    """The fields of a request that a client sent, as they came. Where it says nothing the defaults
-    of its attempt hold, if they are any; the seed is that of its choice, and a limit of tokens is
-    no longer than the attempt's."""
+def passed_on(passed: Mapping[str, Any], messages: Sequence[Message], options: ChatOptions) -> JSON:
+    """The fields of a request that a client sent, as they came; its messages too, unless its
+    dialect has others. Where it says nothing the defaults of its attempt hold, if they are any; the
+    seed is that of its choice, and a limit of tokens is no longer than the attempt's."""
     sampling, silent = options["sampling"], Sampling()
     body: JSON = dict(passed)
+    if "messages" not in body:
+        body["messages"] = [_message(m, m.extra.keys() & set(_WITH_A_MESSAGE)) for m in messages]
     for name in ("temperature", "top_p", "top_k"):
         value = getattr(sampling, name)
         if body.get(name) is None and value != getattr(silent, name):
@@ -56,8 +66,31 @@ def passed_on(passed: Mapping[str, Any], options: ChatOptions) -> JSON:
     if not named and sampling.max_tokens < UNBOUNDED:
         body["max_tokens"] = sampling.max_tokens
     for name in named:
-        body[name] = min(body[name], sampling.max_tokens)
+        if isinstance(body[name], int):  # what is no number is for the server to refuse
+            body[name] = min(body[name], sampling.max_tokens)
     return body
+
+
+def _message(message: Message, extra: Collection[str]) -> JSON:
+    """A message with this of what came with it, and in parts where not all of them are text."""
+    out = message.to_dict() | {name: message.extra[name] for name in extra}
+    match message.extra.get(PARTS):
+        case list(parts) if any(_is_no_text(part) for part in cast("list[Any]", parts)):
+            out["content"] = [_bare(part) for part in cast("list[Any]", parts)]
+        case _:
+            pass
+    return out
+
+
+def _is_no_text(part: Any) -> bool:
+    return isinstance(part, dict) and cast("JSON", part).get("type") not in ("text", "refusal")
+
+
+def _bare(part: Any) -> Any:
+    """A part without what is not of chat completions."""
+    if not isinstance(part, dict):
+        return part
+    return {k: v for k, v in cast("JSON", part).items() if k in _IN_A_PART}
 
 
 def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
@@ -69,6 +102,8 @@ def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
         fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
     if tools and not constraint.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
+    if constraint.min_tokens:
+        fields["min_tokens"] = constraint.min_tokens
     schema = constraint.json_schema
     if schema == {"type": "object"}:
         fields["response_format"] = {"type": "json_object"}

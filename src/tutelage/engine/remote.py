@@ -170,8 +170,8 @@ class RemoteChatClient:
         options: ChatOptions,
         passed: Mapping[str, Any] | None,
     ) -> JSON:
-        if passed:
-            body = self._defaults | passed_on(passed, options)
+        if passed is not None:
+            body = self._defaults | passed_on(passed, messages, options)
         else:
             body = written(messages, options)
         body["model"] = self._model

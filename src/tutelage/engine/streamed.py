@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import httpx2
 
 _PARTS = frozenset({"role", "content", "tool_calls"})
+_WHOLE = frozenset({"id", "type", "format"})
+"""Texts that come at once."""
 OnText = Callable[[str], None]
 OnEntries = Callable[[list[JSON]], None]
 """Is told the server's log-probabilities of the tokens of what is told next."""
@@ -65,6 +67,8 @@ class _Completion:
             self._delta(deltas[-1])
             if choice.get("finish_reason"):
                 self.choice["finish_reason"] = choice["finish_reason"]
+            if choice.get("stop_reason"):
+                self.choice["stop_reason"] = choice["stop_reason"]
             if choice.get("token_ids"):
                 self.choice.setdefault("token_ids", []).extend(choice["token_ids"])
             if entries := (choice.get("logprobs") or {}).get("content"):
@@ -74,26 +78,37 @@ class _Completion:
         return deltas, new
 
     def _delta(self, delta: JSON) -> None:
-        for name, value in delta.items():
-            if name == "tool_calls":
-                for part in value or ():
-                    self._called(part)
-            elif isinstance(value, str) and name != "role":
-                self.message[name] = (self.message.get(name) or "") + value
-            elif isinstance(value, list):
-                self.message[name] = [*(self.message.get(name) or ()), *cast("list[Any]", value)]
-            elif value is not None and name != "role":
-                self.message[name] = value
+        for part in delta.get("tool_calls") or ():
+            self._called(part)
+        _merge(self.message, {k: v for k, v in delta.items() if k not in ("role", "tool_calls")})
 
     def _called(self, part: JSON) -> None:
         at = int(part.get("index") or 0)
         if at not in self._calls:
-            self._calls[at] = {"id": None, "function": {"name": "", "arguments": ""}}
+            kind, said = ("custom", "input") if "custom" in part else ("function", "arguments")
+            self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
             self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
-        call, new = self._calls[at], part.get("function") or {}
+        call = self._calls[at]
         call["id"] = part.get("id") or call["id"]
-        call["function"]["name"] += new.get("name") or ""
-        call["function"]["arguments"] += new.get("arguments") or ""
+        for kind in call.keys() & part.keys() - {"id"}:
+            for name in call[kind]:
+                call[kind][name] += (part[kind] or {}).get(name) or ""
+
+
+def _merge(whole: JSON, more: JSON) -> None:
+    """Add the pieces that a delta brings: the rest of texts and lists, in objects too. The delta
+    itself is told to others, so nothing of it is changed later."""
+    for name, value in more.items():
+        known = whole.get(name)
+        if isinstance(value, str) and name not in _WHOLE:
+            whole[name] = (known or "") + value
+        elif isinstance(value, list):
+            whole[name] = [*(known or ()), *cast("list[Any]", value)]
+        elif isinstance(value, dict):
+            whole[name] = known if isinstance(known, dict) else {}
+            _merge(whole[name], cast("JSON", value))
+        elif value is not None:
+            whole[name] = value
 
 
 async def stream_completion(

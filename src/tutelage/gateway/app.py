@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
@@ -27,7 +26,6 @@ from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.passing import split
 from tutelage.gateway.reply import ChatReply, ReplyStream
 from tutelage.gateway.reward_routes import OnTraces, RewardHandler
 from tutelage.gateway.rewards import read_event, read_rewards
@@ -181,12 +179,7 @@ class App:
     ) -> None:
         """A request in one of the dialects."""
         body = await self._body(scope, receive)
-        given, passed = http.json_object(body), {}
-        if attempt_session.passes(dialect, given.get("model")):
-            given, passed = split(dialect.request, given)
-        request = dialect.read(given, attempt_session.sampling, attempt_session.responses)
-        if passed:
-            request = replace(request, passed=passed)
+        request = attempt_session.read(dialect, http.json_object(body))
         key, repeat = _identity(scope, dialect.name, agent, body)
         answer = attempt_session.answer(dialect, key, repeat, request, agent)
         if request.stream:

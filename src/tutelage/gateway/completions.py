@@ -210,7 +210,7 @@ class PendingCompletion:
             extra["seed"] = request.seed + index % request.n
         if request.top_logprobs:
             extra["top_logprobs"] = request.top_logprobs
-        if request.passed:
+        if request.passed is not None:
             extra["passed"] = request.passed
         if request.prompts:
             extra["prompt"] = request.prompts[index // request.n]
@@ -227,7 +227,7 @@ class PendingCompletion:
     def _listeners(self, index: int) -> dict[str, Any]:
         """What a client that hands out text is told to take its parts."""
         told: dict[str, Any] = {"on_text": partial(self._text, index)}
-        if self.request.passed.get("logprobs") and self.model.tells_logprobs:
+        if self.request.theirs and self.model.tells_logprobs:
             told["on_entries"] = self._entries[index].extend
         if self.model.tells_fields:
             told["on_fields"] = partial(self._fields, index)

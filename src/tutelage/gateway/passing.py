@@ -1,61 +1,42 @@
-"""A request that goes on to another server as it came.
+"""A request that goes on to another server with all its fields.
 
-Behind `--upstream` a request of chat completions goes on whole. The dialect reads what it can of
-it, which is what is recorded and what refuses nonsense here; images stay on record with their
-message. `engine/remote.py` is the client that sends it.
+Behind `--upstream` a request is read by its dialect, which is what is recorded and what refuses
+nonsense here, and goes on as a chat completion: one of that dialect as it came, one of another in
+the words that its dialect has for it (`Passing` in `dialects/dialect.py`). `engine/remote.py` is
+the client that sends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.types import JSON
 
-_TEXTS = (None, "text", "input_text", "output_text", "refusal")
-_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
-"""What an upstream tells in its own words, which go back as they are."""
 _OURS = frozenset({"model", "n", "stream", "stream_options"})
 """What the gateway decides: the model's name there, one request for each choice, and how its
 answer comes."""
-KEPT_PARTS = "content_parts"
-"""The name under which a message on record has the parts that are no text."""
 
 
-def split(request: type[RequestObject], body: JSON) -> tuple[JSON, JSON]:
-    """What of a body is read here, and what is passed on."""
-    read = {
-        name: value
-        for name, value in body.items()
-        if name not in _LOGPROBS and _read_here(request, name, value)
-    }
-    match body.get("tool_choice"):
-        case {"type": "allowed_tools"}:
-            read.pop("tool_choice")
-        case _:
-            pass
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        read["messages"] = [_text_of(each) for each in cast("list[Any]", messages)]
-    return read, {name: value for name, value in body.items() if name not in _OURS}
+def chat_body(body: JSON) -> JSON:
+    """What of the body of a chat completion goes on."""
+    return {name: value for name, value in body.items() if name not in _OURS}
 
 
-def _read_here(request: type[RequestObject], name: str, value: Any) -> bool:
-    return name in request.known or value is None or value in request.neutral.get(name, ())
+def chat_body_of(body: JSON, own: Collection[str], told: Mapping[str, Any]) -> JSON:
+    """What another dialect's request is as the body of a chat completion: all but its `own` fields,
+    and what these say there (`told`), where they say something. The messages are those that were
+    read of it."""
+    rest = {name: value for name, value in chat_body(body).items() if name not in own}
+    return {name: value for name, value in {**rest, **told}.items() if value is not None}
 
 
-def _text_of(message: Any) -> Any:
-    """A message without the parts that are no text, which stay beside it."""
-    if not isinstance(message, Mapping):
-        return message
-    given = cast("Mapping[str, Any]", message)
-    parts = given.get("content")
-    if not isinstance(parts, Sequence) or isinstance(parts, str):
-        return given
-    texts = [part for part in cast("Sequence[Any]", parts) if _is_text(part)]
-    return given if len(texts) == len(parts) else {**given, "content": texts, KEPT_PARTS: parts}
+def function_tool(name: str, description: str, parameters: JSON, more: JSON) -> JSON:
+    """A function as chat completions know it."""
+    told: JSON = {"name": name, **({"description": description} if description else {})}
+    return {"type": "function", "function": {**told, "parameters": parameters, **more}}
 
 
-def _is_text(part: Any) -> bool:
-    return not isinstance(part, Mapping) or cast("JSON", part).get("type") in _TEXTS
+def schema_format(name: str, schema: JSON, more: JSON) -> JSON:
+    """A schema of the reply as chat completions know it."""
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, **more}}

@@ -12,10 +12,10 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tutelage.engine.answered import Answered
-from tutelage.types import Call
+from tutelage.types import JSON, Call
 
 log = logging.getLogger(__name__)
 QUEUED_SPANS = 10_000
@@ -43,6 +43,8 @@ class CallSpan:
     error: str | None = None
     answered: tuple[Answered | None, ...] = ()
     """What another server said of each call, None where none did."""
+    unused: JSON = field(default_factory=lambda: {})
+    """What the request said that changes nothing here, such as its `metadata` and `user`."""
 
 
 OnSpan = Callable[[CallSpan], None]

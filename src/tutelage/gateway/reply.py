@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from tutelage.engine.answered import Answered
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
@@ -47,7 +47,7 @@ class ChatReply:
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
         one entry for each token."""
-        if self.request.passed.get("logprobs"):
+        if self.request.theirs:
             told = self.answer.model.answered(choice)
             return None if told is None else told.logprobs
         if self.answer.model.decoder is None or not self.request.logprobs:
@@ -58,6 +58,24 @@ class ChatReply:
         """What another server said of each choice, where one answered."""
         found = [self.answer.model.answered(choice) for choice in self.choices]
         return [each for each in found if each is not None]
+
+    @property
+    def counted(self) -> JSON:
+        """What another server counted, in its words; nothing where none did."""
+        out: JSON = {}
+        for told in self.answered():
+            for name, value in told.usage.items():
+                # A prompt is counted once, whatever its choices; the rest is their sum.
+                out[name] = _sum(out.get(name), value) if name.startswith("completion") else value
+        return out
+
+    def detail(self, of: str, name: str) -> int:
+        """A number among the details of what another server counted, 0 where it says none."""
+        match self.counted.get(f"{of}_tokens_details"):
+            case dict(details) if isinstance(value := cast("JSON", details).get(name), int):
+                return value
+            case _:
+                return 0
 
     def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
         """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
@@ -71,6 +89,14 @@ class ChatReply:
             for token, (value, top) in zip(ids, logprobs, strict=True)
             if self.request.token_ids or token not in decoder.eos_ids
         ]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Two counts, or two objects of counts."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        known, new = cast("JSON", one), cast("JSON", other)
+        return {name: _sum(known.get(name), new.get(name)) for name in known | new}
+    return one + other if isinstance(one, int) and isinstance(other, int) else one or other
 
 
 def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
@@ -96,6 +122,8 @@ def finish_reason(call: Call) -> str:
         return reason
     if call.reply.tool_calls:
         return "tool_calls"
+    if call.reply.extra.get("function_call"):
+        return "function_call"
     return "length" if reason is StopReason.LENGTH else "stop"
 
 
@@ -105,8 +133,11 @@ def cut_by(call: Call) -> str | None:
     return reasons.get(call.sampled.stop_reason)
 
 
-def stopped_by(call: Call) -> str | None:
-    """The stop string that ended a choice, None where none did."""
+def stopped_by(reply: ChatReply, call: Call) -> str | None:
+    """The stop string that ended a choice, None where none did, or another server does not say."""
+    told = reply.answer.model.answered(call)
+    if told is not None:
+        return told.stop
     content = call.reply.content or ""
     places = [(at, stop) for stop in call.sampling.stop if (at := content.find(stop)) >= 0]
     return min(places)[1] if places else None
@@ -160,7 +191,7 @@ class _ChoiceStream:
         """Tokens (or characters, from a client that hands out text) that were read, tokens whose
         log-probabilities went out, the entries that they made, and parts that were read."""
         self._ends = TokenEnds()
-        self._with_logprobs = bool(request.logprobs or request.passed.get("logprobs"))
+        self._with_logprobs = request.logprobs or request.theirs
         self._text: TextStream | None = None
         """None without a decoder: what goes out before the end is the text that the client hands
         out itself, if it does."""

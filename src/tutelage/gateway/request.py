@@ -36,12 +36,22 @@ class ChatRequest:
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None
     """What a later request may continue from, together with the reply; None: nothing is kept."""
+    template: JSON = field(default_factory=lambda: {})
+    """Variables of the chat template, which have to be those that are in force."""
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
-    passed: JSON = field(default_factory=lambda: {})
-    """The request for the server behind, as it came."""
+    passed: JSON | None = None
+    """The request for the server behind, as it came or as its dialect wrote it; None where it does
+    not go on."""
+    unused: JSON = field(default_factory=lambda: {})
+    """Fields that change nothing here, for the record."""
     echo: JSON = field(default_factory=lambda: {})
     """Fields that the answer repeats, in the dialect's words."""
+
+    @property
+    def theirs(self) -> bool:
+        """Whether the server behind is to give log-probabilities."""
+        return bool(self.passed and self.passed.get("logprobs"))
 
     @property
     def choices(self) -> int:

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
-from tutelage.gateway.dialects import Dialect, StoredResponses
+from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
+from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import ChatReply, finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
-from tutelage.types import Call, Mode, Sampling
+from tutelage.policy.template_forms import template_forms
+from tutelage.types import JSON, Call, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
@@ -174,11 +176,19 @@ class AttemptSession:
             raise model_not_found(name, self.models())
         return self.main
 
-    def passes(self, dialect: Dialect, name: object) -> bool:
-        """Whether requests in this dialect for the model of that name go on to another server with
-        all their fields. It is asked by chat completions."""
+    def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
+        """The request of a body; for a model behind another server it is passed on with all its
+        fields, where its dialect can say them there. Raises `ApiError`."""
+        name = body.get("model")
         model = self.others.get(name, self.main) if isinstance(name, str) else self.main
-        return model.passes and dialect.name == "chat.completions"
+        if model.passes and isinstance(dialect, Passing):
+            request = dialect.read_passed(body, self.sampling, self.responses)
+        else:
+            request = dialect.read(body, self.sampling, self.responses)
+        harmless = dialect.request.harmless
+        if body.keys().isdisjoint(harmless):
+            return request
+        return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
@@ -205,6 +215,17 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
+        if request.template and request.passed is None and not _in_force(model, request):
+            raise invalid(
+                f"`chat_template_kwargs` = {shown(request.template)}: a model has one way to "
+                "render its chat template for all requests, in which its turns are continued and "
+                "trained, and this is another",
+                "chat_template_kwargs",
+            )
+        least = None if request.constraint is None else request.constraint.min_tokens
+        if least and not hasattr(model.decoder, "grammar"):
+            words = f"`min_tokens` = {least}: the model {model.name!r} is not sampled here"
+            raise invalid(words, "min_tokens")
         if model is self.main:
             left = self.budget_left
             if left == 0:
@@ -276,7 +297,17 @@ class AttemptSession:
             stream=answer.request.stream,
             error=None if error is None else f"{type(error).__name__}: {error}",
             answered=tuple(map(answer.model.answered, calls)),
+            unused=answer.request.unused,
         )
+
+
+def _in_force(model: ServedModel, request: ChatRequest) -> bool:
+    """Whether a model's template renders the request by its variables as it would anyway."""
+    thoughts: Any = getattr(model.decoder, "thoughts", None)
+    if not hasattr(thoughts, "renders_alike"):
+        return False
+    forms = template_forms(request.messages, request.tools)
+    return thoughts.renders_alike(*forms, request.template)
 
 
 def session_closed(more: str = "") -> ApiError:

@@ -23,6 +23,7 @@ from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import SpecialTokens
 from tutelage.policy.named_templates import fitting
+from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
@@ -86,7 +87,7 @@ class Codec:
         """Whether the chat template shows a tool that it is given, which is tried."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
-            return _PROBE in self._templated(*_forms([Message("user", "?")], [tool]), True)
+            return _PROBE in self._templated(*template_forms([Message("user", "?")], [tool]), True)
         except ModelError:  # one that refuses this talk may show tools in another
             return "tools" in str(self.tokenizer.chat_template)
 
@@ -110,7 +111,7 @@ class Codec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
         """The template's text; `open_turn` opens the assistant's turn at the end."""
-        return self._apply(*_forms(messages, tools), None, open_turn)
+        return self._apply(*template_forms(messages, tools), None, open_turn)
 
     def _apply(
         self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
@@ -164,7 +165,7 @@ class Codec:
         key = (tuple(messages), seen)
         numbers = self._prompts.get(key)
         if numbers is None:
-            given, records = _forms(messages, tools)
+            given, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*given, *records])
             text = self._apply(given, records, breaker, open_turn=True)
             numbers = tuple(self._encode_broken(text, breaker))
@@ -188,7 +189,7 @@ class Codec:
         They hold `results` and open the next assistant turn. None when the template does not simply
         append (it rewrites earlier turns): then the conversation must be rendered afresh.
         """
-        breaker = self._markers.breaker(_forms([*results, reply])[0])
+        breaker = self._markers.breaker(template_forms([*results, reply])[0])
         plain = all(self._markers.plain(t) for r in results for t in (r.name, r.tool_call_id))
         if any(r.tool_calls for r in results) or not all(r.content for r in results) or not plain:
             text = self._delta(reply, results, breaker)
@@ -203,7 +204,7 @@ class Codec:
 
     def _contents(self, results: Sequence[Message], breaker: str | None) -> list[str]:
         """The contents of results, with special tokens broken."""
-        forms = _forms(results)[0]
+        forms = template_forms(results)[0]
         if breaker is not None:
             forms = [self._markers.message(form, breaker) for form in forms]
         return [form["content"] for form in forms]
@@ -233,7 +234,7 @@ class Codec:
 
     def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
         """What the template adds after the end-of-turn token of an assistant turn."""
-        turn, *more = _forms([reply, *results])[0]
+        turn, *more = template_forms([reply, *results])[0]
         if breaker is not None:
             turn, *more = (self._markers.message(form, breaker) for form in (turn, *more))
         return self.thoughts.follows(turn, more)
@@ -256,7 +257,7 @@ class Codec:
         ids: list[int] = []
         mask: list[int] = []
         known = ""
-        given, records = _forms(messages, tools)
+        given, records = template_forms(messages, tools)
         breaker = self._markers.breaker([*given, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
@@ -283,6 +284,10 @@ class Codec:
 
         Raises `ConstraintError` when the constraint cannot be enforced.
         """
+        if constraint is not None and constraint.min_tokens:
+            from tutelage.policy.at_least import AtLeast
+
+            return AtLeast(self, constraint.min_tokens)
         return None if constraint is None else self._grammars.make(tools, constraint)
 
     @cached_property
@@ -301,27 +306,6 @@ class Codec:
         read = _parse_llama if self.call_format == "llama" else _parse_hermes
         said = Message("assistant", text.strip() or None)
         return read(text, new_id) if calls else _ParsedTurn(said, ())
-
-
-def _forms(
-    messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
-) -> tuple[list[JSON], list[JSON]]:
-    """Messages and tools as templates get them."""
-    return [_template_form(m) for m in messages], [t.to_dict() for t in tools]
-
-
-def _template_form(message: Message) -> JSON:
-    """The OpenAI form, but with arguments as an object where they are one: templates differ."""
-    out = message.to_dict()
-    out["content"] = out["content"] or ""
-    for call in out.get("tool_calls", ()):
-        try:
-            arguments = parse_json(call["function"]["arguments"])
-        except ValueError:
-            continue
-        if isinstance(arguments, dict):
-            call["function"]["arguments"] = arguments
-    return out
 
 
 def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:

@@ -25,6 +25,9 @@ _CALL: JSON = {
     "type": "function",
     "function": {"name": "zq_tool", "arguments": {}},
 }
+_ALWAYS = frozenset(
+    {"messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"}
+)
 _FOLLOWERS: tuple[tuple[str, JSON, JSON], ...] = (
     ("a user message", {}, {"role": "user", "content": "y"}),
     (
@@ -154,6 +157,21 @@ class Thoughts:
         except ModelError:
             pass  # it refuses this talk, so no rollout has it either
         return " and ".join(parts) or None
+
+    def renders_alike(self, messages: list[JSON], tools: list[JSON], given: JSON) -> bool:
+        """Whether the template gives the same text with these further variables. Those that it does
+        not read change nothing; those that it is always given are not for others to set."""
+        from jinja2 import Environment, TemplateError, meta
+
+        try:
+            parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(self._template)
+            options = {k: given[k] for k in given.keys() & meta.find_undeclared_variables(parsed)}
+            if options.keys() & _ALWAYS:
+                return False
+            text = self._templated(messages, tools, True, self.options)
+            return self._templated(messages, tools, True, {**self.options, **options}) == text
+        except (ModelError, TemplateError):
+            return False
 
     def unclosed(self, prompt: str, sampled: str) -> bool:
         """Whether a turn that begins after `prompt` is in a thought after `sampled`."""

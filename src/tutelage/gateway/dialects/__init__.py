@@ -4,7 +4,7 @@ the parts their requests share.
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions
 from tutelage.gateway.dialects.completions import Completions
-from tutelage.gateway.dialects.dialect import Dialect
+from tutelage.gateway.dialects.dialect import Dialect, Passing
 from tutelage.gateway.dialects.messages import Messages
 from tutelage.gateway.dialects.responses import Responses
 from tutelage.gateway.dialects.stored import StoredResponses
@@ -17,6 +17,7 @@ __all__ = [
     "Completions",
     "Dialect",
     "Messages",
+    "Passing",
     "Responses",
     "StoredResponses",
 ]

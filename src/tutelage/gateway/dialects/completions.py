@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
-from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
+from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions
+from tutelage.gateway.dialects.chat_written import usage
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, SamplingReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
@@ -23,7 +24,7 @@ from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Call, Constraint, Sampling
+from tutelage.types import JSON, Call, Sampling
 
 _TOKENS = 16
 """What is sampled where a request says nothing, as at OpenAI."""
@@ -93,12 +94,11 @@ class Completions:
         if request.echo and (request.logprobs is not None or not echoed):
             words = "`echo` repeats the text of prompts, without log-probabilities"
             raise invalid(words, "echo")
-        schema = request.schema_of(None)
         return ChatRequest(
             model=request.model,
             messages=(),
             sampling=request.sampling(defaults, request.max_tokens),
-            constraint=None if schema is None else Constraint(json_schema=schema),
+            constraint=request.plain_constraint(),
             seed=request.seed,
             n=request.n,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),

@@ -8,7 +8,7 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.gateway.dialects.stored import StoredResponses
@@ -79,4 +79,17 @@ class Dialect(Protocol):
 
     def error(self, error: ApiError) -> JSON:
         """The body of an answer that is an error."""
+        ...
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """A dialect whose requests may go on to another server, which is asked by chat completions.
+    Those of other dialects are written for it from what was read of them."""
+
+    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+        """The request, as `Dialect.read` gives it, with `passed`: the body of a chat completion
+        that asks for the same. What another server may honour is not refused. Raises `ApiError`,
+        for what chat completions have no words for too.
+        """
         ...

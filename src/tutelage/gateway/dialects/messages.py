@@ -1,9 +1,10 @@
-"""Anthropic's Messages: `POST /v1/messages`, its object and the events of its stream.
+"""Anthropic's Messages: `POST /v1/messages`, read; `messages_written.py` has its object and the
+events of its stream.
 
 A turn is a list of blocks here. Tool results come in the user's turn and become messages of their
 own; a thought is a block before the text, whose `signature` is the text that was sampled, so that a
 client that sends it back restores the turn exactly. `chat_completions.py` is the API that the
-others are measured by.
+others are measured by, in whose words requests are passed on.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic_core import PydanticCustomError
 
-from tutelage.bounded import parse_json
+from tutelage.engine.asked import PARTS, THOUGHTS
 from tutelage.gateway.dialects.dialect import Path, SessionView
+from tutelage.gateway.dialects.messages_written import OURS, MessageEvents, written
+from tutelage.gateway.dialects.parts import call_fields
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -27,23 +31,22 @@ from tutelage.gateway.dialects.reading import (
     MessageObject,
     Name,
     RequestObject,
-    RequestReader,
     Stop,
+    TurnReader,
     missing,
     read,
     tool_specs,
+    unsupported,
 )
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, stopped_by
+from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
+from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import ThoughtStream
-from tutelage.types import JSON, Call, Message, Sampling, ToolCall
+from tutelage.types import JSON, Message, Sampling, ToolCall
 
-_OURS = "tutelage:"  # what a signature of this server begins with
-_NO_CACHE: JSON = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-_ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
+_LEVELS = ((1024, "low"), (8192, "medium"))
+"""The most thinking tokens of a `reasoning_effort`, as Gemini's API maps them; else `high`."""
 
 
 class _Text(MessageObject):
@@ -63,18 +66,62 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def _data(source: Any) -> str:
+    """What a document is, as a URL of data."""
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            return f"data:{kind};base64,{data}"
+        case _:
+            raise ValueError("it is passed on as `base64`")
+
+
+def _address(source: Any) -> str:
+    """Where an image is, or what it is, as a URL."""
+    match source:
+        case {"type": "url", "url": str(url)}:
+            return url
+        case _:
+            return _data(source)
+
+
+class _Seen(MessageObject):
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """What only another server's model sees."""
+        if not passing:
+            raise PydanticCustomError("unsupported_value", "only text is read", {"name": "type"})
+        return values
+
+
+class _Image(_Seen):
+    type: Literal["image"]
+    source: Annotated[StrictStr, BeforeValidator(_address)]
+
+
+class _Document(_Seen):
+    type: Literal["document"]
+    source: Annotated[StrictStr, BeforeValidator(_data)]
+    title: StrictStr = "document.pdf"
+
+
+_Shown = _Text | _Image | _Document
+
+
 class _ToolResult(MessageObject):
     type: Literal["tool_result"]
     tool_use_id: StrictStr
-    content: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
+    content: Annotated[
+        Items[Annotated[_Shown, Field(discriminator="type")]], BeforeValidator(_blocks)
+    ] = Field(default_factory=list[_Shown])
 
 
 class _Thinking(MessageObject):
     type: Literal["thinking", "redacted_thinking"]
+    thinking: StrictStr = ""
     signature: StrictStr = ""
 
 
-_Block = _Text | _ToolUse | _ToolResult | _Thinking
+_Block = _Shown | _ToolUse | _ToolResult | _Thinking
 
 
 class _Message(MessageObject):
@@ -119,9 +166,17 @@ class _Format(RequestObject):
 
 class _Output(RequestObject):
     format: _Format | None = None
+    effort: StrictStr | None = None
+
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """An effort is made by another server only."""
+        if "effort" in values and not passing:
+            raise unsupported("effort")
+        return values
 
 
-class _Request(RequestReader):
+class _Request(TurnReader):
     harmless = ("metadata", "service_tier", "cache_control", "betas", "inference_geo")
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
         "container": (),
@@ -129,6 +184,7 @@ class _Request(RequestReader):
         "context_management": ({}, {"edits": []}),
         "thread": (),
     }
+    own = tuple(neutral)
     messages: Items[_Message] = Field(min_length=1)
     system: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
@@ -154,39 +210,28 @@ class Messages:
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
-        request = read(_Request, {**body, "tool_choice": None})
-        request.tool_choice = _chosen(choice)
-        request.parallel_tool_calls &= not choice.disable_parallel_tool_use
-        request.stop += request.stop_sequences
-        tools = tool_specs(request.tools)
-        wanted = None if request.output_config is None else request.output_config.format
-        sampling = request.sampling(defaults, request.max_tokens)
-        if request.thinking is not None:
-            sampling = replace(sampling, max_thinking_tokens=request.thinking.limit())
-        system = "\n\n".join(block.text for block in request.system)
-        return ChatRequest(
-            model=request.model,
-            messages=(*([Message("system", system)] if system else ()), *_messages(request)),
-            sampling=sampling,
-            tools=tools,
-            constraint=request.constraint(tools, wanted and wanted.wanted),
-            seed=request.seed,
-            stream=request.stream,
+        request = _request(body)
+        asked = _asked(request, defaults)
+        if request.thinking is None:
+            return asked
+        limit = request.thinking.limit()
+        return replace(asked, sampling=replace(asked.sampling, max_thinking_tokens=limit))
+
+    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+        """The request, and what it is in the words of chat completions. Raises `ApiError`."""
+        request = _request(body, passing=True)
+        return replace(
+            _asked(request, defaults, passing=True),
+            passed=chat_body_of(body, _OWN, _told(request, body)),
         )
 
     def written(self, reply: ChatReply) -> JSON:
         """The `message` object."""
-        (choice,) = reply.choices
-        return {
-            **_object(reply),
-            "content": list(_written_blocks(reply, choice)),
-            **_ending(choice),
-        }
+        return written(reply)
 
-    def writer(self, reply: ChatReply) -> _Events:
+    def writer(self, reply: ChatReply) -> MessageEvents:
         """The stream of a reply."""
-        return _Events(reply)
+        return MessageEvents(reply)
 
     def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         request = self.read(body, attempt.sampling, attempt.responses)
@@ -197,7 +242,80 @@ class Messages:
         return error.anthropics_body()
 
 
+# ---------------------------------------------------------------- passing on
+
+
+_OWN = frozenset(
+    (*_Request.__annotations__, *_Request.harmless, *_Request.own, "tool_choice", "stop")
+)
+"""What of a request chat completions say otherwise, or not at all."""
+
+
+def _told(request: _Request, body: JSON) -> JSON:
+    """The fields of a chat completion that say what this API has other words for."""
+    output, metadata = request.output_config, body.get("metadata")
+    schema = output and output.format and output.format.wanted
+    choice: Any = request.tool_choice
+    if choice not in ("auto", "required", "none"):
+        choice = {"type": "function", "function": {"name": choice}}
+    return {
+        "max_tokens": request.max_tokens,
+        "stop": request.stop or None,
+        "tools": [_function(tool) for tool in request.tools] or None,
+        "tool_choice": choice if request.tools and body.get("tool_choice") else None,
+        "parallel_tool_calls": None if request.parallel_tool_calls else False,
+        "reasoning_effort": (output and output.effort) or _effort(request.thinking),
+        "response_format": schema and schema_format("reply", schema, {"strict": True}),
+        "user": metadata.get("user_id") if isinstance(metadata, dict) else None,
+        "service_tier": next((v for k, v in _TIERS if k == body.get("service_tier")), None),
+    }
+
+
+_TIERS = (("auto", "auto"), ("standard_only", "default"))
+
+
+def _function(tool: _Tool) -> JSON:
+    more = {"strict": True} if tool.strict else {}
+    return function_tool(tool.name, tool.description, tool.parameters, more)
+
+
+def _effort(thinking: _ThinkingSetting | None) -> str | None:
+    """How much to think, in OpenAI's words; an adaptive model decides itself."""
+    if thinking is None or thinking.type == "adaptive":
+        return None
+    if thinking.type == "disabled":
+        return "none"
+    budget = thinking.budget_tokens or 0
+    return next((level for most, level in _LEVELS if budget <= most), "high")
+
+
 # ---------------------------------------------------------------- reading
+
+
+def _request(body: JSON, *, passing: bool = False) -> _Request:
+    choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
+    request = read(_Request, {**body, "tool_choice": None}, passing=passing)
+    request.tool_choice = _chosen(choice)
+    request.parallel_tool_calls &= not choice.disable_parallel_tool_use
+    request.stop += request.stop_sequences
+    return request
+
+
+def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
+    tools = tool_specs(request.tools)
+    wanted = None if request.output_config is None else request.output_config.format
+    system = "\n\n".join(block.text for block in request.system)
+    told = Message("system", system, extra=_parts(request.system))
+    return ChatRequest(
+        model=request.model,
+        messages=(*([told] if system else ()), *_messages(request)),
+        sampling=request.sampling(defaults, request.max_tokens),
+        tools=tools,
+        constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
+        seed=request.seed,
+        template=request.chat_template_kwargs,
+        stream=request.stream,
+    )
 
 
 def _chosen(choice: _Choice) -> str:
@@ -213,15 +331,15 @@ def _messages(request: _Request) -> Iterator[Message]:
     """The messages: a user's tool results each are one, before or after what the user says."""
     for i, turn in enumerate(request.messages):
         if turn.role == "assistant":
-            yield _said(turn.content, f"messages[{i}]")
+            yield _said(turn, f"messages[{i}]")
             continue
         for result, group in groupby(turn.content, lambda block: block.type == "tool_result"):
             blocks = list(group)
             if result:
                 yield from (_result(b) for b in blocks if isinstance(b, _ToolResult))
             else:
-                said = _text(blocks, ("text",), f"messages[{i}]")
-                yield Message("user", said, extra=turn.model_extra or {})
+                said = _text(blocks, ("text", "image", "document"), f"messages[{i}]")
+                yield Message("user", said, extra={**(turn.model_extra or {}), **_parts(blocks)})
 
 
 def _text(blocks: Iterable[_Block], allowed: Sequence[str], path: str) -> str:
@@ -232,157 +350,56 @@ def _text(blocks: Iterable[_Block], allowed: Sequence[str], path: str) -> str:
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
+def _parts(blocks: Sequence[_Block]) -> JSON:
+    """Texts and images as parts of a chat completion, where they say more than their text."""
+    parts: list[JSON] = []
+    for block in blocks:
+        more = block.model_extra or {}
+        if isinstance(block, _Text):
+            parts.append({"type": "text", "text": block.text, **more})
+        elif isinstance(block, _Image):
+            parts.append({"type": "image_url", "image_url": {"url": block.source}, **more})
+        elif isinstance(block, _Document):
+            file = {"filename": block.title, "file_data": block.source}
+            parts.append({"type": "file", "file": file, **more})
+    plain = all(part["type"] == "text" and len(part) == 2 for part in parts)
+    return {} if plain else {PARTS: parts}
+
+
 def _result(block: _ToolResult) -> Message:
-    text = "".join(part.text for part in block.content)
-    return Message("tool", text, tool_call_id=block.tool_use_id, extra=block.model_extra or {})
+    text = _text(block.content, ("text", "image", "document"), "content")
+    extra = {**(block.model_extra or {}), **_parts(block.content)}
+    return Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
 
 
-def _said(blocks: Sequence[_Block], path: str) -> Message:
-    """An assistant's turn. Thoughts of this server are put back as they were sampled; another
-    model's are left out, since this one's template has no place for them."""
-    calls = tuple(
-        ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False))
-        for b in blocks
-        if isinstance(b, _ToolUse)
-    )
+def _said(turn: _Message, path: str) -> Message:
+    """An assistant's turn. Thoughts of this server are put back as they were sampled, those of a
+    server behind go back to it; another model's are left out, since none here has a place for
+    them."""
+    blocks = turn.content
+    uses = [b for b in blocks if isinstance(b, _ToolUse)]
+    calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
+    thoughts = [b for b in blocks if isinstance(b, _Thinking)]
+    extra = {
+        **(turn.model_extra or {}),
+        **_parts(blocks),
+        **call_fields([(b.id, b.model_extra) for b in uses]),
+    }
+    for thought in thoughts:
+        if thought.signature in THOUGHTS:
+            before = extra.get(thought.signature)
+            more = thought.thinking
+            extra[thought.signature] = before + more if isinstance(before, str) else more
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    thought = "".join(_sampled(b.signature) for b in blocks if isinstance(b, _Thinking))
-    text = thought + _text(blocks, kinds, path)
-    return Message("assistant", (text or None) if calls else text, calls)
+    text = "".join(_sampled(b.signature) for b in thoughts) + _text(blocks, kinds, path)
+    return Message("assistant", (text or None) if calls else text, calls, extra=extra)
 
 
 def _sampled(signature: str) -> str:
     """The sampled text behind a signature of this server."""
-    if not signature.startswith(_OURS):
+    if not signature.startswith(OURS):
         return ""
     try:
-        return base64.b64decode(signature.removeprefix(_OURS), validate=True).decode()
+        return base64.b64decode(signature.removeprefix(OURS), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-# ---------------------------------------------------------------- writing
-
-
-def _object(reply: ChatReply) -> JSON:
-    """The object as it begins."""
-    return {
-        "id": reply.answer.id,
-        "type": "message",
-        "role": "assistant",
-        "model": reply.request.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": _usage(reply),
-    }
-
-
-def _usage(reply: ChatReply) -> JSON:
-    prompt, sampled = reply.usage if reply.choices else (reply.answer.prompt_tokens, 0)
-    return {**_NO_CACHE, "input_tokens": prompt, "output_tokens": sampled}
-
-
-def _ending(choice: Call) -> JSON:
-    stop = stopped_by(choice)
-    reason = finish_reason(choice)
-    if reason == "stop" and stop is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    return {"stop_reason": _ENDS.get(reason, "refusal"), "stop_sequence": None}
-
-
-def _written_blocks(reply: ChatReply, choice: Call) -> Iterator[JSON]:
-    """Thought, text and tool uses of a turn."""
-    split = reply.thoughts()
-    thought, text = split.feed(shown_content(choice) or "", last=True)
-    if split.shown:
-        yield {"type": "thinking", "thinking": thought, "signature": _signed(split)}
-    if text:
-        yield {"type": "text", "text": text}
-    yield from _tool_uses(choice)
-
-
-def _tool_uses(choice: Call) -> Iterator[JSON]:
-    for call in choice.reply.tool_calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)}
-
-
-def _input(call: ToolCall) -> JSON:
-    """Arguments as an object. What the model wrote and is none is one field of it."""
-    try:
-        values = parse_json(call.arguments)
-    except ValueError:
-        values = call.arguments
-    return values if isinstance(values, dict) else {"arguments": values}
-
-
-def _signed(split: ThoughtStream) -> str:
-    return _OURS + base64.b64encode(split.raw.encode()).decode()
-
-
-class _Events:
-    """The events of a stream; see `Writer`."""
-
-    def __init__(self, reply: ChatReply) -> None:
-        self._reply = reply
-        self._split = reply.thoughts()
-        self._begun = False
-        self._index = -1
-        self._open: str | None = None
-
-    def text(self, index: int, new: Piece) -> bytes:
-        """More of the thought, or of the text."""
-        return self._begin() + self._parts(*self._split.feed(new.text))
-
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
-        """What is left, the tool uses, and the end."""
-        (choice,) = reply.choices
-        rest = self._split.feed(rests[0].text, last=True)
-        out = self._begin() + self._parts(*rest) + self._close()
-        for block in _tool_uses(choice):
-            said = json.dumps(block["input"], ensure_ascii=False)
-            out += self._block({**block, "input": {}})
-            out += self._delta({"type": "input_json_delta", "partial_json": said}) + self._close()
-        ending = {"type": "message_delta", "delta": _ending(choice), "usage": _usage(reply)}
-        out += event(ending, "message_delta")
-        return out + event({"type": "message_stop"}, "message_stop")
-
-    def failed(self, error: ApiError) -> bytes:
-        """What a stream that breaks ends with."""
-        return event(error.anthropics_body(), "error")
-
-    def _begin(self) -> bytes:
-        if self._begun:
-            return b""
-        self._begun = True
-        return event({"type": "message_start", "message": _object(self._reply)}, "message_start")
-
-    def _parts(self, thought: str, text: str) -> bytes:
-        out = b""
-        if not thought and self._index < 0 and self._split.ended:  # an empty one, to be restored
-            out = self._block({"type": "thinking", "thinking": "", "signature": ""})
-        for kind, new in (("thinking", thought), ("text", text)):
-            if new and self._open != kind:
-                signed: JSON = {"signature": ""} if kind == "thinking" else {}
-                out += self._close() + self._block({"type": kind, kind: "", **signed})
-            out += self._delta({"type": f"{kind}_delta", kind: new}) if new else b""
-        return out
-
-    def _block(self, block: JSON) -> bytes:
-        self._index, self._open = self._index + 1, block["type"]
-        begun = {"type": "content_block_start", "index": self._index, "content_block": block}
-        return event(begun, "content_block_start")
-
-    def _delta(self, delta: JSON) -> bytes:
-        data = {"type": "content_block_delta", "index": self._index, "delta": delta}
-        return event(data, "content_block_delta")
-
-    def _close(self) -> bytes:
-        """End the open block, if one is."""
-        kind, self._open = self._open, None
-        if kind is None:
-            return b""
-        signed = {"type": "signature_delta", "signature": _signed(self._split)}
-        out = self._delta(signed) if kind == "thinking" else b""
-        ended = {"type": "content_block_stop", "index": self._index}
-        return out + event(ended, "content_block_stop")

@@ -2,32 +2,30 @@
 
 A request is a pydantic model of what is honoured in it, straight from the parsed JSON; whatever
 does not fit is a 400 that names the whole path of the field. Every field is honoured, known to be
-harmless, or refused. The dialects beside this file say which fields they have.
+harmless, or refused; what another server may honour is read as it comes where the request is passed
+on (`parts.py` has images and the like). The dialects beside this file say which fields they have.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     FailFast,
     Field,
-    GetPydanticSchema,
     Strict,
     StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -42,6 +40,7 @@ MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
 _SEED = 1 << 63
+_PASSING = MappingProxyType({"passing": True})
 _CODES = {
     "missing": "missing_required_parameter",
     "literal_error": "unsupported_value",
@@ -54,9 +53,6 @@ _WORDS = {
 }
 _HINTS = {
     "top_p": "; for greedy sampling use `temperature`: 0",
-    "chat_template_kwargs": ": a model has one way to render its chat template for all requests, "
-    "in which its turns are continued and trained",
-    "min_tokens": ": no turn is kept from ending, since a policy is trained on what it says",
 }
 """What helps beside the reason, by path."""
 
@@ -72,31 +68,45 @@ class RequestObject(BaseModel):
     known: ClassVar[frozenset[str]] = frozenset()
     liberal: ClassVar[bool] = False
     """Whether what nobody would read may be there too: it is in `model_extra`."""
+    passes: ClassVar[bool] = False
+    """Whether a request that is passed on may have what is not honoured here, but for `own`."""
+    prepares: ClassVar[bool] = False
+    """Whether it has a `prepared` of its own."""
+    own: ClassVar[Collection[str]] = ()
+    """Of `neutral`, what no chat completion has."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         fields = cls.__pydantic_fields__.items()
         cls.known = frozenset((*(field.alias or name for name, field in fields), *cls.harmless))
+        cls.prepares = cls.prepared.__func__ is not RequestObject.prepared.__func__
 
     @model_validator(mode="before")
     @classmethod
-    def _present(cls, data: Any) -> Any:
+    def _present(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
         values = cast("JSON", data)
         if None in values.values():
             values = {k: v for k, v in values.items() if v is not None}
         if values.keys() <= cls.known:
-            return values
+            return cls.prepared(values, info.context is not None) if cls.prepares else values
+        passing = passed_on(info)
         for name in (name for name in values if name not in cls.known):
+            if passing and cls.passes and name not in cls.own:
+                continue
             if name not in cls.neutral:
                 if cls.liberal:
                     continue
                 words = "this server does not know it"
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
             if values[name] not in cls.neutral[name]:
-                words = "it cannot be honoured by this server; leave it out"
-                raise PydanticCustomError("unsupported_parameter", words, {"name": name})
+                raise unsupported(name)
+        return cls.prepared(values, passing) if cls.prepares else values
+
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """The fields as they are read; `passing` where the request is passed on."""
         return values
 
 
@@ -108,13 +118,25 @@ class MessageObject(RequestObject):
     liberal = True
 
 
-def read(model: type[T], data: Any, path: str = "") -> T:
+def unsupported(name: str) -> PydanticCustomError:
+    """The refusal of a field of an object."""
+    words = "it cannot be honoured by this server; leave it out"
+    return PydanticCustomError("unsupported_parameter", words, {"name": name})
+
+
+def passed_on(info: ValidationInfo) -> bool:
+    """Whether what is read is passed on to another server."""
+    return info.context is not None
+
+
+def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) -> T:
     """The object at a path of the request, the whole request where it is empty.
 
-    Raises `ApiError` that names the first field which does not fit.
+    Raises `ApiError` that names the first field which does not fit. With `passing` another server
+    will read it too, and may know what this one does not.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=_PASSING if passing else None)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0], data, path) from None
 
@@ -178,35 +200,6 @@ def shown(value: Any) -> str:
 # ---------------------------------------------------------------- values
 
 
-def _readable(text: str) -> str:
-    """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
-
-    A model may write what is no JSON, and gets it back unchanged.
-    """
-    try:
-        parse_json(text)
-    except json.JSONDecodeError:
-        return text
-    except ValueError as error:
-        raise ValueError(f"it cannot be read: {error}") from None
-    return text
-
-
-class _Part(BaseModel):
-    type: Literal["text", "input_text", "output_text", "refusal"] | None = None
-    text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
-
-
-def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
-    """The text of a message: a string, or a list of text parts, which are joined."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("it must be a string or an array of parts")
-    listed = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
-    return "".join(part.text for part in parts(listed))
-
-
 def _listed(given: Any) -> Any:
     return [given] if isinstance(given, str) else given
 
@@ -222,7 +215,7 @@ def _parsed(schema: Any) -> Any:
     return parse_json(schema) if isinstance(schema, str) else schema
 
 
-def _chosen(value: Any) -> str:
+def _chosen(value: Any, info: ValidationInfo) -> str:
     """`tool_choice` in the words of `Constraint`; both dialects' ways to name a function."""
     match value:
         case "auto" | "none" | "required":
@@ -232,6 +225,8 @@ def _chosen(value: Any) -> str:
             "name": str(name),
         }:
             return name
+        case {"type": "allowed_tools" | "custom"} if passed_on(info):
+            return "auto"
         case _:
             raise ValueError("use auto, none, required or name one function")
 
@@ -239,11 +234,6 @@ def _chosen(value: Any) -> str:
 Item = TypeVar("Item")
 TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP)]
 Items = Annotated[list[Item], FailFast()]
-Content = Annotated[
-    str,
-    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
-]
-Arguments = Annotated[StrictStr, AfterValidator(_readable)]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
 Stop = Annotated[StrictStr, Field(min_length=1)]
 
@@ -266,7 +256,6 @@ UNHONOURED: Mapping[str, Sequence[Any]] = {
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
-    "min_tokens": (0,),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "stop_token_ids": ([],),
@@ -289,6 +278,7 @@ class StructuredOutputs(RequestObject):
 class SamplingReader(RequestObject):
     """What the requests of all dialects have."""
 
+    passes = True
     model: StrictStr
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
@@ -298,11 +288,14 @@ class SamplingReader(RequestObject):
     )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
+    min_tokens: StrictInt = Field(0, ge=0)
     guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
     structured_outputs: StructuredOutputs | None = None
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """How to sample; `defaults` says what holds where the request is silent."""
+        if self.min_tokens > (limit or defaults.max_tokens):
+            raise invalid(f"`min_tokens` = {self.min_tokens} is above the limit", "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
@@ -320,6 +313,15 @@ class SamplingReader(RequestObject):
             raise invalid("a reply has one schema; keep one of the fields that ask for one")
         return given[0] if given else None
 
+    def plain_constraint(self) -> Constraint | None:
+        """The constraint of a reply that can call no tool."""
+        schema = self.schema_of(None)
+        if schema is None:
+            return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
+        if self.min_tokens:
+            raise invalid("`min_tokens` goes with no schema", "min_tokens")
+        return Constraint(json_schema=schema)
+
 
 class RequestReader(SamplingReader):
     """What those of conversations have."""
@@ -327,19 +329,32 @@ class RequestReader(SamplingReader):
     tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
     parallel_tool_calls: StrictBool = True
 
-    def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
+    def constraint(
+        self, tools: Sequence[ToolSpec], schema: JSON | None, *, passing: bool = False
+    ) -> Constraint | None:
         """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
-        the dialect's own field."""
+        the dialect's own field. Another server, to which the request is passed on, enforces it
+        itself, and may know tools that are not known here."""
         choice, schema = self.tool_choice, self.schema_of(schema)
-        if choice == "required" and not tools:
+        if choice == "required" and not (tools or passing):
             raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
         free = choice != "none" and not tools
         if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
-            return None
+            least = None if passing else self.min_tokens
+            return Constraint(min_tokens=least) if least else None
+        if self.min_tokens and not passing:
+            words = "`min_tokens` goes with no schema, and with `tool_choice` auto only"
+            raise invalid(words, "min_tokens")
         return Constraint(choice, self.parallel_tool_calls, schema)
+
+
+class TurnReader(RequestReader):
+    """What the requests of all dialects have that a chat template renders."""
+
+    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
 
 class NamedTool(Protocol):

@@ -1,38 +1,42 @@
-"""Responses: `POST /v1/responses`, its object and the events of its stream.
+"""Responses: `POST /v1/responses`, read; `responses_written.py` has its object and the events of
+its stream.
 
 A conversation is kept by the response that ended it, so `previous_response_id` brings the messages
-back exactly as they were recorded. Items that come back instead are put together again: a message
-and the function calls after it are one assistant turn. `stored.py` keeps what was answered.
+back exactly as they were recorded. Items that come back instead are put together again
+(`responses_items.py`). `chat_completions.py` is the other API of OpenAI, in whose words requests
+are passed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
-    Arguments,
-    Content,
     FunctionTool,
     Items,
-    MessageObject,
     RequestObject,
-    RequestReader,
     TopLogprobs,
+    TurnReader,
     read,
     reply_schema,
     tool_specs,
+    unsupported,
 )
+from tutelage.gateway.dialects.responses_items import read_items
+from tutelage.gateway.dialects.responses_written import PREFIX, ResponseEvents, written
 from tutelage.gateway.dialects.stored import StoredResponses, stored_paths
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content, with_bytes
+from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
+from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Call, Message, Sampling, ToolCall
+from tutelage.types import JSON, Message, Sampling
 
 _LOGPROBS = "message.output_text.logprobs"
 _Include = Literal[
@@ -42,32 +46,6 @@ _Include = Literal[
     "message.input_image.image_url",
 ]  # fmt: skip
 """What may be asked for where there can be none: then none is sent."""
-_CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
-"""What a response that failed says of an error, by the type that errors have elsewhere."""
-
-
-class _Item(BaseModel):
-    type: (
-        Literal["message", "function_call", "function_call_output", "item_reference", "reasoning"]
-        | None
-    ) = None
-    id: StrictStr | None = None
-
-
-class _Message(MessageObject):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content = ""
-
-
-class _FunctionCall(BaseModel):
-    call_id: StrictStr
-    name: StrictStr
-    arguments: Arguments
-
-
-class _FunctionCallOutput(BaseModel):
-    call_id: StrictStr
-    output: Content | None = None
 
 
 class _Format(RequestObject):
@@ -87,10 +65,32 @@ class _StreamOptions(RequestObject):
 
 class _Reasoning(RequestObject):
     harmless = ("summary", "generate_summary")
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"effort": ("none",)}
+    effort: StrictStr = "none"
+
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """An effort is made by another server only."""
+        if not passing and values.get("effort", "none") != "none":
+            raise unsupported("effort")
+        return values
 
 
-class _Request(RequestReader):
+class _Tool(FunctionTool):
+    type: Literal["function", "custom"] = "function"  # pyright: ignore[reportIncompatibleVariableOverride]
+    format: JSON | None = None
+
+    @classmethod
+    def prepared(cls, values: JSON, passing: bool) -> JSON:
+        """A tool without a schema is another server's."""
+        custom = values.get("type") == "custom"
+        if custom and not passing:
+            raise PydanticCustomError("literal_error", "it should be 'function'", {"name": "type"})
+        if "format" in values and not custom:
+            raise unsupported("format")
+        return values
+
+
+class _Request(TurnReader):
     harmless = (
         "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "max_tool_calls",
@@ -100,14 +100,16 @@ class _Request(RequestReader):
         "conversation": (),
         "prompt": (),
         "context_management": ([],),
+        "messages": (),
     }
+    own = tuple(neutral)
     input: Annotated[
         list[Any],
         BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
     ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
-    tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
+    tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     text: _Text | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
@@ -123,7 +125,7 @@ class Responses:
 
     name = "responses"
     path = "/v1/responses"
-    prefix = "resp_"
+    prefix = PREFIX
     prompt_field = "input"
     request = _Request
 
@@ -132,13 +134,34 @@ class Responses:
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        request = read(_Request, body)
+        return self._read(read(_Request, body), body, defaults, stored)
+
+    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+        """The request, and what it is in the words of chat completions. Raises `ApiError`."""
+        request = read(_Request, body, passing=True)
+        asked = self._read(request, body, defaults, stored, passing=True)
+        return replace(
+            asked,
+            logprobs=False,
+            top_logprobs=0,
+            passed=chat_body_of(body, _OWN, _told(request, body)),
+        )
+
+    def _read(
+        self,
+        request: _Request,
+        body: JSON,
+        defaults: Sampling,
+        stored: StoredResponses,
+        *,
+        passing: bool = False,
+    ) -> ChatRequest:
         if request.top_logprobs and _LOGPROBS not in request.include:
             raise invalid(f"`top_logprobs` needs `include`: [{_LOGPROBS!r}]", "top_logprobs")
-        tools = tool_specs(request.tools)
+        tools = tool_specs([tool for tool in request.tools if tool.type == "function"])
         wanted = None if request.text is None else request.text.format
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
-        conversation = _conversation(request, stored)
+        conversation = _conversation(request, stored, passing=passing)
         instructions = request.instructions
         return ChatRequest(
             model=request.model,
@@ -148,60 +171,117 @@ class Responses:
             else (Message("system", instructions), *conversation),
             sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
-            constraint=request.constraint(tools, schema),
+            constraint=request.constraint(tools, schema, passing=passing),
             seed=request.seed,
+            template=request.chat_template_kwargs,
             stream=request.stream,
             truncate=request.truncation == "auto",
             logprobs=_LOGPROBS in request.include,
             top_logprobs=request.top_logprobs,
             conversation=conversation if request.store else None,
             items=tuple(i for i in request.input if i.get("type") != "item_reference"),
-            echo={
-                "instructions": instructions,
-                "max_output_tokens": request.max_output_tokens,
-                "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": request.parallel_tool_calls,
-                "previous_response_id": request.previous_response_id,
-                "store": request.store,
-                "text": body.get("text") or {"format": {"type": "text"}},
-                "tool_choice": body.get("tool_choice") or "auto",
-                "tools": body.get("tools") or [],
-                "truncation": request.truncation,
-                "user": body.get("user"),
-            },
+            echo=_echo(request, body),
         )
 
     def written(self, reply: ChatReply) -> JSON:
         """The `response` object."""
-        (choice,) = reply.choices
-        cut = cut_by(choice)
-        prompt, sampled = reply.usage
-        return {
-            **_object(reply, "incomplete" if cut else "completed"),
-            "incomplete_details": {"reason": cut} if cut else None,
-            "output": _items(reply, choice),
-            "usage": {
-                "input_tokens": prompt,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": sampled,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": prompt + sampled,
-            },
-        }
+        return written(reply)
 
-    def writer(self, reply: ChatReply) -> _Events:
+    def writer(self, reply: ChatReply) -> ResponseEvents:
         """The stream of a reply."""
-        return _Events(reply, self.written)
+        return ResponseEvents(reply)
 
     def error(self, error: ApiError) -> JSON:
         """OpenAI's error object."""
         return error.body()
 
 
+# ---------------------------------------------------------------- passing on
+
+
+_OWN = frozenset(_Request.__annotations__) | {"max_tool_calls", "tool_choice", *_Request.own}
+"""What of a request chat completions say otherwise, or not at all."""
+
+
+def _told(request: _Request, body: JSON) -> JSON:
+    """The fields of a chat completion that say what this API has other words for."""
+    text, effort = request.text, request.reasoning and request.reasoning.effort
+    given = body.get("reasoning") or {}
+    logprobs = _LOGPROBS in request.include
+    return {
+        "reasoning_effort": effort if given.get("effort") else None,
+        "verbosity": (body.get("text") or {}).get("verbosity"),
+        "response_format": text and text.format and _format(text.format, body["text"]["format"]),
+        "tools": [_tool(tool) for tool in request.tools] or None,
+        "tool_choice": _choice(body.get("tool_choice")) if request.tools else None,
+        "max_tokens": request.max_output_tokens,
+        "logprobs": logprobs or None,
+        "top_logprobs": (logprobs and request.top_logprobs) or None,
+    }
+
+
+def _format(wanted: _Format, given: JSON) -> JSON | None:
+    if wanted.type != "json_schema":
+        return {"type": wanted.type} if wanted.type != "text" else None
+    more = {k: given[k] for k in ("description", "strict") if given.get(k) is not None}
+    return schema_format(given.get("name") or "reply", wanted.wanted or {}, more)
+
+
+def _tool(tool: _Tool) -> JSON:
+    if tool.type == "function":
+        more = {"strict": True} if tool.strict else {}
+        return function_tool(tool.name, tool.description, tool.parameters, more)
+    told: JSON = {"name": tool.name}
+    if tool.description:
+        told["description"] = tool.description
+    match tool.format:
+        case {"type": "grammar", **grammar}:
+            told["format"] = {"type": "grammar", "grammar": grammar}
+        case None:
+            pass
+        case other:
+            told["format"] = other
+    return {"type": "custom", "custom": told}
+
+
+def _choice(choice: Any) -> Any:
+    """`tool_choice`, where a name is a field of the tool."""
+    match choice:
+        case {"type": "allowed_tools", "tools": list(named), **rest}:
+            tools = [_choice(tool) for tool in cast("list[Any]", named)]
+            return {"type": "allowed_tools", "allowed_tools": {**rest, "tools": tools}}
+        case {"type": "function" | "custom" as kind, "name": name}:
+            return {"type": kind, kind: {"name": name}}
+        case _:
+            return choice
+
+
 # ---------------------------------------------------------------- reading
 
 
-def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ...]:
+def _echo(request: _Request, body: JSON) -> JSON:
+    """What the answer repeats."""
+    out: JSON = {
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "previous_response_id": request.previous_response_id,
+        "store": request.store,
+        "text": body.get("text") or {"format": {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "truncation": request.truncation,
+        "user": body.get("user"),
+    }
+    given = body.get("reasoning") or {}
+    told = {"effort": given.get("effort"), "summary": given.get("summary")}
+    return out | ({"reasoning": told} if given else {})
+
+
+def _conversation(
+    given: _Request, stored: StoredResponses, *, passing: bool
+) -> tuple[Message, ...]:
     before: tuple[Message, ...] = ()
     previous = given.previous_response_id
     if previous is not None:
@@ -214,187 +294,6 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
             where, code = "previous_response_id", "previous_response_not_found"
             raise ApiError(404, words, param=where, code=code)
         before = found.conversation
-    if whole := before + _messages(given.input, stored):
+    if whole := before + read_items(given.input, stored, passing=passing):
         return whole
     raise invalid("`input` must not be empty", "input")
-
-
-def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, ...]:
-    """Input items as messages; a message and the calls beside it make one assistant turn."""
-    messages: list[Message] = []
-    open_turn = False
-    for i, item in enumerate(items):
-        at = f"input[{i}]"
-        head = read(_Item, item, at)
-        if head.type == "item_reference":
-            item = stored.item(head.id or "")
-            if item is None:
-                words = f"no item {head.id!r} of this attempt is stored"
-                raise ApiError(404, words, param=f"{at}.id")
-            head = read(_Item, item, at)
-        if head.type == "reasoning":
-            continue  # another model's thoughts, which this one's template has no place for
-        if head.type == "function_call":
-            called = read(_FunctionCall, item, at)
-            last = messages.pop() if open_turn else Message("assistant")
-            calls = (*last.tool_calls, ToolCall(called.call_id, called.name, called.arguments))
-            messages.append(Message("assistant", last.content or None, calls))
-        elif head.type == "function_call_output":
-            answer = read(_FunctionCallOutput, item, at)
-            messages.append(Message("tool", answer.output or "", tool_call_id=answer.call_id))
-        else:
-            message = read(_Message, item, at)
-            # Templates know a developer's message as a system message.
-            role = "system" if message.role == "developer" else message.role
-            content, calls = message.content, tuple[ToolCall, ...]()
-            if open_turn and role == "assistant" and messages[-1].tool_calls:
-                last = messages.pop()  # LiteLLM sends the text of a turn after its calls
-                content, calls = (last.content or "") + content, last.tool_calls
-            said = content or None if calls else content
-            messages.append(Message(role, said, calls, extra=message.model_extra or {}))
-        open_turn = messages[-1].role == "assistant"
-    return tuple(messages)
-
-
-# ---------------------------------------------------------------- writing
-
-
-def _object(reply: ChatReply, status: str) -> JSON:
-    """The object without what comes at the end."""
-    sampling = reply.request.sampling
-    return {
-        "id": reply.answer.id,
-        "object": "response",
-        "created_at": reply.answer.created,
-        "status": status,
-        "background": False,
-        "error": None,
-        "incomplete_details": None,
-        "model": reply.request.model,
-        "output": [],
-        "reasoning": {"effort": None, "summary": None},
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "usage": None,
-        **reply.request.echo,
-    }
-
-
-def _items(reply: ChatReply, choice: Call) -> list[JSON]:
-    """The turn as items: a message when it says something, then its function calls."""
-    items: list[JSON] = []
-    content = shown_content(choice)
-    if content is not None:
-        status = "completed" if cut_by(choice) is None else "incomplete"
-        part = _part(content, with_bytes(reply.logprobs(choice)))
-        items.append({**_begun_message(reply), "status": status, "content": [part]})
-    own = reply.answer.id.replace(Responses.prefix, "fc_", 1)
-    return items + [
-        {
-            "id": f"{own}-{i}",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": call.id,
-            "name": call.name,
-            "arguments": call.arguments,
-        }
-        for i, call in enumerate(choice.reply.tool_calls)
-    ]
-
-
-def _begun_message(reply: ChatReply) -> JSON:
-    return {
-        "id": reply.answer.id.replace(Responses.prefix, "msg_", 1),
-        "type": "message",
-        "status": "in_progress",
-        "role": "assistant",
-        "content": [],
-    }
-
-
-def _part(text: str, logprobs: Sequence[JSON] = ()) -> JSON:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-class _Events:
-    """The events of a stream, each with its `sequence_number`; see `Writer`."""
-
-    def __init__(self, reply: ChatReply, written: Callable[[ChatReply], JSON]) -> None:
-        self._reply, self._written = reply, written
-        self._number = 0
-        self._begun = self._talking = False
-        self._message = _begun_message(reply)
-        self._where: JSON = {"item_id": self._message["id"], "output_index": 0, "content_index": 0}
-
-    def text(self, index: int, new: Piece) -> bytes:
-        """More text of the message."""
-        said = {**self._where, "delta": new.text, "logprobs": with_bytes(new.logprobs)}
-        begun = self._begin() + self._talk()
-        return begun + self._events(("response.output_text.delta", said))
-
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
-        """What is left of the message, the function calls, and the whole response."""
-        final = self._written(reply)
-        out = self._begin()
-        for index, item in enumerate(final["output"]):
-            if item["type"] == "message":
-                left = rests[0].text or rests[0].logprobs
-                out += self.text(0, rests[0]) if left else self._talk()
-                out += self._said(item)
-            else:
-                out += self._called(item, index)
-        kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
-        return out + self._events((kind, {"response": final})) + DONE
-
-    def failed(self, error: ApiError) -> bytes:
-        """What a stream that breaks ends with."""
-        fields = {"code": error.code, "message": error.message, "param": error.param}
-        final = _object(self._reply, "failed")
-        code = _CODES.get(error.type, "server_error")
-        final["error"] = {"code": code, "message": fields["message"]}
-        return self._events(("error", fields), ("response.failed", {"response": final}))
-
-    def _begin(self) -> bytes:
-        if self._begun:
-            return b""
-        self._begun = True
-        running = {"response": _object(self._reply, "in_progress")}
-        return self._events(("response.created", running), ("response.in_progress", running))
-
-    def _talk(self) -> bytes:
-        """Open the message; it is always the first item."""
-        if self._talking:
-            return b""
-        self._talking = True
-        return self._events(
-            ("response.output_item.added", {"output_index": 0, "item": self._message}),
-            ("response.content_part.added", {**self._where, "part": _part("")}),
-        )
-
-    def _said(self, item: JSON) -> bytes:
-        (part,) = item["content"]
-        whole = {"text": part["text"], "logprobs": part["logprobs"]}
-        return self._events(
-            ("response.output_text.done", {**self._where, **whole}),
-            ("response.content_part.done", {**self._where, "part": part}),
-            ("response.output_item.done", {"output_index": 0, "item": item}),
-        )
-
-    def _called(self, item: JSON, index: int) -> bytes:
-        where: JSON = {"item_id": item["id"], "output_index": index}
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        said = item["arguments"]
-        named = {"name": item["name"], "arguments": said}
-        return self._events(
-            ("response.output_item.added", {"output_index": index, "item": begun}),
-            ("response.function_call_arguments.delta", {**where, "delta": said}),
-            ("response.function_call_arguments.done", {**where, **named}),
-            ("response.output_item.done", {"output_index": index, "item": item}),
-        )
-
-    def _events(self, *events: tuple[str, JSON]) -> bytes:
-        out = b""
-        for kind, data in events:
-            out += event({"type": kind, "sequence_number": self._number, **data}, kind)
-            self._number += 1
-        return out

@@ -1,0 +1,204 @@
+"""An assistant's turn as blocks: thoughts, texts, a refusal and calls, one after the other.
+
+Responses and messages tell a turn so, as items and as content blocks. Of our own policy the text
+comes first and the calls at the end; another server's pieces come as that sends them, and a block
+whose rest may still come holds back those after it. `ReplyStream` hands out the pieces, and a
+dialect's writer says how a block is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from tutelage.bounded import parse_json
+from tutelage.engine.asked import THOUGHTS
+from tutelage.gateway.reply import ChatReply, Piece, shown_content
+from tutelage.types import JSON, Call
+
+Kind = Literal["thought", "text", "refusal", "call"]
+
+
+@dataclass(slots=True)
+class TurnBlock:
+    """A part of a turn, as far as it is known. The text of a call is its arguments."""
+
+    kind: Kind
+    number: int
+    """Its place among the blocks of its kind."""
+    text: str = ""
+    entries: list[JSON] = field(default_factory=list[JSON])
+    """What is said of the tokens of a text."""
+    source: str = ""
+    """The field in which a thought came."""
+    id: str = ""
+    name: str = ""
+    custom: bool = False
+    told: int = 0
+    """How much of the text has gone out."""
+    entries_told: int = 0
+
+    def news(self) -> str:
+        """The text that has not gone out, which then has."""
+        new, self.told = self.text[self.told :], len(self.text)
+        return new
+
+    def new_entries(self) -> list[JSON]:
+        """The same of its tokens."""
+        new, self.entries_told = self.entries[self.entries_told :], len(self.entries)
+        return new
+
+    @property
+    def named(self) -> bool:
+        """Whether it can be begun: a call once it is known which it is."""
+        return self.kind != "call" or bool(self.id and self.name)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no more of it can come once another has begun."""
+        if self.kind != "call":
+            return True
+        try:
+            return isinstance(parse_json(self.text), dict)
+        except ValueError:
+            return False
+
+
+def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
+    """The thought among the fields of a message or delta, and the name of its field."""
+    found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
+    return next((pair for pair in found if pair[0]), ("", ""))
+
+
+def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
+    """The blocks of a finished turn that say something."""
+    thought, source = thought_of(choice.reply.extra)
+    content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
+    said = [
+        TurnBlock("thought", 0, thought, source=source),
+        TurnBlock("text", 0, content, reply.logprobs(choice) or []),
+        TurnBlock("refusal", 0, refusal if isinstance(refusal, str) else ""),
+    ]
+    calls = (
+        TurnBlock("call", i, c.arguments, id=c.id, name=c.name, custom=bool(c.custom))
+        for i, c in enumerate(choice.reply.tool_calls)
+    )
+    return [*(block for block in said if block.text), *calls]
+
+
+class BlockWriter(Protocol):
+    """How a dialect writes a block, as bytes to send."""
+
+    def begin(self, index: int, block: TurnBlock) -> bytes:
+        """A block has begun, the `index`-th."""
+        ...
+
+    def more(self, index: int, block: TurnBlock) -> bytes:
+        """There is more of it, or more is said of its tokens."""
+        ...
+
+    def end(self, index: int, block: TurnBlock, *, last: bool) -> bytes:
+        """It has ended; the last one ends the turn."""
+        ...
+
+
+class BlockStream:
+    """The blocks of a turn as it comes."""
+
+    def __init__(self, writer: BlockWriter) -> None:
+        self.blocks: list[TurnBlock] = []
+        self._writer = writer
+        self._at = 0
+        """The first block that has not ended."""
+        self._begun = 0
+        self._calls: dict[int, TurnBlock] = {}
+        self._loose: list[JSON] = []
+        """What is said of tokens that are no text, until there is some."""
+
+    def text(self, kind: Kind, text: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
+        """More of a thought, a text or a refusal; an empty one begins it."""
+        block = self._last(kind)
+        block.text, block.source = block.text + text, source or block.source
+        if kind == "text":
+            block.entries += [*self._loose, *entries]
+            self._loose = []
+        return self._flush()
+
+    def piece(self, new: Piece) -> bytes:
+        """A piece that another server said, which is no text."""
+        self._loose += new.logprobs or ()
+        out = b""
+        thought, source = thought_of(new.fields)
+        if thought:
+            out += self.text("thought", thought, source=source)
+        refusal = new.fields.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            out += self.text("refusal", refusal)
+        for part in new.fields.get("tool_calls") or ():
+            out += self._part(part)
+        return out
+
+    def finish(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
+        """What has not gone out of the whole `turn`, of whose text the `rest` is left; then all
+        blocks have ended."""
+        told = {block.kind for block in self.blocks}
+        known = [self._calls[at] for at in sorted(self._calls)]
+        out = b""
+        for block in turn:
+            if block.kind == "call":
+                at = block.number
+                self._is(known[at] if at < len(known) else self._new("call"), block)
+            elif block.kind == "text":
+                out += self._rest(rest)
+            elif block.kind not in told:
+                out += self.text(block.kind, block.text, source=block.source)
+        return out + self._flush(ended=True)
+
+    def _rest(self, rest: Piece) -> bytes:
+        """The end of the text; without any, what is left to say of its tokens while it is open."""
+        still = not self.blocks or self.blocks[-1].kind == "text"
+        entries = rest.logprobs or ()
+        return self.text("text", rest.text, entries) if rest.text or (still and entries) else b""
+
+    def _is(self, block: TurnBlock, call: TurnBlock) -> None:
+        """A call is the one that came out."""
+        block.id, block.name, block.custom = call.id, call.name, call.custom
+        block.text = call.text
+
+    def _part(self, part: JSON) -> bytes:
+        at = int(part.get("index") or 0)
+        block = self._calls.get(at)
+        if block is None:
+            block = self._calls[at] = self._new("call")
+        block.custom = block.custom or bool(part.get("custom"))
+        said = part.get("custom") or part.get("function") or {}
+        block.id = str(part.get("id") or block.id)
+        block.name += said.get("name") or ""
+        block.text += said.get("input" if block.custom else "arguments") or ""
+        return self._flush()
+
+    def _last(self, kind: Kind) -> TurnBlock:
+        last = self.blocks[-1] if self.blocks else None
+        return last if last is not None and last.kind == kind else self._new(kind)
+
+    def _new(self, kind: Kind) -> TurnBlock:
+        self.blocks.append(TurnBlock(kind, sum(block.kind == kind for block in self.blocks)))
+        return self.blocks[-1]
+
+    def _flush(self, *, ended: bool = False) -> bytes:
+        """What can go out of the first block that has not ended, and of those after it."""
+        out = b""
+        while self._at < len(self.blocks):
+            block, last = self.blocks[self._at], self._at + 1 == len(self.blocks)
+            if not (ended or block.named):
+                break
+            if self._begun == self._at:
+                self._begun += 1
+                out += self._writer.begin(self._at, block)
+            out += self._writer.more(self._at, block)
+            if not ended and (last or not block.whole):
+                break
+            out += self._writer.end(self._at, block, last=last)
+            self._at += 1
+        return out
