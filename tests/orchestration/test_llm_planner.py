@@ -205,6 +205,31 @@ def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
         assert journal.replans[0][1] == (1, 2)
 
 
+class Paid(LLMPlanner):
+    """A script counts no tokens, as servers do."""
+
+    async def _reply(self, client: Any, messages: Any, tools: Any) -> str:
+        said = await LLMPlanner._reply(self, client, messages, tools)
+        self.costs[-1] = 0.5 / len(self.costs)
+        return said
+
+
+def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    tools = {"read": read, **TOOLS}
+
+    def system(*replies: str) -> OrchestrationSystem:
+        client = ScriptedClient(list(replies))
+        return OrchestrationSystem(Paid(lambda: client, tools, constrained=False), ToolPool(tools))
+
+    done = system(WRONG, RIGHT).execute("Read the notes", name="run", budget=1.0, journal=path)
+    assert done.success
+    assert done.total_cost == done.plan.cost == 0.75
+    same = system(WRONG).execute("Read the notes", name="run", budget=1.0, journal=path)
+    assert same.total_cost == 0.75
+    assert same.resumed == 5
+
+
 def test_a_server_without_schemas_is_asked_without() -> None:
     from tutelage.errors import RemoteError
 

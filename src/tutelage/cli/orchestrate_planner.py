@@ -73,6 +73,7 @@ def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | N
     """The language model that plans, None where none is named."""
     if asked.planner == "trained" or (asked.endpoint is None and asked.model is None):
         return None
+    from tutelage.engine.prices import load_prices, price_of
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.orchestration.planner.llm import LLMPlanner
 
@@ -92,7 +93,9 @@ def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | N
     known = EvaluationConfig(test=(), model=() if asked.model is None else (asked.model,))
     server = server_of(asked.endpoint, known)
     assert server is not None
+    price = price_of(load_prices(), server.model, local=server.on_loopback)
     return LLMPlanner(
         lambda: RemoteChatClient(server.base_url, server.api_key, server.model, name="planner"),
         tools,
+        price=(lambda read, written: 0.0) if price is None else price.of,
     )

@@ -25,10 +25,7 @@ _SHOWN = 120
 def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
     """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
     from tutelage.cli.console import (
-        counted,
         facts,
-        number,
-        one_line,
         output,
         plain_table,
         say,
@@ -61,6 +58,19 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         table.add_row(str(node.node), *words, *numbers)
     console.print(table)
     say(console)
+    facts(console, _told(found, preset, reward).items())
+    _show_calls(console, found)
+    _show_outputs(console, found)
+    kept = shown_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
+    if found.reason == DEADLINE:
+        say(console, ("What had ended is kept in ", "dim"), kept)
+
+
+def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
+    """The sums, in words."""
+    from tutelage.cli.console import counted, number, one_line
+
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
     state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
     fields = {
@@ -71,17 +81,13 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
     }
     if found.abandoned:
         fields["replanned"] = f"{counted(len(found.abandoned), 'node')} given up for others"
+    if found.overspent:
+        fields["overspent"] = found.overspent
     if found.unplanned:
         fields["no further plan"] = one_line(found.unplanned, 200)
     if found.resumed:
         fields["resumed"] = f"{counted(found.resumed, 'node')} done before"
-    facts(console, fields.items())
-    _show_calls(console, found)
-    _show_outputs(console, found)
-    kept = shown_path(folder.path)
-    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
-    if found.reason == DEADLINE:
-        say(console, ("What had ended is kept in ", "dim"), kept)
+    return fields
 
 
 def _show_calls(console: Console, found: Execution) -> None:

@@ -9,8 +9,6 @@ others are measured by, in whose words requests are passed on.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from tutelage.engine.asked import PARTS, THOUGHTS
 from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.dialects.messages_written import OURS, MessageEvents, written
+from tutelage.gateway.dialects.messages_written import MessageEvents, sampled_text, written
 from tutelage.gateway.dialects.parts import call_fields
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
@@ -391,15 +389,5 @@ def _said(turn: _Message, path: str) -> Message:
             more = thought.thinking
             extra[thought.signature] = before + more if isinstance(before, str) else more
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    text = "".join(_sampled(b.signature) for b in thoughts) + _text(blocks, kinds, path)
+    text = "".join(sampled_text(b.signature) for b in thoughts) + _text(blocks, kinds, path)
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)
-
-
-def _sampled(signature: str) -> str:
-    """The sampled text behind a signature of this server."""
-    if not signature.startswith(OURS):
-        return ""
-    try:
-        return base64.b64decode(signature.removeprefix(OURS), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""

@@ -8,6 +8,7 @@ the requests, `blocks.py` says which parts a turn has.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from tutelage.gateway.reply import ChatReply, Piece, finish_reason, stopped_by
 from tutelage.gateway.text import ThoughtStream
 from tutelage.types import JSON, Call
 
-OURS = "tutelage:"  # what a signature of this server begins with
+_OURS = "tutelage:"  # what a signature of this server begins with
 _ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -101,7 +102,17 @@ def _input(block: TurnBlock) -> JSON:
 
 
 def _signed(block: TurnBlock, split: ThoughtStream) -> str:
-    return block.source or OURS + base64.b64encode(split.raw.encode()).decode()
+    return block.source or _OURS + base64.b64encode(split.raw.encode()).decode()
+
+
+def sampled_text(signature: str) -> str:
+    """The sampled text behind a signature of this server."""
+    if not signature.startswith(_OURS):
+        return ""
+    try:
+        return base64.b64decode(signature.removeprefix(_OURS), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 class MessageEvents:

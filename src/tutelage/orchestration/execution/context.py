@@ -22,11 +22,11 @@ from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router
 
-Rest = Callable[[Execution], Awaitable[Sequence[Node]]]
-"""Gives further nodes for an execution in which some failed; none: nothing can help."""
+Rest = Callable[[Execution], Awaitable[Plan]]
+"""The plan of an execution in which nodes failed, with further ones; none: nothing can help."""
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 
 

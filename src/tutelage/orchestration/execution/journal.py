@@ -44,8 +44,9 @@ class ExecutionJournal:
         """Those that ended."""
         self.steps: dict[int, NodeStep] = {}
         """Those that began; what was running is paid for at its bound."""
-        self.replans: list[tuple[tuple[Node, ...], tuple[int, ...]]] = []
-        """Nodes that were added to the plan, and those that were given up for them."""
+        self.replans: list[tuple[tuple[Node, ...], tuple[int, ...], float]] = []
+        """Nodes that were added to the plan, those that were given up for them, and the cost of
+        planning until then."""
         self.elapsed = 0.0
         fields = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)
@@ -106,7 +107,7 @@ class ExecutionJournal:
                     self.nodes[result.node] = result
                 case "replan":
                     added = read_as(_NODES, event["nodes"], "added nodes")
-                    self.replans.append((added, tuple(event["abandoned"])))
+                    self.replans.append((added, tuple(event["abandoned"]), event["cost"]))
                 case _:
                     pass
         for index, left in opened.items():
@@ -138,6 +139,7 @@ def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) 
 class _Planned(FileRecord):
     instruction: str
     nodes: tuple[Node, ...]
+    cost: float = 0.0
 
 
 _PLAN = TypeAdapter(_Planned)
@@ -146,13 +148,14 @@ _PLAN = TypeAdapter(_Planned)
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
     nodes = [{**asdict(node), "after": list(node.after)} for node in plan.nodes]
-    return {"instruction": plan.instruction, "nodes": nodes}
+    cost = {"cost": plan.cost} if plan.cost else {}
+    return {"instruction": plan.instruction, "nodes": nodes, **cost}
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
     planned = read_as(_PLAN, row, "this is no plan: it")
-    return Plan(planned.instruction, planned.nodes)
+    return Plan(planned.instruction, planned.nodes, planned.cost)
 
 
 def _read(path: Path) -> list[Event]:

@@ -193,6 +193,7 @@ class NodeRun:
                 answer = self._cut("cancelled", message, bound, loop.time() - begun)
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
+                run.watch(step.worker or "", answer.cost, bound)
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 

@@ -49,7 +49,7 @@ class PlanRun:
         self.ends: dict[int, float] = {}
         """Where each node that ended lies along its longest chain."""
         self.dispatched = 0
-        self.reason = ""
+        self.reason = self.overspent = ""
         self.references: References | None = None
         self._origin = 0.0
         self._restored = 0 if journal is None else len(journal.nodes)
@@ -96,14 +96,15 @@ class PlanRun:
         """Refuse what cannot be executed, and take over what an earlier process left."""
         self._origin = asyncio.get_running_loop().time()
         self.references = self.check()
+        self.budget.spent += self.plan.cost
         if self._journal is not None:
             self._origin -= self._journal.elapsed
             self.steps = dict(sorted(self._journal.steps.items()))
             for step in self.steps.values():
                 self.budget.spent += step.cost
             self.dispatched = 1 + max(self.steps, default=-1)
-            for nodes, abandoned in self._journal.replans:
-                self._grow(nodes, abandoned)
+            for nodes, abandoned, cost in self._journal.replans:
+                self._grow(nodes, abandoned, cost)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
         self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
@@ -179,6 +180,8 @@ class PlanRun:
             if not self.reason:
                 del self._running[task]
                 self._end(task.result(), told=True)
+        if self.overspent:
+            self.reason = "budget"
 
     # The rest of a plan that failed
 
@@ -188,27 +191,40 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
-        before = self.plan
+        before, spent = self.plan, self.plan.cost
+        nodes: Sequence[Node] = ()
         try:
-            nodes = await rest(self._so_far())
-            self._grow(nodes, lost if nodes else ())
+            grown = await rest(self._so_far())
+            nodes, spent = grown.nodes[len(before.nodes) :], grown.cost
+            self._grow(nodes, lost if nodes else (), spent)
             self.check()
         except TutelageError as error:
+            spent = max(spent, getattr(error, "cost", 0.0))
             self.plan, self._parents, nodes = before, before.dependencies, ()
+            self._grow((), (), spent)
             self.abandoned -= lost
             self.unplanned = str(error)
-        if not nodes:
-            self.unplanned = self.unplanned or "the planner knows nothing more to do"
-            return False
+        self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
         rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
-        self.tell("replan", nodes=rows, abandoned=sorted(lost))
-        return True
+        given_up = sorted(lost) if nodes else []
+        self.tell("replan", nodes=rows, abandoned=given_up, cost=self.plan.cost)
+        return bool(nodes)
 
-    def _grow(self, nodes: Sequence[Node], abandoned: Iterable[int]) -> None:
-        self.plan = replace(self.plan, nodes=(*self.plan.nodes, *nodes))
+    def _grow(self, nodes: Sequence[Node], abandoned: Iterable[int], cost: float) -> None:
+        self.budget.spent += cost - self.plan.cost
+        self.plan = replace(self.plan, nodes=(*self.plan.nodes, *nodes), cost=cost)
         self._parents = self.plan.dependencies
         self.abandoned.update(abandoned)
-        self.replans += 1
+        self.replans += bool(nodes)
+
+    def watch(self, worker: str, cost: float, bound: float) -> None:
+        """End the plan where a server says that more was used than a request can use, which no
+        reservation has room for, and an enforced budget is passed."""
+        if cost > bound and self.budget.enforced and (self.budget.left or 0.0) < 0:
+            self.overspent = (
+                f"{worker} says that a request cost {cost:.6f} USD, which can be {bound:.6f} at "
+                f"most by its own prices; {self.budget.spent:.6f} were spent of {self.budget.limit}"
+            )
 
     def _must_skip(self, node: int) -> bool:
         lost = any(not self.results[parent].kept for parent in self._parents[node])
@@ -256,6 +272,7 @@ class PlanRun:
             resumed=self._restored,
             abandoned=tuple(sorted(self.abandoned)),
             unplanned=self.unplanned,
+            overspent=self.overspent,
         )
 
 

@@ -150,6 +150,8 @@ class Execution(ExecutionResult):
     """Nodes that failed and for which a further plan was made: what it did counts instead."""
     unplanned: str = ""
     """Why a planner that was asked for a further plan had none."""
+    overspent: str = ""
+    """Whose server said that it had used more than a request can."""
 
     @classmethod
     def of(
@@ -163,7 +165,7 @@ class Execution(ExecutionResult):
         return cls(
             success=bool(counted) and all(good),
             outputs={str(node.node): node.output for node in nodes if node.output is not None},
-            total_cost=math.fsum(cost for step in steps for cost in step.costs),
+            total_cost=math.fsum((plan.cost, *(cost for step in steps for cost in step.costs))),
             total_latency_ms=1000.0 * latency,
             verified_fraction=passed / len(nodes) if nodes else 0.0,
             plan=plan,

@@ -59,6 +59,8 @@ class Plan:
 
     instruction: str
     nodes: tuple[Node, ...]
+    cost: float = 0.0
+    """USD that planning took."""
 
     def __post_init__(self) -> None:
         _check(self.dependencies)

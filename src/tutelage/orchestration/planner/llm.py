@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,9 @@ may use the results of the nodes that were done. When nothing can help, reply {{
 class NoPlanError(DataError):
     """A planner has no plan for an instruction; the message gives the reason."""
 
+    cost = 0.0
+    """USD that planning took until then."""
+
 
 class _Nodes(FileRecord):
     nodes: tuple[Node, ...] = Field(max_length=100)
@@ -74,6 +78,10 @@ class LLMPlanner:
     instructions: str = SYSTEM
     """What the model is told before the list of tools; a prompt search may tune it."""
     calls: list[Call] = field(default_factory=list[Call])
+    price: Callable[[int, int], float] = lambda read, written: 0.0
+    """USD of tokens read and written; a model of this machine is free."""
+    costs: list[float] = field(default_factory=list[float])
+    """USD of each of `calls`."""
     constrained: bool = True
     """Whether the reply is held to a schema; turned off by a server that refuses that."""
 
@@ -89,15 +97,14 @@ class LLMPlanner:
             raise NoPlanError(f"the model that plans says that {NO_TOOL}")
         return plan
 
-    async def rest(self, execution: Execution) -> Sequence[Node]:
-        """Further nodes for an execution that failed, none where nothing can help. Raises as `plan`
-        does."""
+    async def rest(self, execution: Execution) -> Plan:
+        """The plan of an execution that failed, with further nodes, none where nothing can help.
+        Raises as `plan` does."""
         plan = execution.plan
         lines = [_line(execution, node) for node in range(len(plan.nodes))]
         words = _REST.format("\n".join(lines), len(plan.nodes))
         lost = {node.node for node in execution.nodes if not node.kept}
-        grown = await self._asked(plan, f"Request: {plan.instruction}\n\n{words}", lost)
-        return grown.nodes[len(plan.nodes) :]
+        return await self._asked(plan, f"Request: {plan.instruction}\n\n{words}", lost)
 
     async def _asked(self, before: Plan, request: str, lost: Container[int] = ()) -> Plan:
         """The plan so far with the nodes that the model adds; it is asked once more where they
@@ -105,18 +112,25 @@ class LLMPlanner:
         shown = nearest_tools(self.tools, before.instruction)
         told = "\n".join(_described(tool) for tool in shown.values())
         messages = [Message("system", self.instructions + told), Message("user", request)]
+        begun = len(self.calls)
         async with _connected(self.connect) as client:
             said = await self._reply(client, messages, shown)
             try:
-                return self._read(said, before, lost)
+                return self._priced(self._read(said, before, lost), begun)
             except DataError as error:
                 messages += [Message("assistant", said), Message("user", _AGAIN.format(error))]
             said = await self._reply(client, messages, shown)
         try:
-            return self._read(said, before, lost)
+            return self._priced(self._read(said, before, lost), begun)
         except DataError as error:
             message = f"the model that plans wrote no plan that can run: {error}"
-            raise NoPlanError(message) from error
+            refusal = NoPlanError(message)
+            refusal.cost = self._priced(before, begun).cost
+            raise refusal from error
+
+    def _priced(self, plan: Plan, begun: int) -> Plan:
+        """The plan with the cost of the calls that were made for it."""
+        return replace(plan, cost=math.fsum((plan.cost, *self.costs[begun:])))
 
     async def _reply(
         self, client: ChatClient, messages: Sequence[Message], tools: Mapping[str, Tool]
@@ -132,6 +146,8 @@ class LLMPlanner:
             self.constrained = False  # this server knows no schemas
             return await self._reply(client, messages, tools)
         self.calls.append(call)
+        tokens = client.usage(call) if isinstance(client, RemoteChatClient) else None
+        self.costs.append(0.0 if tokens is None else self.price(*tokens))
         return call.reply.content or ""
 
     def _read(self, said: str, before: Plan, lost: Container[int]) -> Plan:
