@@ -387,7 +387,14 @@ main()
 
 
 @pytest.mark.parametrize("saves", [True, False])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.full),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
+    ],
+)
 def test_a_signal_stops_the_job_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals, saves: bool
 ) -> None:

@@ -35,7 +35,9 @@ def test_every_reason_that_a_test_gives_in_plain_text_is_listed() -> None:
 
 
 @pytest.mark.parametrize(("reason", "code"), [(LISTED, 0), ("no time", 1)], ids=["old", "new"])
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "spread"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.full)], ids=["alone", "spread"]
+)
 def test_a_new_reason_is_red(
     tmp_path: Path, reason: str, code: int, workers: tuple[str, ...]
 ) -> None:

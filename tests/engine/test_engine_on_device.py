@@ -98,6 +98,7 @@ def test_it_takes_over_weights(device: PretendedDevice, fresh: Fresh) -> None:
             assert_same(got, wanted[:1])
 
 
+@pytest.mark.full
 @on_device
 def test_a_policy_elsewhere_is_caught(device: PretendedDevice, fresh: Fresh) -> None:
     """The check checks: weights on one GPU and a tensor on the other."""

@@ -161,6 +161,7 @@ def test_killed_and_resumed_it_has_the_same_numbers(place: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_what_was_played_before_a_stop_is_not_played_again(place: Path) -> None:
     asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary", samples=2)
     command(*ASKED, "--output", "whole")
@@ -176,6 +177,7 @@ def test_what_was_played_before_a_stop_is_not_played_again(place: Path) -> None:
     assert told(folder) == told(RunFolder(place / "whole"))
 
 
+@pytest.mark.full
 def test_what_no_judge_saw_is_played_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_JUDGE", "1")
     said = " ".join(command(*ASKED, "--output", "run", code=1).split())

@@ -36,6 +36,7 @@ def test_every_check_runs_on_the_cpu(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_without_a_gpu_it_says_how_to_play_it() -> None:
     done = played()
     assert done.returncode == 2

@@ -130,6 +130,7 @@ def test_a_trainer_counts_its_datasets(
     assert len({*ids}) == 5
 
 
+@pytest.mark.full
 def test_a_test_of_demonstrations_counts_their_questions(tmp_path: Path, one_thread: None) -> None:
     pairs = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
     write_rows(tmp_path / "shown.jsonl", pairs)

@@ -136,6 +136,7 @@ with open_store({address!r}) as store, StoreWriter(store, max_batch=3) as writer
     )
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_several_processes_write_at_once(fresh: Fresh) -> None:
     address = fresh()
@@ -188,6 +189,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: 
     assert len(acknowledged) >= 90
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
     assert PROGRAMS is not None

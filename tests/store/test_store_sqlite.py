@@ -149,6 +149,7 @@ def test_a_reader_sees_whole_batches_and_never_blocks_the_writer(tmp_path: Path)
         assert reader.count("run_a") == 3
 
 
+@pytest.mark.full
 def test_processes_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     code = "import sys; from tutelage.store import open_store; open_store(sys.argv[1]).runs()"
     command = [sys.executable, "-c", code, str(tmp_path / "x.db")]
