@@ -1,18 +1,19 @@
 """The kit's tools in a file, as `--tools` takes it: `benchmarks/orchestration/kit_tools.py`.
 
 The folder is made in `kit-folder`, where the command was started, unless it is there already; its
-pages are served until the process ends. Copy this file to have another folder or another seed.
+pages are served until the process ends. The environment variable `KIT_SEED` names another seed.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
 from tutelage.orchestration.kit import folder_contents, make_folder, make_tools, serve_pages
 
-FOLDER, SEED = Path("kit-folder"), 1
+FOLDER, SEED = Path("kit-folder"), int(os.environ.get("KIT_SEED", "1"))
 
 contents = folder_contents(SEED) if FOLDER.exists() else make_folder(FOLDER, SEED)
 _open = ExitStack()
