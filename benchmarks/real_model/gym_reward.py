@@ -15,8 +15,6 @@ from typing import Any
 from reasoning_gym import create_dataset, get_score_answer_fn
 
 from tutelage import reward
-from tutelage.algorithms.rl import Estimate, Packed, estimator
-from tutelage.algorithms.rl.advantages.groups import EPSILON, centred, deviation, over_tokens
 
 
 def write(folder: Path, family: str, counts: dict[str, int], **settings: Any) -> dict[str, str]:
@@ -45,11 +43,3 @@ def score(
     entry = {"question": question, "answer": answer, "metadata": metadata}
     value = float(get_score_answer_fn(family)(prediction.strip(), entry))
     return {"reward": value, "exact": float(value == 1.0)}
-
-
-@estimator(groups=True)
-def shuffled(batch: Packed) -> Estimate:
-    """The control: GRPO's advantages, each given to a rollout of another task."""
-    advantages_N = centred(batch)
-    advantages_N = advantages_N / (deviation(batch, advantages_N) + EPSILON)
-    return over_tokens(batch, advantages_N.roll(len(advantages_N) // 2))

@@ -28,16 +28,16 @@ KEYS = """model.dtype=bfloat16 rollout.correction=token_tis
     actor.use_kl_loss=false actor.loss_agg_mode=token-mean trainer.test_freq=-1
     trainer.save_freq=-1 trainer.max_actor_ckpt_to_keep=1"""
 """Those of the job `word-problems` (`tutelage config`) with half its batch and a falling rate."""
-CONTROL = f"trainer.control={HERE / 'gym_reward.py'}:shuffled"
+CONTROL = f"trainer.control={HERE / 'shuffled.py'}:shuffled"
 SMALLER = {
     "agent.template": "smollm2",
-    "data.train_batch_size": "2",
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "2",
+    "data.train_batch_size": "4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "4",
     "trainer.total_training_steps": "30",
     "trainer.logger": "console",
     "trainer.test_freq": "-1",
     "trainer.max_actor_ckpt_to_keep": "1",
-    "trainer.test_tasks": "40",
+    "trainer.test_tasks": "56",
     "trainer.device": "cpu",
     "model.dtype": "bfloat16",
 }
@@ -60,7 +60,7 @@ def command(name: str, folder: Path) -> list[str]:
         files = words(data, "share", "groups", "exchange", "shop")
         own = f"--model {cold} --reward math --algorithm advantage_filtered --steps 24 --runners 32"
         own += " agent.max_tokens_per_turn=48 rollout.max_len=640 data.train_batch_size=4 lr=3e-5"
-        return ["train", f"{HERE}/sdk_agent.py", *files, *own.split(), *KEYS.split()]
+        return ["train", f"{HERE}/sdk_agent.py", *files, *own.split(), *KEYS.split(), CONTROL]
     if name == "guide":
         _, train, *_, test = words(data, "share", "groups", "exchange", "pages")
         guide = dict(word.split("=", 1) for word in swapped("math", str(cold), train, test))
