@@ -1,6 +1,6 @@
 """The control of a training by rewards: the same steps with advantages that say nothing.
 
-    tutelage train rl ... trainer.control=benchmarks/real_model/shuffled.py:shuffled
+tutelage train rl ... trainer.control=benchmarks/real_model/shuffled.py:shuffled
 """
 
 from __future__ import annotations

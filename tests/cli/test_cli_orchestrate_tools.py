@@ -159,6 +159,7 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     ("args", "words"),
     [
         (("Count", "--planner", "llm"), "needs a language model: give a language model that plans"),
+        (("Count",), "nothing here plans over tools that run"),
         (("Count", "--catalog", "c.json"), "--catalog describes tools, --tools and --mcp run"),
         (("--plan", "count.json", "--pool", "simulated"), "tools run for real"),
         (("--plan", "count.json", "--tools", "none.py"), "there is no file"),

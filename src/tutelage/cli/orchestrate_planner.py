@@ -1,8 +1,9 @@
 """Which planner plans an instruction that `tutelage orchestrate` was given: `--planner`.
 
 `trained` is a planner of `train planner`, or the embedded one. `llm` is a language model, behind a
-server or of this machine. `auto` takes a trained one where its plan can run, else the language
-model, and without one says what would help: it never runs a plan that lacks what tools need.
+server or of this machine. `auto` takes the language model where one is given; over tools that run
+it takes a trained planner only when its checkpoint is named, and says else what would help, since
+that one gives tools no arguments.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def choose_plan(
         raise ConfigError("a language model plans over tools that run; give --tools or --mcp")
     if llm is not None and (asked.planner == "llm" or asked.checkpoint is None):
         return _asked(llm, asked, instruction)
+    if tools and asked.planner == "auto" and asked.checkpoint is None:
+        raise DataError(
+            "nothing here plans over tools that run: the trained planner chooses tools and gives "
+            f"them no arguments; {_WAYS}"
+        )
     planner = make_planner(asked.checkpoint, catalog, asked.seed)
     plan = planner.plan(instruction)
     try:
