@@ -174,6 +174,7 @@ def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) ->
         load_router(tmp_path / "phase1_best.pth")
 
 
+@pytest.mark.full
 def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
     """From the plain utility of single nodes, which is what greedy routers go by."""
     made = simulate_outcomes(960, SeedTree(0).child("phase2"))

@@ -222,6 +222,7 @@ def test_plans_of_200_nodes() -> None:
     assert len(made.nodes) == 200
 
 
+@pytest.mark.full
 def test_tools_that_training_never_saw_are_used_above_chance(
     sets: tuple[list[Workflow], ...],
 ) -> None:

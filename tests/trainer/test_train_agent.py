@@ -126,6 +126,7 @@ def test_a_text_that_nothing_grades_stops_a_training_at_once(place: Path) -> Non
     assert "tutelage resume" not in said
 
 
+@pytest.mark.full
 def test_a_stopped_one_goes_on_by_command_to_the_same_numbers(place: Path) -> None:
     words = (*TRAIN, *KEYS, "--steps", "3", "--val", "c.jsonl")
     command(*words, "--output", "runs/whole")

@@ -293,6 +293,7 @@ def test_an_optimizer_batch_keeps_the_rollouts_of_a_task_together(train: Train) 
     assert sums == pytest.approx([0.0] * len(sums), abs=1e-3)
 
 
+@pytest.mark.full
 def test_a_run_that_learns_is_told_of_nothing(train: Train) -> None:
     """Its learning rate rises first, since the model is the user's."""
     told = train(steps=8, actor__optim__lr_scheduler_type="constant")

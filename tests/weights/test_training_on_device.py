@@ -142,6 +142,7 @@ def mask(call: Call) -> tuple[int, ...]:
     return (0,) * len(call.prompt_ids) + (1,) * len(call.sampled.token_ids)
 
 
+@pytest.mark.full
 @on_device
 def test_a_tensor_that_was_left_behind_is_caught(device: PretendedDevice, fresh: Fresh) -> None:
     """The check checks: a weight that another one's move forgot."""
