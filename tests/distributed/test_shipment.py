@@ -29,7 +29,7 @@ def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, bytes]]:
     trainer: Any = Trainer(
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
-    resolved, _, given = trainer._plan(algorithm, agent, None, None)
+    resolved, _, given = trainer._plan(algorithm, agent, None, None, Path("out"))
     return dict(packed(training(resolved, given).make_setting()))
 
 

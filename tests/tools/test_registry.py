@@ -55,8 +55,10 @@ def test_tools_and_plain_functions_from_a_file(tmp_path: Path) -> None:
         resolve_tools([f"{file}:number"])
     with pytest.raises(ToolDefinitionError, match="no type hint"):
         resolve_tools([f"{file}:three"])
-    with pytest.raises(ConfigError, match=r"FILE\.py:name"):
-        resolve_tools([file])
+    assert list(resolve_tools([file])) == ["other"]
+    plain = write(tmp_path, "from math import sqrt\ndef two(n: int) -> int: return n\n", "plain.py")
+    with pytest.raises(ConfigError, match="it defines no @tool; name a function"):
+        resolve_tools([plain])
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

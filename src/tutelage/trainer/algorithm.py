@@ -8,7 +8,8 @@ estimator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,18 @@ from tutelage.weights.config.resolve import ALGORITHM
 
 def _spelt(key: str) -> tuple[str, ...]:
     return key, *spellings(key)
+
+
+@contextmanager
+def packages_of_training() -> Generator[None]:
+    """Around imports of what trains weights. Raises `MissingExtraError` for a missing package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"training weights needs the package {error.name!r}, which is not installed; "
+            "install it with: pip install 'tutelage[train]'"
+        ) from error
 
 
 class RL:
@@ -57,13 +70,8 @@ class RL:
 
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
-        try:
+        with packages_of_training():
             from tutelage.policy.machine import machine_facts
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"training weights needs the package {error.name!r}, which is not installed; "
-                "install it with: pip install 'tutelage[train]'"
-            ) from error
 
         keys = dict(self.keys)
         if recipe != "sft" and not self.names_estimator():

@@ -34,6 +34,7 @@ from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit
 from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
+from tutelage.trainer.algorithm import packages_of_training
 from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
 from tutelage.types import Sampling
 
@@ -126,8 +127,9 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
 def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
     """What `plan` makes of the folder of a run, a new one if there is none yet: of several
     ranks all have that of the first, which alone says what is wrong."""
-    from tutelage.weights.paths import check_name_is_new
-    from tutelage.weights.process_group import in_step, launched
+    with packages_of_training():
+        from tutelage.weights.paths import check_name_is_new
+        from tutelage.weights.process_group import in_step, launched
 
     group = launched()
     there = place or group.agree(lambda: fresh_name("agent", claim=True))
