@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from starlette.types import Scope
 
 from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.messages_blocks import (
@@ -40,6 +41,7 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.http import by_anthropics_client
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
@@ -166,6 +168,10 @@ class Messages:
         """Clients count conversations that end with a reply too."""
         request = _asked(_request(body), attempt.sampling)
         return {"input_tokens": attempt.count(request)}
+
+    def asked_by(self, scope: Scope) -> bool:
+        """See `OwnErrors`."""
+        return by_anthropics_client(scope)
 
     def error(self, error: ApiError) -> JSON:
         """An error as Anthropic writes it."""
