@@ -8,12 +8,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.dialects.dialect import Dialect
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 BEGIN, END = "<!-- fields -->\n", "<!-- /fields -->\n"
+
+_JSON_ONLY = ("yes, `json` in it", {"structured_outputs": {"regex": "a+"}})
+LIMITS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+    ("chat.completions", "structured_outputs"): _JSON_ONLY,
+    ("responses", "structured_outputs"): _JSON_ONLY,
+    ("messages", "structured_outputs"): _JSON_ONLY,
+    ("completions", "structured_outputs"): _JSON_ONLY,
+    ("completions", "best_of"): ("only as `n`", {"best_of": 2}),
+    ("completions", "echo"): ("yes, without `logprobs`", {"echo": True, "logprobs": 1}),
+    ("responses", "reasoning"): (
+        'yes, `effort` in it only `"none"`',
+        {"reasoning": {"effort": "low"}},
+    ),
+    ("messages", "output_config"): ("yes, `format` in it", {"output_config": {"effort": "low"}}),
+}
+"""Fields that are honoured in part: the words for that, and what is refused, as a test sees."""
 
 
 def cell(dialect: Dialect, name: str) -> str:
@@ -22,7 +39,7 @@ def cell(dialect: Dialect, name: str) -> str:
     if name in request.harmless:
         return "no effect"
     if name in request.known:
-        return "yes"
+        return LIMITS[dialect.name, name][0] if (dialect.name, name) in LIMITS else "yes"
     values = [json.dumps(value) for value in request.neutral.get(name, ())]
     return "only " + ", ".join(f"`{value}`" for value in values) if values else ""
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from starlette.types import Scope
 
 from tutelage.gateway import app
 from tutelage.gateway.dialects import DIALECTS
@@ -14,6 +15,7 @@ from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
+from tutelage.gateway.http import header
 from tutelage.gateway.reply import ChatReply, Piece, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
@@ -47,6 +49,9 @@ class Plain:
     def writer(self, reply: ChatReply) -> Lines:
         return Lines()
 
+    def asked_by(self, scope: Scope) -> bool:
+        return "/v1/plain/" in scope["path"] or header(scope, b"plain-version") is not None
+
     def error(self, error: ApiError) -> JSON:
         return {"wrong": error.message}
 
@@ -79,6 +84,20 @@ async def test_a_fifth_dialect(plain: None, attempt_session: Open) -> None:
     assert refused.json() == {"wrong": "`frequency_penalty` = 1: this server does not know it"}
     found = await case.http.get(case.attempt_session.base_url + "/plain/models")
     assert found.json() == {"names": ["policy"]}
+
+
+async def test_errors_outside_of_its_paths_have_its_form_for_its_clients(
+    plain: None, attempt_session: Open
+) -> None:
+    case = attempt_session("x")
+    base = case.gateway.url + "/v1"
+    for url, headers in ((f"{base}/plain/nowhere", {}), (f"{base}/models", {"plain-version": "1"})):
+        answer = await case.http.get(url, headers=headers | {"authorization": "Bearer wrong"})
+        assert answer.status_code in (401, 404)
+        assert list(answer.json()) == ["wrong"]
+    openais = (await case.http.get(f"{base}/nowhere")).json()
+    anthropics = (await case.http.get(f"{base}/messages/nowhere")).json()
+    assert (list(openais), list(anthropics)) == (["error"], ["type", "error"])
 
 
 async def test_without_its_entry_there_is_none(attempt_session: Open) -> None:

@@ -143,8 +143,9 @@ def test_a_tool_loop_with_a_thought_restores_the_turn(live: Live) -> None:
     assert seen[2].extra == {"is_error": False, "content_parts": [part]}, "on record"
     assert seen[1].content == scripted.calls[0].reply.content, "the thought as it was sampled"
     assert seen[1].tool_calls[0].id == seen[2].tool_call_id
-    api.messages.create(messages=[*more, {"role": "assistant", "content": second.content}], **given)
-    assert scripted.calls[2].messages[-1].content == "It is 2."
+    more += [{"role": "assistant", "content": second.content}, {"role": "user", "content": "Bye!"}]
+    api.messages.create(messages=more, **given)
+    assert scripted.calls[2].messages[-2].content == "It is 2."
 
 
 def test_streams_and_counts_by_the_sdk(live: Live) -> None:
@@ -374,7 +375,8 @@ def test_another_models_thought_is_left_out(signature: str) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": signature}
     turn = {"role": "assistant", "content": [thought, {"type": "text", "text": "It is 2."}]}
     stored: Any = None
-    request = Messages().read({"model": "m", "messages": [*ASK, turn]}, Sampling(), stored)
+    turns = [*ASK, turn, *ASK]
+    request = Messages().read({"model": "m", "messages": turns}, Sampling(), stored)
     assert request.messages[1].content == "It is 2."
 
 

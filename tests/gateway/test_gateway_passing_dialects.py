@@ -134,6 +134,7 @@ INPUT: list[dict[str, Any]] = [
         {"type": "input_text", "text": "What is it?"},
         {"type": "input_image", "image_url": PNG, "detail": "low"},
         {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,A"},
+        {"type": "input_file", "file_id": "file-1"},
         {"type": "input_audio", "input_audio": {"data": "A", "format": "wav"}}]},
     {"type": "reasoning", "id": "rs_1", "summary": [],
      "content": [{"type": "reasoning_text", "text": "Hm."}]},
@@ -161,12 +162,13 @@ async def test_the_items_of_a_response_are_messages_there_and_whole_on_record():
             "type": "file",
             "file": {"filename": "a.pdf", "file_data": INPUT[1]["content"][2]["file_data"]},
         },
-        INPUT[1]["content"][3],
+        INPUT[1]["content"][4],
     )
+    by_id = {"type": "file", "file": {"file_id": "file-1"}}
     assert body(case)["messages"] == [
         {"role": "system", "content": "Be kind."},
         {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [text, photo, file, sound]},
+        {"role": "user", "content": [text, photo, file, by_id, sound]},
         {
             "role": "assistant",
             "content": "Let me see.",
@@ -208,7 +210,8 @@ MESSAGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         fields | {"stop_sequences": ["END"], "stop": ["X"]},
         fields | {"stop": ["X", "END"]},
     ),
-    "words": ({"metadata": {"user_id": "u"}, "service_tier": "standard_only", "betas": ["x"]},
+    "words": ({"metadata": {"user_id": "u"}, "service_tier": "standard_only", "betas": ["x"],
+               "speed": "standard", "diagnostics": {"previous_message_id": None}, "fallbacks": []},
               {"user": "u", "service_tier": "default"}),
     "tools": (
         {"tools": [ANTHROPIC | {"strict": True, "cache_control": {"type": "ephemeral"}}],
@@ -320,7 +323,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("messages", {"messages": [{"role": "user", "content": [
         {"type": "image", "source": {"type": "file", "file_id": "f"}}]}]}, "source"),
     ("messages", {"messages": [{"role": "user", "content": [
-        {"type": "document", "source": {"type": "url", "url": "http://x"}}]}]}, "source"),
+        {"type": "document", "source": {"type": "url", "url": "http://x"}}]}]},
+     "`messages[0].content[0].source.type` = 'url': chat completions, in whose words a request is "
+     "passed on, have none for a document by URL"),
+    ("messages", {"speed": "fast"}, "speed"),
 ]  # fmt: skip
 
 

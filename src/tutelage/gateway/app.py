@@ -3,7 +3,7 @@
 The endpoints are plain ASGI (`http.py`). `routes.py` finds the one of a request, which is admitted
 by its key before its body is read; its dialect reads the body, the session has it sampled, and the
 answer is written or streamed while a task watches whether the client is still there. Whatever goes
-wrong leaves as an OpenAI error object. `server.py` runs the app.
+wrong leaves as an error object in the form that the client reads. `server.py` runs the app.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tutelage.errors import TutelageError
 from tutelage.gateway import agent_lightning, http, models
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
-from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.dialect import OwnErrors, Path
 from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
@@ -32,6 +32,7 @@ from tutelage.gateway.rewards import read_event, read_rewards
 from tutelage.gateway.routes import Routes
 from tutelage.gateway.session import AttemptSession, session_closed
 from tutelage.tracing import Identity
+from tutelage.types import JSON
 
 log = logging.getLogger(__name__)
 _EVENTS = [
@@ -85,8 +86,16 @@ class _Endpoint:
             if isinstance(told, AttemptClosedError) and self._late is not None:
                 told = await self._late(scope, receive, told)
             if not started:
-                written = http.error_form(scope) if dialect is None else dialect.error
+                written = _error_form(scope) if dialect is None else dialect.error
                 await http.send_json(sending, told.status, written(told), told.headers)
+
+
+def _error_form(scope: Scope) -> Callable[[ApiError], JSON]:
+    """How the client of a request reads errors, where the path is of no dialect."""
+    for each in DIALECTS:
+        if isinstance(each, OwnErrors) and each.asked_by(scope):
+            return each.error
+    return ApiError.body
 
 
 class App:

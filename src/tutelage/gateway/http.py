@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
@@ -75,11 +75,6 @@ def sent_key(scope: Scope) -> SentKey:
     if variable == "OPENAI_API_KEY":
         return SentKey(b"")
     return SentKey((key or b"").strip(), "x-api-key: KEY", variable)
-
-
-def error_form(scope: Scope) -> Callable[[ApiError], JSON]:
-    """How the client of a request reads errors."""
-    return ApiError.anthropics_body if by_anthropics_client(scope) else ApiError.body
 
 
 def query(scope: Scope) -> JSON:

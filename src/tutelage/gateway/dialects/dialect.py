@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from starlette.types import Scope
+
 from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
@@ -79,6 +81,20 @@ class Dialect(Protocol):
 
     def error(self, error: ApiError) -> JSON:
         """The body of an answer that is an error."""
+        ...
+
+
+@runtime_checkable
+class OwnErrors(Protocol):
+    """A dialect whose clients read errors in another form than OpenAI's, also from a path that is
+    of no dialect or leads nowhere."""
+
+    def asked_by(self, scope: Scope) -> bool:
+        """Whether a request is of its clients, as a header or the path says."""
+        ...
+
+    def error(self, error: ApiError) -> JSON:
+        """As `Dialect.error`."""
         ...
 
 

@@ -1,32 +1,35 @@
 """Anthropic's Messages: `POST /v1/messages`, read; `messages_written.py` has its object and the
 events of its stream.
 
-A turn is a list of blocks here. Tool results come in the user's turn and become messages of their
-own; a thought is a block before the text, whose `signature` is the text that was sampled, so that a
-client that sends it back restores the turn exactly. `chat_completions.py` is the API that the
-others are measured by, in whose words requests are passed on.
+A turn is a list of blocks here (`messages_blocks.py`). Tool results come in the user's turn and
+become messages of their own; a thought is a block before the text, whose `signature` is the text
+that was sampled, so that a client that sends it back gives the turn's whole text back.
+`chat_completions.py` is the API that the others are measured by, in whose words requests are passed
+on.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
-from pydantic_core import PydanticCustomError
+from starlette.types import Scope
 
-from tutelage.engine.asked import PARTS, THOUGHTS
 from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.dialects.messages_written import MessageEvents, sampled_text, written
-from tutelage.gateway.dialects.parts import call_fields
+from tutelage.gateway.dialects.messages_blocks import (
+    MessageTurn,
+    Text,
+    as_blocks,
+    read_turns,
+    system_message,
+)
+from tutelage.gateway.dialects.messages_written import MessageEvents, written
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
     Items,
-    MessageObject,
     Name,
     RequestObject,
     Stop,
@@ -38,95 +41,14 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.http import by_anthropics_client
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling, ToolCall
+from tutelage.types import JSON, Sampling
 
 _LEVELS = ((1024, "low"), (8192, "medium"))
 """The most thinking tokens of a `reasoning_effort`, as Gemini's API maps them; else `high`."""
-
-
-class _Text(MessageObject):
-    type: Literal["text"]
-    text: StrictStr
-
-
-class _ToolUse(MessageObject):
-    type: Literal["tool_use"]
-    id: StrictStr
-    name: StrictStr
-    input: JSON
-
-
-def _blocks(content: Any) -> Any:
-    """Content as a list of blocks: a string is one text."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _data(source: Any) -> str:
-    """What a document is, as a URL of data."""
-    match source:
-        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
-            return f"data:{kind};base64,{data}"
-        case _:
-            raise ValueError("it is passed on as `base64`")
-
-
-def _address(source: Any) -> str:
-    """Where an image is, or what it is, as a URL."""
-    match source:
-        case {"type": "url", "url": str(url)}:
-            return url
-        case _:
-            return _data(source)
-
-
-class _Seen(MessageObject):
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """What only another server's model sees."""
-        if not passing:
-            raise PydanticCustomError("unsupported_value", "only text is read", {"name": "type"})
-        return values
-
-
-class _Image(_Seen):
-    type: Literal["image"]
-    source: Annotated[StrictStr, BeforeValidator(_address)]
-
-
-class _Document(_Seen):
-    type: Literal["document"]
-    source: Annotated[StrictStr, BeforeValidator(_data)]
-    title: StrictStr = "document.pdf"
-
-
-_Shown = _Text | _Image | _Document
-
-
-class _ToolResult(MessageObject):
-    type: Literal["tool_result"]
-    tool_use_id: StrictStr
-    content: Annotated[
-        Items[Annotated[_Shown, Field(discriminator="type")]], BeforeValidator(_blocks)
-    ] = Field(default_factory=list[_Shown])
-
-
-class _Thinking(MessageObject):
-    type: Literal["thinking", "redacted_thinking"]
-    thinking: StrictStr = ""
-    signature: StrictStr = ""
-
-
-_Block = _Shown | _ToolUse | _ToolResult | _Thinking
-
-
-class _Message(MessageObject):
-    role: Literal["user", "assistant"]
-    content: Annotated[
-        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_blocks)
-    ]
 
 
 class _Tool(RequestObject):
@@ -181,10 +103,13 @@ class _Request(TurnReader):
         "mcp_servers": ([],),
         "context_management": ({}, {"edits": []}),
         "thread": (),
+        "speed": ("standard",),
+        "diagnostics": ({}, {"previous_message_id": None}),
+        "fallbacks": ([],),
     }
     own = tuple(neutral)
-    messages: Items[_Message] = Field(min_length=1)
-    system: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
+    messages: Items[MessageTurn] = Field(min_length=1)
+    system: Annotated[Items[Text], BeforeValidator(as_blocks)] = Field(default_factory=list[Text])
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _ThinkingSetting | None = None
@@ -207,8 +132,16 @@ class Messages:
         }
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request. Raises `ApiError`."""
+        """The request. Raises `ApiError`, for one that begins the turn to be sampled too."""
         request = _request(body)
+        last = len(request.messages) - 1
+        if request.messages[last].role == "assistant":
+            at = f"messages[{last}]"
+            raise invalid(
+                f"`{at}` is the assistant's: this model does not support assistant message prefill,"
+                " since its turns are sampled whole. The conversation must end with a user message",
+                at,
+            )
         asked = _asked(request, defaults)
         if request.thinking is None:
             return asked
@@ -232,8 +165,13 @@ class Messages:
         return MessageEvents(reply)
 
     def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
-        request = self.read(body, attempt.sampling, attempt.responses)
+        """Clients count conversations that end with a reply too."""
+        request = _asked(_request(body), attempt.sampling)
         return {"input_tokens": attempt.count(request)}
+
+    def asked_by(self, scope: Scope) -> bool:
+        """See `OwnErrors`."""
+        return by_anthropics_client(scope)
 
     def error(self, error: ApiError) -> JSON:
         """An error as Anthropic writes it."""
@@ -302,11 +240,10 @@ def _request(body: JSON, *, passing: bool = False) -> _Request:
 def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
     tools = tool_specs(request.tools)
     wanted = None if request.output_config is None else request.output_config.format
-    system = "\n\n".join(block.text for block in request.system)
-    told = Message("system", system, extra=_parts(request.system))
+    system = system_message(request.system)
     return ChatRequest(
         model=request.model,
-        messages=(*([told] if system else ()), *_messages(request)),
+        messages=(*([] if system is None else [system]), *read_turns(request.messages)),
         sampling=request.sampling(defaults, request.max_tokens),
         tools=tools,
         constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
@@ -323,71 +260,3 @@ def _chosen(choice: _Choice) -> str:
     if choice.name is None:
         raise missing("tool_choice.name")
     return choice.name
-
-
-def _messages(request: _Request) -> Iterator[Message]:
-    """The messages: a user's tool results each are one, before or after what the user says."""
-    for i, turn in enumerate(request.messages):
-        if turn.role == "assistant":
-            yield _said(turn, f"messages[{i}]")
-            continue
-        for result, group in groupby(turn.content, lambda block: block.type == "tool_result"):
-            blocks = list(group)
-            if result:
-                yield from (_result(b) for b in blocks if isinstance(b, _ToolResult))
-            else:
-                said = _text(blocks, ("text", "image", "document"), f"messages[{i}]")
-                yield Message("user", said, extra={**(turn.model_extra or {}), **_parts(blocks)})
-
-
-def _text(blocks: Iterable[_Block], allowed: Sequence[str], path: str) -> str:
-    """The text of blocks, all of a kind that may stand here."""
-    for block in blocks:
-        if block.type not in allowed:
-            raise invalid(f"`{path}` has a block {block.type!r}, which is not of its role", path)
-    return "".join(block.text for block in blocks if isinstance(block, _Text))
-
-
-def _parts(blocks: Sequence[_Block]) -> JSON:
-    """Texts and images as parts of a chat completion, where they say more than their text."""
-    parts: list[JSON] = []
-    for block in blocks:
-        more = block.model_extra or {}
-        if isinstance(block, _Text):
-            parts.append({"type": "text", "text": block.text, **more})
-        elif isinstance(block, _Image):
-            parts.append({"type": "image_url", "image_url": {"url": block.source}, **more})
-        elif isinstance(block, _Document):
-            file = {"filename": block.title, "file_data": block.source}
-            parts.append({"type": "file", "file": file, **more})
-    plain = all(part["type"] == "text" and len(part) == 2 for part in parts)
-    return {} if plain else {PARTS: parts}
-
-
-def _result(block: _ToolResult) -> Message:
-    text = _text(block.content, ("text", "image", "document"), "content")
-    extra = {**(block.model_extra or {}), **_parts(block.content)}
-    return Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
-
-
-def _said(turn: _Message, path: str) -> Message:
-    """An assistant's turn. Thoughts of this server are put back as they were sampled, those of a
-    server behind go back to it; another model's are left out, since none here has a place for
-    them."""
-    blocks = turn.content
-    uses = [b for b in blocks if isinstance(b, _ToolUse)]
-    calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
-    thoughts = [b for b in blocks if isinstance(b, _Thinking)]
-    extra = {
-        **(turn.model_extra or {}),
-        **_parts(blocks),
-        **call_fields([(b.id, b.model_extra) for b in uses]),
-    }
-    for thought in thoughts:
-        if thought.signature in THOUGHTS:
-            before = extra.get(thought.signature)
-            more = thought.thinking
-            extra[thought.signature] = before + more if isinstance(before, str) else more
-    kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    text = "".join(sampled_text(b.signature) for b in thoughts) + _text(blocks, kinds, path)
-    return Message("assistant", (text or None) if calls else text, calls, extra=extra)

@@ -1,0 +1,187 @@
+"""The turns of messages: which may end a conversation, and what of their blocks is text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import pytest
+
+from tutelage.engine.chat import ChatSession
+from tutelage.gateway.dialects.messages import Messages
+from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.policy.codec import Codec
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine
+from tutelage.types import Message, Sampling
+
+from .conftest import ASK, Open
+from .test_gateway_messages import ask, client
+from .test_gateway_passing import Upstream
+from .test_gateway_passing_dialects import BASE64, body, image, say
+
+BEGUN: list[dict[str, Any]] = [*ASK, {"role": "assistant", "content": "It is"}]
+NOTES = {"type": "document", "title": "Notes", "context": "Of May.", "source": {
+    "type": "text", "media_type": "text/plain", "data": "One and one."}}  # fmt: skip
+PAGES: dict[str, Any] = {"type": "document", "citations": {"enabled": True}, "source": {
+    "type": "content",
+    "content": [{"type": "text", "text": "Is "}, {"type": "text", "text": "2."}]}}  # fmt: skip
+SHORT = {"type": "document", "source": {"type": "content", "content": "Is 3."}}
+FOUND = {"type": "search_result", "source": "http://x", "title": "Sums",
+         "content": [{"type": "text", "text": "2 it is."}]}  # fmt: skip
+QUESTION = {"type": "text", "text": "Which?"}
+NOTES_TEXT, FOUND_TEXT = "Notes\nOf May.\nOne and one.", "Sums\nhttp://x\n2 it is."
+
+
+def messages(*turns: Any, **more: Any) -> tuple[Message, ...]:
+    given = {"model": "m", "max_tokens": 9, "messages": list(turns), **more}
+    return Messages().read(given, Sampling(), StoredResponses()).messages
+
+
+# ---------------------------------------------------------------- the turn that is to be sampled
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_that_has_begun_is_refused_for_a_script(
+    attempt_session: Open, stream: bool
+) -> None:
+    case = attempt_session("x")
+    answer = await ask(case, messages=BEGUN, stream=stream)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith("`messages[1]` is the assistant's: ")
+    assert "its turns are sampled whole" in error["message"]
+    assert not case.client.calls
+
+
+async def test_a_turn_that_has_begun_is_refused_for_a_policy(
+    attempt_session: Open, tiny: Any
+) -> None:
+    codec: Codec = tiny("qwen2").codec
+    chat = ChatSession(ScriptedEngine(codec, ("It is 2.",)), codec, seeds=SeedTree(0), name="att")
+    case = attempt_session(chat)
+    assert (await ask(case, messages=BEGUN)).status_code == 400
+    assert not chat.calls
+    counted = await case.post("/messages/count_tokens", {"model": "m", "messages": BEGUN})
+    assert counted.json()["input_tokens"] > 0, "a history may be counted wherever it ends"
+
+
+def test_the_sdk_says_why_a_prefill_is_refused(live: Any) -> None:
+    api, _ = client(live, "x")
+    with pytest.raises(anthropic.BadRequestError, match="must end with a user message"):
+        api.messages.create(model="m", max_tokens=9, messages=BEGUN)
+
+
+async def test_another_server_gets_the_turn_as_it_was_begun() -> None:
+    case = Upstream()
+    assert (await say(case, messages=BEGUN)).status_code == 200
+    assert body(case)["messages"] == BEGUN
+
+
+async def test_in_openais_apis_a_new_turn_follows_the_assistants(attempt_session: Open) -> None:
+    case = attempt_session("Two.", "Two.")
+    assert (await case.chat(messages=BEGUN)).status_code == 200
+    assert (await case.respond(input=BEGUN)).status_code == 200
+    assert [call.messages[-1].role for call in case.client.calls] == ["assistant"] * 2
+
+
+# ---------------------------------------------------------------- system messages
+
+
+def test_a_system_message_stands_where_it_is_sent() -> None:
+    begin = {"role": "system", "content": "Be brief."}
+    later = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    found = messages(begin, *ASK, BEGUN[1], later, system="You count.")
+    assert [(m.role, m.content) for m in found] == [
+        ("system", "You count."),
+        ("system", "Be brief."),
+        ("user", "What is 1 + 1?"),
+        ("assistant", "It is"),
+        ("system", "Be kind."),
+    ]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_system_message_is_rendered_as_that_of_a_chat_completion(
+    attempt_session: Open, tiny: Any, place: int
+) -> None:
+    codec: Codec = tiny("qwen2").codec
+    engine = ScriptedEngine(codec, ("It is 2.", "It is 2."))
+    chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
+    turns: list[Any] = [*ASK, *ASK]
+    turns.insert(place, {"role": "system", "content": "Be brief."})
+    case = attempt_session(chat)
+    assert (await ask(case, messages=turns)).status_code == 200
+    assert (await case.chat(messages=turns)).status_code == 200
+    assert chat.calls[0].prompt_ids == chat.calls[1].prompt_ids
+    assert "Be brief." in codec.decode(list(chat.calls[0].prompt_ids))
+
+
+async def test_another_server_gets_system_messages_in_their_place() -> None:
+    case, turns = Upstream(), [*ASK, {"role": "system", "content": "Be brief."}]
+    assert (await say(case, messages=turns, system="You count.")).status_code == 200
+    assert body(case)["messages"] == [{"role": "system", "content": "You count."}, *turns]
+
+
+async def test_only_texts_stand_in_a_system_message(attempt_session: Open) -> None:
+    answer = await ask(attempt_session("x"), messages=[{"role": "system", "content": [FOUND]}])
+    assert answer.status_code == 400
+    assert "`messages[0]` has a block 'search_result'" in answer.json()["error"]["message"]
+
+
+# ---------------------------------------------------------------- documents and search results
+
+
+def test_a_text_in_a_document_or_a_search_result_is_read() -> None:
+    (found,) = messages({"role": "user", "content": [NOTES, PAGES, SHORT, FOUND, QUESTION]})
+    assert found.content == "\n\n".join([NOTES_TEXT, "Is 2.", "Is 3.", FOUND_TEXT, "Which?"])
+    parts = found.extra["content_parts"]
+    assert parts[1] == {"type": "text", "text": "Is 2.", "citations": {"enabled": True}}
+
+
+def test_so_is_that_in_the_result_of_a_tool() -> None:
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [FOUND, NOTES]}
+    (found,) = messages({"role": "user", "content": [result]})
+    assert (found.role, found.content) == ("tool", f"{FOUND_TEXT}\n\n{NOTES_TEXT}")
+
+
+async def test_another_server_gets_them_as_text() -> None:
+    case = Upstream()
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [FOUND]}
+    turns = [{"role": "user", "content": [result, NOTES, QUESTION]}]
+    assert (await say(case, messages=turns)).status_code == 200
+    assert body(case)["messages"] == [
+        {"role": "tool", "content": FOUND_TEXT, "tool_call_id": "c"},
+        {"role": "user", "content": f"{NOTES_TEXT}\n\nWhich?"},
+    ]
+
+
+async def test_images_of_a_document_go_on_after_its_text() -> None:
+    case = Upstream()
+    content = [{"type": "text", "text": "Look:"}, BASE64]
+    document = {"type": "document", "source": {"type": "content", "content": content}}
+    assert (await say(case, messages=[{"role": "user", "content": [document]}])).status_code == 200
+    url = "data:image/png;base64,AAAA"
+    told = [{"type": "text", "text": "Look:"}, image(url)]
+    assert body(case)["messages"] == [{"role": "user", "content": told}]
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ({"type": "base64", "media_type": "application/pdf", "data": "AAAA"}, "source.type"),
+        ({"type": "url", "url": "http://x"}, "source.type"),
+        ({"type": "file", "file_id": "f"}, "source.type"),
+        ({"type": "content", "content": [BASE64]}, "source.content[0].type"),
+        ({"type": "text"}, "source.data"),
+        ({"type": "nonsense"}, "source.type"),
+    ],
+)
+async def test_what_is_no_text_in_a_document_is_refused_by_name(
+    attempt_session: Open, source: Any, named: str
+) -> None:
+    turns = [{"role": "user", "content": [{"type": "document", "source": source}]}]
+    answer = await ask(attempt_session("x"), messages=turns)
+    assert answer.status_code == 400
+    assert f"`messages[0].content[0].{named}`" in answer.json()["error"]["message"]
