@@ -4,6 +4,7 @@ as they do for what is sampled. `script.py` has the lines, and their order.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -112,6 +113,8 @@ def _validator(schema: JSON) -> Callable[[str | None], bool]:
     return is_valid
 
 
+MAX_SCHEMA = 64 << 10
+"""Bytes of a schema: to check a longer one takes seconds."""
 _OBJECT: JSON = {"type": "object"}
 """What `json_object` asks for, which needs no library."""
 
@@ -129,6 +132,9 @@ def _checker(schema: JSON) -> Callable[[Any], bool]:
     except ImportError as error:
         message = "a schema for scripted replies needs jsonschema: pip install 'tutelage[mcp]'"
         raise MissingExtraError(message) from error
+    size = len(json.dumps(schema))
+    if size > MAX_SCHEMA:
+        raise ConstraintError(f"the schema has {size} bytes; a script checks up to {MAX_SCHEMA}")
     try:
         Draft202012Validator.check_schema(schema)
     except (SchemaError, RecursionError) as error:

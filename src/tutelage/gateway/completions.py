@@ -199,6 +199,7 @@ class PendingCompletion:
                 messages = _without_oldest(messages) if request.truncate else ()
                 if not messages:
                     raise
+                await asyncio.sleep(0)  # each try is rendered, and others wait for the loop
 
     def _options(self, index: int) -> dict[str, Any]:
         """What a client is told only where it is asked for."""

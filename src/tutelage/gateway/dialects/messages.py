@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from tutelage.engine.asked import PARTS, THOUGHTS
 from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.messages_written import MessageEvents, sampled_text, written
-from tutelage.gateway.dialects.parts import call_fields
+from tutelage.gateway.dialects.parts import call_fields, counted
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -183,8 +183,10 @@ class _Request(TurnReader):
         "thread": (),
     }
     own = tuple(neutral)
-    messages: Items[_Message] = Field(min_length=1)
-    system: Annotated[Items[_Text], BeforeValidator(_blocks)] = Field(default_factory=list[_Text])
+    messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
+    system: Annotated[Items[_Text], BeforeValidator(counted), BeforeValidator(_blocks)] = Field(
+        default_factory=list[_Text]
+    )
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _ThinkingSetting | None = None

@@ -45,6 +45,7 @@ _CODES = {
     "missing": "missing_required_parameter",
     "literal_error": "unsupported_value",
     "token_id": None,
+    "too_many": None,
 }
 _WORDS = {
     "model_type": "Input should be a valid object",
@@ -193,7 +194,11 @@ def missing(path: str) -> ApiError:
 
 def shown(value: Any) -> str:
     """A value in an error message, not longer than a line: of a long one both ends."""
-    text = repr(value)
+    if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
+        # What is not shown of a body of megabytes is not written.
+        text = repr(value[:100])[:50] + repr(value[-100:])[-50:]
+    else:
+        text = repr(value)
     return text if len(text) <= 80 else f"{text[:47]} ... {text[-28:]}"
 
 

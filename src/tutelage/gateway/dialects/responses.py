@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.parts import counted
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     FunctionTool,
@@ -105,6 +106,7 @@ class _Request(TurnReader):
     own = tuple(neutral)
     input: Annotated[
         list[Any],
+        BeforeValidator(counted),
         BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
     ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
