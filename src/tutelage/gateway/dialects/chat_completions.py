@@ -199,6 +199,7 @@ class ChatCompletions:
             ),
             tools=tools,
             constraint=request.constraint(tools, _schema(request.response_format), passing=passing),
+            schema_field=request.schema_field,
             seed=request.seed,
             template=request.chat_template_kwargs,
             n=request.n,

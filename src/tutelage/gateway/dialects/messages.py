@@ -183,6 +183,7 @@ class _Request(TurnReader):
         "thread": (),
     }
     own = tuple(neutral)
+    schema_name = "output_config.format"
     messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
     system: Annotated[Items[_Text], BeforeValidator(counted), BeforeValidator(_blocks)] = Field(
         default_factory=list[_Text]
@@ -312,6 +313,7 @@ def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> C
         sampling=request.sampling(defaults, request.max_tokens),
         tools=tools,
         constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
+        schema_field=request.schema_field,
         seed=request.seed,
         template=request.chat_template_kwargs,
         stream=request.stream,
@@ -333,6 +335,9 @@ def _messages(request: _Request) -> Iterator[Message]:
         if turn.role == "assistant":
             yield _said(turn, f"messages[{i}]")
             continue
+        if not turn.content:
+            at = f"messages[{i}].content"
+            raise invalid(f"`{at}` is empty: it needs at least one block", at)
         for result, group in groupby(turn.content, lambda block: block.type == "tool_result"):
             blocks = list(group)
             if result:

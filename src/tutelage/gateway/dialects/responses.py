@@ -104,6 +104,7 @@ class _Request(TurnReader):
         "messages": (),
     }
     own = tuple(neutral)
+    schema_name = "text.format"
     input: Annotated[
         list[Any],
         BeforeValidator(counted),
@@ -174,6 +175,7 @@ class Responses:
             sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
             constraint=request.constraint(tools, schema, passing=passing),
+            schema_field=request.schema_field,
             seed=request.seed,
             template=request.chat_template_kwargs,
             stream=request.stream,
