@@ -46,6 +46,10 @@ class ConfigError(TutelageError, ValueError):
     """A key that does not exist, a value that does not fit, or keys that contradict each other."""
 
 
+SCHEMA_FIELD = "response_format"
+"""The field of a schema in OpenAI's words, in which engines speak of it."""
+
+
 class ConstraintError(ConfigError):
     """A constraint on a reply that cannot be enforced; `field` is the request's field to fix."""
 

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from tutelage.engine.chat import ChatSession
 from tutelage.gateway.dialects import DIALECTS, StoredResponses
 from tutelage.gateway.errors import ApiError
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine
 from tutelage.types import Sampling
+
+from .conftest import ASK, Open
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 LONG = "x" * 300
@@ -110,3 +115,68 @@ def test_completions_have_schemas() -> None:
     read = BY_NAME["completions"].read(body, Sampling(), StoredResponses())
     assert read.constraint is not None
     assert read.constraint.json_schema == {"type": "object"}
+
+
+SCHEMA = {"type": "nothing"}
+NAMED: list[tuple[str, dict[str, Any], str]] = [
+    ("/chat/completions", {"messages": ASK, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "response_format"),
+    ("/chat/completions", {"messages": ASK, "guided_json": SCHEMA}, "guided_json"),
+    ("/completions", {"prompt": "x", "structured_outputs": {"json": SCHEMA}},
+     "structured_outputs.json"),
+    ("/responses", {"input": "x", "text": {"format": {
+        "type": "json_schema", "name": "x", "schema": SCHEMA}}}, "text.format"),
+    ("/messages", {"messages": ASK, "output_config": {"format": {
+        "type": "json_schema", "schema": SCHEMA}}}, "output_config.format"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "field"), NAMED, ids=[case[2] for case in NAMED])
+@pytest.mark.parametrize("model", ["script", "policy"])
+async def test_a_schema_that_cannot_be_enforced_is_named_as_it_was_sent(
+    attempt_session: Open, tiny: Any, path: str, body: dict[str, Any], field: str, model: str
+) -> None:
+    case = attempt_session("It is 2.")
+    if model == "policy":
+        codec = tiny("qwen2").codec
+        engine = ScriptedEngine(codec, ["x"])
+        case = attempt_session(ChatSession(engine, codec, seeds=SeedTree(0), name="att"))
+    answer = await case.post(path, {"model": "m", **body})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["message"].startswith(f"`{field}`")
+    assert error.get("param", field) == field
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "names"),
+    [
+        ("completions", {"prompt": "x", "guided_json": {}, "structured_outputs": {"json": {}}},
+         ("guided_json", "structured_outputs.json")),
+        ("responses", {"input": "x", "text": {"format": {"type": "json_object"}},
+                       "guided_json": {}}, ("text.format", "guided_json")),
+    ],
+)  # fmt: skip
+def test_of_two_schemas_both_are_named(
+    dialect: str, body: dict[str, Any], names: tuple[str, str]
+) -> None:
+    error = refusal(dialect, body)
+    assert error.message.startswith("`{}` and `{}`".format(*names))
+    assert error.param == names[1]
+
+
+@pytest.mark.parametrize("prompt", ["", [999_999]])
+async def test_a_prompt_that_is_none_is_named(
+    attempt_session: Open, tiny: Any, prompt: Any
+) -> None:
+    codec = tiny("qwen2").codec
+    session = ChatSession(ScriptedEngine(codec, ["x"]), codec, seeds=SeedTree(0), name="att")
+    answer = await attempt_session(session).post("/completions", {"model": "m", "prompt": prompt})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "prompt")
+    assert error["message"].startswith("`prompt`: ")
+
+
+def test_a_turn_of_no_blocks_is_named() -> None:
+    body = {"messages": [*ASK, {"role": "assistant", "content": []}, {**ASK[0], "content": []}]}
+    assert refusal("messages", body).param == "messages[2].content"

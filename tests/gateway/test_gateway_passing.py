@@ -330,6 +330,7 @@ async def test_a_raw_prompt_is_refused(stream: bool):
     answer = await case.ask("/completions", messages=None, prompt="hi", stream=stream)
     assert answer.status_code == 400
     assert "raw prompt" in answer.json()["error"]["message"]
+    assert "thinking" not in answer.json()["error"]["message"]
     assert not case.seen
 
 

@@ -538,3 +538,31 @@ async def test_of_our_own_policy_they_are_refused(asked: dict[str, Any], named: 
     answer = await Upstream(passes=False).ask(**asked)
     assert answer.status_code == 400
     assert f"`{named}`" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("sends", ["items", "id"])
+async def test_a_thought_goes_back_in_the_field_it_came_in(field: str, sends: str):
+    case = Upstream(answer=ending("a", **{field: "so"}))
+    first = (await respond(case, input="Hi.")).json()
+    parsed(Response, first)
+    asked: dict[str, Any] = {"previous_response_id": first["id"], "input": "And?"}
+    if sends == "items":
+        user = [{"role": "user", "content": text} for text in ("Hi.", "And?")]
+        asked = {"input": [user[0], *first["output"], user[1]]}
+    await respond(case, **asked)
+    turn = {"role": "assistant", "content": "a", field: "so"}
+    assert body(case)["messages"][1] == turn
+
+
+async def test_the_details_of_a_thought_go_back():
+    details = [{"type": "reasoning.encrypted", "data": "x"}]
+    said: dict[str, Any] = {"role": "assistant", "content": "a"}
+    case = Upstream(answer=ending("a", reasoning="so", reasoning_details=details))
+    first = (await respond(case, input="Hi.")).json()
+    await respond(case, previous_response_id=first["id"], input="And?")
+    assert body(case)["messages"][1] == said | {"reasoning": "so", "reasoning_details": details}
+    thought = {"type": "reasoning", "summary": [], "reasoning_details": details}
+    for given in ([thought, said], [said | {"reasoning_details": details}]):
+        await respond(case, input=[{"role": "user", "content": "Hi."}, *given])
+        assert body(case)["messages"][1] == said | {"reasoning_details": details}

@@ -345,3 +345,38 @@ def test_pieces_that_make_no_sense_break_no_stream():
         extra = remote.calls[0].reply.extra
     assert extra["audio"] == {"id": "a", "data": "AABB"}
     assert extra["function_call"] == {"name": "f", "arguments": "{}"}
+
+
+TWO = ("c0", '{"expression": "1"}'), ("c1", '{"expression": "2"}')
+INDEXES: dict[str, list[int | None]] = {"all 0": [0, 0, 0, 0], "none": [None] * 4}
+
+
+@pytest.mark.parametrize("indexes", INDEXES.values(), ids=INDEXES)
+@pytest.mark.parametrize("repeats", [False, True], ids=["id at first", "id in each"])
+def test_a_name_with_a_new_id_begins_a_call_whatever_its_index(
+    indexes: list[int | None], repeats: bool
+):
+    pieces: list[Any] = []
+    for id, said in TWO:
+        pieces.append(part(0, id, "calculator", said[:5]))
+        pieces.append(part(0, id if repeats else None, None, said[5:]))
+    for piece, index in zip(pieces, indexes, strict=True):
+        piece["tool_calls"][0]["index"] = index
+    with served([*map(event, pieces), *END]) as (session, remote):
+        with responses(session) as stream:
+            final = told(stream)[1]
+        with messages(session) as stream:
+            made = stream.get_final_message()
+    assert [(call.call_id, call.arguments) for call in final.output] == list(TWO)
+    assert [(block.id, json.dumps(block.input)) for block in made.content] == list(TWO)
+    calls = remote.calls[0].reply.tool_calls
+    assert [(call.id, call.arguments) for call in calls] == list(TWO)
+
+
+def test_a_new_id_alone_is_another_name_of_the_same_call():
+    """Older versions of vLLM made up an id for each piece."""
+    pieces = [part(0, "c0", "calculator", '{"exp'), part(0, "c9", None, 'ression": "1"}')]
+    with served([*map(event, pieces), *END]) as (session, remote), responses(session) as stream:
+        told(stream)
+    (call,) = remote.calls[0].reply.tool_calls
+    assert call.arguments == '{"expression": "1"}'

@@ -18,7 +18,9 @@ PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
 completions, and by the ids of its tool calls what came beside them."""
 THOUGHTS = ("reasoning_content", "reasoning")
 """The names under which servers tell thoughts."""
-_WITH_A_MESSAGE = (*THOUGHTS, "refusal", "role", "function_call", "audio")
+DETAILS = "reasoning_details"
+"""What some servers tell of a thought, and want back unchanged."""
+_WITH_A_MESSAGE = (*THOUGHTS, DETAILS, "refusal", "role", "function_call", "audio")
 """What of another dialect's message is sent beside its content."""
 _IN_A_PART = ("type", "text", "refusal", "image_url", "input_audio", "file")
 

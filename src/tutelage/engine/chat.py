@@ -36,6 +36,7 @@ from tutelage.engine.protocol import Engine, OnPrompt, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
 from tutelage.errors import DataError
 from tutelage.policy.codec import Codec
+from tutelage.policy.prompt_length import check_length
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -73,6 +74,11 @@ class ChatSession:
     def codec(self) -> Codec:
         """How the tokens of its calls read; the gateway streams text with it."""
         return self._codec
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens that prompt and answer can have together."""
+        return self._engine.max_length
 
     async def chat(
         self,
@@ -148,7 +154,10 @@ class ChatSession:
 
     def _raw(self, prompt: str | tuple[int, ...]) -> tuple[tuple[int, ...], _Lane]:
         """The ids of a prompt that is no conversation, and a lane of its own."""
-        ids = tuple(self._codec.encode(prompt)) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            check_length(prompt, self._engine.max_length, self._codec.encode)
+            prompt = tuple(self._codec.encode(prompt))
+        ids = prompt
         most = len(self._codec.tokenizer) - 1
         if not ids or max(ids) > most:
             raise DataError(f"a prompt has at least one token id, and none above {most}")
@@ -175,11 +184,11 @@ class ChatSession:
             thoughts = [m for m in given[:known] if m.role == "assistant" and m.content]
             content = next((m.content for m in thoughts if closing in str(m.content)), None)
             reply = replace(call.reply, content=content or call.reply.content)
-            more = self._codec.observation(reply, given[known:])
+            more = self._codec.observation(reply, given[known:], self._engine.max_length)
             if more is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + more, self._lane(said.lane)
-        ids = self._codec.render(given, tools)
+        ids = self._codec.render(given, tools, self._engine.max_length)
         history.shared = self._codec.shared_length(given, tools, ids)
         return ids, self._lane(None)
 
@@ -237,12 +246,15 @@ class _History:
         self._by_object: dict[int, _Said] = {}
         self._by_calls: dict[frozenset[str], _Said] = {}
         self._by_messages: dict[tuple[Message, ...], _Said] = {}
+        self._lengths: set[int] = set()
+        """How many messages these have before the reply."""
 
     def add(self, said: _Said) -> None:
         """Record a call. Its reply is kept, so that no other object can take its place."""
         reply = said.call.reply
         self._by_object[id(reply)] = said
         self._by_messages[*said.call.messages, reply] = said
+        self._lengths.add(len(said.call.messages))
         if reply.tool_calls:
             self._by_calls[_ids(reply)] = said
 
@@ -257,7 +269,7 @@ class _History:
         """
         for at in range(len(given) - 2, -1, -1):
             said = self._said(given[at]) if given[at].role == "assistant" else None
-            if said is None and equal:
+            if said is None and equal and at in self._lengths:
                 said = self._by_messages.get(tuple(given[: at + 1]))
             if said is None:
                 continue

@@ -109,10 +109,12 @@ class RemoteChatClient:
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
         """
-        if options.get("prompt") is not None or options["sampling"].max_thinking_tokens:
+        raw = options.get("prompt") is not None
+        if raw or options["sampling"].max_thinking_tokens:
+            cannot = "continue no raw prompt" if raw else "take no limit of thinking tokens"
             raise ConfigError(
-                f"the model behind {self._url!r} is asked by chat completions, which continue no "
-                "raw prompt and take no limit of thinking tokens; ask its server itself"
+                f"the model behind {self._url!r} is asked by chat completions, which {cannot}; "
+                "ask its server itself"
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)

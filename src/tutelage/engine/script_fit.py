@@ -4,11 +4,12 @@ as they do for what is sampled. `script.py` has the lines, and their order.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import parse_json
-from tutelage.errors import ConstraintError, MissingExtraError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, MissingExtraError
 from tutelage.types import JSON, Constraint, ToolSpec
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def _validator(schema: JSON) -> Callable[[str | None], bool]:
     return is_valid
 
 
+MAX_SCHEMA = 64 << 10
+"""Bytes of a schema: to check a longer one takes seconds."""
 _OBJECT: JSON = {"type": "object"}
 """What `json_object` asks for, which needs no library."""
 
@@ -129,11 +132,14 @@ def _checker(schema: JSON) -> Callable[[Any], bool]:
     except ImportError as error:
         message = "a schema for scripted replies needs jsonschema: pip install 'tutelage[mcp]'"
         raise MissingExtraError(message) from error
+    size = len(json.dumps(schema))
+    if size > MAX_SCHEMA:
+        raise _refused(f"the schema has {size} bytes; a script checks up to {MAX_SCHEMA}")
     try:
         Draft202012Validator.check_schema(schema)
     except (SchemaError, RecursionError) as error:
         words = str(getattr(error, "message", error))
-        raise ConstraintError(f"the schema is not a valid JSON Schema: {words:.200}") from error
+        raise _refused(f"the schema is not a valid JSON Schema: {words:.200}") from error
     # An empty registry: a schema must not make this program fetch what it refers to.
     validator: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
 
@@ -141,6 +147,10 @@ def _checker(schema: JSON) -> Callable[[Any], bool]:
         try:
             return bool(validator.is_valid(value))
         except (Unresolvable, RecursionError) as error:
-            raise ConstraintError(f"the schema cannot be followed: {error!s:.200}") from error
+            raise _refused(f"the schema cannot be followed: {error!s:.200}") from error
 
     return is_valid
+
+
+def _refused(words: str) -> ConstraintError:
+    return ConstraintError(f"`{SCHEMA_FIELD}`: {words}", SCHEMA_FIELD)

@@ -57,6 +57,8 @@ class _Completion:
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
         self.whole: JSON = {"choices": [self.choice]}
         self._calls: dict[int, JSON] = {}
+        self._places: dict[int, int] = {}
+        """Where the call is that an index of the server's means by now."""
 
     def add(self, chunk: JSON) -> tuple[list[JSON], list[JSON]]:
         """Take a chunk; the deltas and the log-probabilities that it brings."""
@@ -83,7 +85,7 @@ class _Completion:
         _merge(self.message, {k: v for k, v in delta.items() if k not in ("role", "tool_calls")})
 
     def _called(self, part: JSON) -> None:
-        at = int(part.get("index") or 0)
+        at = part["index"] = self._place(part)  # for those who are told of it, too
         if at not in self._calls:
             kind, said = ("custom", "input") if "custom" in part else ("function", "arguments")
             self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
@@ -93,6 +95,21 @@ class _Completion:
         for kind in call.keys() & part.keys() - {"id"}:
             for name in call[kind]:
                 call[kind][name] += (part[kind] or {}).get(name) or ""
+
+    def _place(self, part: JSON) -> int:
+        """Which call a piece is of. Some servers give every call the index 0, or none: there a name
+        with an id of its own begins a call. An id alone does not: others make up one a piece."""
+        given, id = part.get("index"), part.get("id")
+        last = max(self._calls, default=0)
+        at = last if given is None else self._places.get(int(given), int(given))
+        known = self._calls.get(at, {}).get("id")
+        named = (part.get("function") or part.get("custom") or {}).get("name")
+        if id and known and id != known and named:
+            same = (place for place, call in self._calls.items() if call["id"] == id)
+            at = next(same, last + 1)
+        if given is not None:
+            self._places[int(given)] = at
+        return at
 
 
 def _merge(whole: JSON, more: JSON) -> None:

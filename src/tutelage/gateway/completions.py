@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.errors import ContextOverflowError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
 from tutelage.types import JSON, Call, ChatClient, Message
@@ -195,10 +195,13 @@ class PendingCompletion:
                     agent=self.agent,
                     **extra,
                 )
+            except ConstraintError as error:
+                raise _in_clients_words(error, request.schema_field) from error
             except ContextOverflowError:
                 messages = _without_oldest(messages) if request.truncate else ()
                 if not messages:
                     raise
+                await asyncio.sleep(0)  # each try is rendered, and others wait for the loop
 
     def _options(self, index: int) -> dict[str, Any]:
         """What a client is told only where it is asked for."""
@@ -254,6 +257,13 @@ class PendingCompletion:
     def _wake(self) -> None:
         for wake in tuple(self._wakers):
             wake()
+
+
+def _in_clients_words(error: ConstraintError, field: str) -> ConstraintError:
+    """An error of a schema that names the field in which the client sent it."""
+    if error.field != SCHEMA_FIELD:
+        return error
+    return ConstraintError(str(error).replace(f"`{SCHEMA_FIELD}`", f"`{field}`"), field)
 
 
 def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tutelage.errors import (
+    ConstraintError,
     ContextOverflowError,
+    DataError,
     EngineError,
     RemoteError,
     TutelageError,
@@ -109,6 +111,11 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):
         return ApiError(500, str(error), code="engine_error")
+    if isinstance(error, ConstraintError):
+        return ApiError(400, str(error), param=error.field or None, headers=NO_RETRY)
+    if isinstance(error, DataError) and prompt_field is not None:
+        words = f"`{prompt_field}`: {error}"
+        return ApiError(400, words, param=prompt_field, headers=NO_RETRY)
     if isinstance(error, TutelageError):
         return ApiError(400, str(error), headers=NO_RETRY)
     return ApiError(500, "the gateway failed; its log has the details", code="internal_error")

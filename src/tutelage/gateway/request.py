@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tutelage.errors import SCHEMA_FIELD
 from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
 
 
@@ -20,6 +21,8 @@ class ChatRequest:
     sampling: Sampling
     tools: tuple[ToolSpec, ...] = ()
     constraint: Constraint | None = None
+    schema_field: str = SCHEMA_FIELD
+    """The client's field that has the schema of the constraint, where there is one."""
     seed: int | None = None
     n: int = 1
     """Choices for the messages, or for each prompt."""

@@ -26,6 +26,11 @@ class ServedPolicy:
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
 
+    @property
+    def max_length(self) -> int:
+        """The most tokens that prompt and answer can have together."""
+        return self._engine.max_length
+
     async def chat(
         self,
         messages: Sequence[Message],

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
+COUNTED = 1 << 16
+"""Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
 """Calls of an attempt whose ids on the wire are known, the latest."""
 
@@ -197,7 +199,9 @@ class AttemptSession:
         render = getattr(model.decoder, "render", None)
         if render is None:
             raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
-        return len(render(request.messages, request.tools))
+        context: int | None = getattr(model.client, "max_length", None)
+        bound = () if context is None else (max(context, COUNTED),)
+        return len(render(request.messages, request.tools, *bound))
 
     def answer(
         self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str

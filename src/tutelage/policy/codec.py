@@ -23,6 +23,7 @@ from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import SpecialTokens
 from tutelage.policy.named_templates import fitting
+from tutelage.policy.prompt_length import check_length
 from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
@@ -149,8 +150,10 @@ class Codec:
             ) from error
         return cast("str", text)
 
-    def _encode_broken(self, text: str, breaker: str | None) -> list[int]:
+    def _encode_broken(self, text: str, breaker: str | None, most: int | None = None) -> list[int]:
         """Ids of a template's text; what `breaker` breaks is encoded as the text it is."""
+        if most is not None:
+            check_length(text if breaker is None else text.replace(breaker, ""), most, self.encode)
         if breaker is None or breaker not in text:
             return self.encode(text)
         if not self._joins:  # its pieces would begin with blanks of their own
@@ -158,17 +161,23 @@ class Codec:
         return [token for piece in text.split(breaker) for token in self.encode(piece)]
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), most: int | None = None
     ) -> tuple[int, ...]:
-        """Prompt ids of a conversation whose next turn is the assistant's."""
+        """Prompt ids of a conversation whose next turn is the assistant's.
+
+        Raises `ContextOverflowError` for one that is far longer than a context of `most` tokens.
+        """
         seen = tuple((t.name, t.description, json.dumps(t.parameters)) for t in tools)
         key = (tuple(messages), seen)
         numbers = self._prompts.get(key)
         if numbers is None:
+            if most is not None:  # before they are read: templates get them as objects
+                said = (call.arguments for message in messages for call in message.tool_calls)
+                check_length("".join(said), most, self.encode)
             given, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*given, *records])
             text = self._apply(given, records, breaker, open_turn=True)
-            numbers = tuple(self._encode_broken(text, breaker))
+            numbers = tuple(self._encode_broken(text, breaker, most))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
             self._prompts[key] = numbers
@@ -183,11 +192,14 @@ class Codec:
         columns = enumerate(zip(first, second, ids, strict=False))
         return next((i for i, column in columns if len({*column}) > 1), 0)
 
-    def observation(self, reply: Message, results: Sequence[Message]) -> tuple[int, ...] | None:
+    def observation(
+        self, reply: Message, results: Sequence[Message], most: int | None = None
+    ) -> tuple[int, ...] | None:
         """Ids to append after a sampled turn that ended with its end-of-turn token.
 
         They hold `results` and open the next assistant turn. None when the template does not simply
-        append (it rewrites earlier turns): then the conversation must be rendered afresh.
+        append (it rewrites earlier turns): then the conversation must be rendered afresh. `most` is
+        that of `render`.
         """
         breaker = self._markers.breaker(template_forms([*results, reply])[0])
         plain = all(self._markers.plain(t) for r in results for t in (r.name, r.tool_call_id))
@@ -200,7 +212,7 @@ class Codec:
                 if frame is None
                 else _fill(frame, self._contents(results, breaker))
             )
-        return None if text is None else tuple(self._encode_broken(text, breaker))
+        return None if text is None else tuple(self._encode_broken(text, breaker, most))
 
     def _contents(self, results: Sequence[Message], breaker: str | None) -> list[str]:
         """The contents of results, with special tokens broken."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tutelage.errors import ConstraintError, EngineError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, EngineError
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class GrammarMaker:
         """Look at each schema by itself, so that the error names the one that is at fault."""
         schemas = [("tools." + t.name + ".parameters", _arguments(t)) for t in tools]
         if constraint.json_schema is not None:
-            schemas.append(("response_format", constraint.json_schema))
+            schemas.append((SCHEMA_FIELD, constraint.json_schema))
         for field, schema in schemas:
             text = f"%llguidance {{}}\nstart: {_json(schema)}\n"
             Grammar(text, self._library, field)
@@ -287,7 +287,7 @@ def _anything_but(name: str, text: str) -> str:
 
 
 def _field(constraint: Constraint) -> str:
-    return "tool_choice" if constraint.json_schema is None else "response_format"
+    return "tool_choice" if constraint.json_schema is None else SCHEMA_FIELD
 
 
 def _short(reason: str) -> str:

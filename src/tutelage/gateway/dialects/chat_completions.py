@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Field,
     StrictBool,
     StrictInt,
@@ -24,6 +25,7 @@ from tutelage.gateway.dialects.parts import (
     CallObject,
     Content,
     call_fields,
+    counted,
     with_parts,
 )
 from tutelage.gateway.dialects.reading import (
@@ -140,7 +142,7 @@ class _Request(TurnReader):
         "functions": ([],),
         "function_call": ("auto", "none"),
     }
-    messages: Items[_Message] = Field(min_length=1)
+    messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
     tools: Items[_Tool] = Field(default_factory=lambda: [], max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
@@ -197,6 +199,7 @@ class ChatCompletions:
             ),
             tools=tools,
             constraint=request.constraint(tools, _schema(request.response_format), passing=passing),
+            schema_field=request.schema_field,
             seed=request.seed,
             template=request.chat_template_kwargs,
             n=request.n,

@@ -99,6 +99,7 @@ class Completions:
             messages=(),
             sampling=request.sampling(defaults, request.max_tokens),
             constraint=request.plain_constraint(),
+            schema_field=request.schema_field,
             seed=request.seed,
             n=request.n,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),

@@ -26,6 +26,7 @@ from tutelage.gateway.dialects.messages_blocks import (
     system_message,
 )
 from tutelage.gateway.dialects.messages_written import MessageEvents, written
+from tutelage.gateway.dialects.parts import counted
 from tutelage.gateway.dialects.reading import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -108,8 +109,11 @@ class _Request(TurnReader):
         "fallbacks": ([],),
     }
     own = tuple(neutral)
-    messages: Items[MessageTurn] = Field(min_length=1)
-    system: Annotated[Items[Text], BeforeValidator(as_blocks)] = Field(default_factory=list[Text])
+    schema_name = "output_config.format"
+    messages: Annotated[Items[MessageTurn], BeforeValidator(counted)] = Field(min_length=1)
+    system: Annotated[Items[Text], BeforeValidator(counted), BeforeValidator(as_blocks)] = Field(
+        default_factory=list[Text]
+    )
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _ThinkingSetting | None = None
@@ -247,6 +251,7 @@ def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> C
         sampling=request.sampling(defaults, request.max_tokens),
         tools=tools,
         constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
+        schema_field=request.schema_field,
         seed=request.seed,
         template=request.chat_template_kwargs,
         stream=request.stream,

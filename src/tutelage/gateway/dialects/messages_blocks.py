@@ -218,6 +218,9 @@ def read_turns(turns: Iterable[MessageTurn]) -> Iterator[Message]:
             yield _assistant(turn, at)
         elif turn.role == "system":
             yield _message("system", turn, turn.content, ("text",), at)
+        elif not turn.content:
+            empty = f"{at}.content"
+            raise invalid(f"`{empty}` is empty: it needs at least one block", empty)
         else:
             for result, group in groupby(turn.content, lambda block: block.type == "tool_result"):
                 if result:

@@ -22,14 +22,47 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from tutelage.bounded import parse_json
 from tutelage.engine.asked import CALL_FIELDS, PARTS
 from tutelage.gateway.dialects.reading import Items
 from tutelage.types import JSON
 
+MAX_PARTS = 10_000
+"""Messages of a request together with the parts of their content and their tool calls."""
+_LISTS = ("content", "output", "tool_calls", "summary")
 _TEXTS = (None, "text", "input_text", "output_text", "refusal")
 _READ = frozenset({"type", "text", "refusal"})
+
+
+def counted(items: Any) -> Any:
+    """Messages or input items, of which there are not too many. They are counted before any is
+    read: what would be refused at the end has held up every other client by then."""
+    if items.__class__ is list:
+        left = MAX_PARTS
+        for i, item in enumerate(cast("list[Any]", items)):
+            left -= 1 + _parts_of(item)
+            if left < 0:
+                words = "a request has at most {most} messages and parts of them together"
+                raise PydanticCustomError("too_many", words, {"name": i, "most": MAX_PARTS})
+    return items
+
+
+def _parts_of(item: Any) -> int:
+    """How many parts a message has, those of a tool result among them too."""
+    if item.__class__ is not dict:
+        return 0
+    count = 0
+    for name in _LISTS:
+        parts = cast("JSON", item).get(name)
+        if parts.__class__ is list:
+            listed = cast("list[Any]", parts)
+            count += len(listed)
+            if count > MAX_PARTS:
+                break
+            count += sum(map(_parts_of, listed))
+    return count
 
 
 class _Part(BaseModel):

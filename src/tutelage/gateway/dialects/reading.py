@@ -45,15 +45,14 @@ _CODES = {
     "missing": "missing_required_parameter",
     "literal_error": "unsupported_value",
     "token_id": None,
+    "too_many": None,
 }
 _WORDS = {
     "model_type": "Input should be a valid object",
     "dict_type": "Input should be a valid object",
     "list_type": "Input should be a valid array",
 }
-_HINTS = {
-    "top_p": "; for greedy sampling use `temperature`: 0",
-}
+_HINTS = {"top_p": "; for greedy sampling use `temperature`: 0"}
 """What helps beside the reason, by path."""
 
 
@@ -193,7 +192,11 @@ def missing(path: str) -> ApiError:
 
 def shown(value: Any) -> str:
     """A value in an error message, not longer than a line: of a long one both ends."""
-    text = repr(value)
+    if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
+        # What is not shown of a body of megabytes is not written.
+        text = repr(value[:100])[:50] + repr(value[-100:])[-50:]
+    else:
+        text = repr(value)
     return text if len(text) <= 80 else f"{text[:47]} ... {text[-28:]}"
 
 
@@ -279,6 +282,8 @@ class SamplingReader(RequestObject):
     """What the requests of all dialects have."""
 
     passes = True
+    schema_name: ClassVar[str] = "response_format"
+    """The dialect's own field for a schema of the reply."""
     model: StrictStr
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
@@ -306,12 +311,23 @@ class SamplingReader(RequestObject):
 
     def schema_of(self, own: JSON | None) -> JSON | None:
         """The schema of the reply; `own` is that of the dialect's own field."""
-        structured = self.structured_outputs
-        asked = (own, self.guided_json, None if structured is None else structured.wanted)
-        given = [each for each in asked if each is not None]
+        schemas = {self.schema_name: own, **self._vllms_schemas()}
+        given = {name: schema for name, schema in schemas.items() if schema is not None}
         if len(given) > 1:
-            raise invalid("a reply has one schema; keep one of the fields that ask for one")
-        return given[0] if given else None
+            names = " and ".join(f"`{name}`" for name in given)
+            raise invalid(f"{names}: a reply has one schema; keep one of them", [*given][1])
+        return next(iter(given.values()), None)
+
+    @property
+    def schema_field(self) -> str:
+        """The field that has the schema, where one has."""
+        given = (k for k, v in self._vllms_schemas().items() if v is not None)
+        return next(given, self.schema_name)
+
+    def _vllms_schemas(self) -> dict[str, JSON | None]:
+        structured = self.structured_outputs
+        wanted = None if structured is None else structured.wanted
+        return {"guided_json": self.guided_json, "structured_outputs.json": wanted}
 
     def plain_constraint(self) -> Constraint | None:
         """The constraint of a reply that can call no tool."""

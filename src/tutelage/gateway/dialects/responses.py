@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.parts import counted
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     FunctionTool,
@@ -103,8 +104,10 @@ class _Request(TurnReader):
         "messages": (),
     }
     own = tuple(neutral)
+    schema_name = "text.format"
     input: Annotated[
         list[Any],
+        BeforeValidator(counted),
         BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
     ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
@@ -172,6 +175,7 @@ class Responses:
             sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
             constraint=request.constraint(tools, schema, passing=passing),
+            schema_field=request.schema_field,
             seed=request.seed,
             template=request.chat_template_kwargs,
             stream=request.stream,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, StrictStr
 
-from tutelage.engine.asked import CALL_FIELDS, PARTS, THOUGHTS
+from tutelage.engine.asked import CALL_FIELDS, DETAILS, PARTS, THOUGHTS
 from tutelage.gateway.dialects.parts import Arguments, CallObject, Content, call_fields, with_parts
 from tutelage.gateway.dialects.reading import Items, MessageObject, read
 from tutelage.gateway.dialects.stored import StoredResponses
@@ -74,7 +74,7 @@ def read_items(
     """Input items as messages; a thought, a message and the calls beside it make one assistant
     turn."""
     messages: list[Message] = []
-    thought = ""
+    thought: JSON = {}
     for i, item in enumerate(items):
         at = f"input[{i}]"
         head = read(_Item, item, at)
@@ -86,12 +86,12 @@ def read_items(
             head = read(_Item, item, at)
         if head.type == "reasoning":
             # No template of ours has a place for a thought that comes back; others' may have.
-            thought += "".join(part.text for part in read(_Thought, item, at).content)
+            _think(thought, read(_Thought, item, at))
             continue
         new = _message(head.type, item, at, passing)
         if new.role == "assistant" and thought:
-            new = replace(new, extra={**new.extra, THOUGHTS[0]: thought})
-        thought = ""
+            new = replace(new, extra={**new.extra, **thought})
+        thought = {}
         last = messages[-1] if messages else new
         both = bool(messages) and last.role == new.role == "assistant"
         # LiteLLM sends the text of a turn after its calls; two messages are two turns.
@@ -99,6 +99,17 @@ def read_items(
             new = _joined(messages.pop(), new)
         messages.append(new)
     return tuple(messages)
+
+
+def _think(thought: JSON, item: _Thought) -> None:
+    """Add a thought to what is thought before a turn, under the name of the upstream's field."""
+    more = item.model_extra or {}
+    name = more.get("encrypted_content")
+    field = name if name in THOUGHTS else THOUGHTS[0]
+    if text := "".join(part.text for part in item.content):
+        thought[field] = thought.get(field, "") + text
+    if isinstance(more.get(DETAILS), list):
+        thought[DETAILS] = [*thought.get(DETAILS, ()), *more[DETAILS]]
 
 
 def _message(kind: str | None, item: Any, at: str, passing: bool) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tutelage.engine.asked import THOUGHTS
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
@@ -98,6 +99,8 @@ def _item(reply: ChatReply, block: TurnBlock, status: str) -> JSON:
         return item | {"type": "function_call", "status": status, "arguments": block.text}
     content = [] if status == "in_progress" else [_part(block)]
     if block.kind == "thought":
+        if block.source not in ("", THOUGHTS[0]):  # a client sends it back, and so it goes back
+            item["encrypted_content"] = block.source
         return item | {"type": "reasoning", "status": status, "summary": [], "content": content}
     return item | {"type": "message", "status": status, "role": "assistant", "content": content}
 
