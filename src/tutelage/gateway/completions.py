@@ -268,11 +268,13 @@ def _in_clients_words(error: ConstraintError, field: str) -> ConstraintError:
 
 def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
     """A conversation without its oldest turn: what comes before the second message of a user, but
-    for the system's. () when one turn is all there is."""
+    for the system's. () when one turn is all there is. Of many turns a sixteenth goes at once: each
+    try is rendered."""
     system = [m for m in messages if m.role == "system"]
     others = [m for m in messages if m.role != "system"]
     begins = [i for i, m in enumerate(others) if m.role == "user" and i]
-    return (*system, *others[begins[0] :]) if begins else ()
+    gone = max(0, (len(begins) + 1) // 16 - 1)
+    return (*system, *others[begins[gone] :]) if begins else ()
 
 
 def _takes(client: ChatClient, name: str) -> bool:
