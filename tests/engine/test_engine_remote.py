@@ -300,13 +300,17 @@ async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "more"), [(Sampling(), {"prompt": "x"}), (Sampling(max_thinking_tokens=9), {})]
+    ("sampling", "more", "words"),
+    [
+        (Sampling(), {"prompt": "x"}, "continue no raw prompt;"),
+        (Sampling(max_thinking_tokens=9), {}, "take no limit of thinking tokens;"),
+    ],
 )
 async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
-    sampling: Sampling, more: dict[str, Any]
+    sampling: Sampling, more: dict[str, Any], words: str
 ) -> None:
     remote, seen = client()
-    with pytest.raises(ConfigError, match="raw prompt"):
+    with pytest.raises(ConfigError, match=f"chat completions, which {words}"):
         await remote.chat((), sampling=sampling, **more)
     assert not seen
     assert not remote.calls
