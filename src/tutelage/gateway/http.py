@@ -29,6 +29,7 @@ _MESSAGES = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
 """In a path of Anthropic's API, whatever its attempt is called."""
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
+_ANTHROPICS_KEY = "ANTHROPIC_API_KEY"
 _PROCESS = os.urandom(6).hex().encode()
 _count = itertools.count()
 _READ_ON = 8
@@ -50,7 +51,8 @@ def names_anthropic(scope: Scope) -> bool:
 
 def by_anthropics_client(scope: Scope) -> bool:
     """Whether a request looks like one of Anthropic's clients, whose errors have another form."""
-    return names_anthropic(scope) or _MESSAGES.search(scope["path"]) is not None
+    path = scope["path"]  # few have the word, and looking for it costs less than the pattern
+    return ("/messages" in path and _MESSAGES.search(path) is not None) or names_anthropic(scope)
 
 
 class SentKey(NamedTuple):
@@ -67,14 +69,12 @@ def sent_key(scope: Scope) -> SentKey:
     of whose clients some send the other."""
     scheme, _, data = (header(scope, b"authorization") or b"").partition(b" ")
     data, key = data.strip(), header(scope, b"x-api-key")
-    variable = "OPENAI_API_KEY"
-    if key is not None or by_anthropics_client(scope):
-        variable = "ANTHROPIC_API_KEY"
+    anthropics = key is not None or by_anthropics_client(scope)
     if scheme.lower() == b"bearer" and data:
-        return SentKey(data, variable=variable)
-    if variable == "OPENAI_API_KEY":
+        return SentKey(data, variable=_ANTHROPICS_KEY) if anthropics else SentKey(data)
+    if not anthropics:
         return SentKey(b"")
-    return SentKey((key or b"").strip(), "x-api-key: KEY", variable)
+    return SentKey((key or b"").strip(), "x-api-key: KEY", _ANTHROPICS_KEY)
 
 
 def query(scope: Scope) -> JSON:

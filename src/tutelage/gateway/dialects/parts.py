@@ -31,7 +31,7 @@ from tutelage.types import JSON
 
 MAX_PARTS = 10_000
 """Messages of a request together with the parts of their content and their tool calls."""
-_LISTS = ("content", "output", "tool_calls", "summary")
+_LISTS = frozenset(("content", "output", "tool_calls", "summary"))
 _TEXTS = (None, "text", "input_text", "output_text", "refusal")
 _READ = frozenset({"type", "text", "refusal"})
 
@@ -54,9 +54,8 @@ def _parts_of(item: Any) -> int:
     if item.__class__ is not dict:
         return 0
     count = 0
-    for name in _LISTS:
-        parts = cast("JSON", item).get(name)
-        if parts.__class__ is list:
+    for name, parts in cast("JSON", item).items():
+        if parts.__class__ is list and name in _LISTS:
             listed = cast("list[Any]", parts)
             count += len(listed)
             if count > MAX_PARTS:
