@@ -160,6 +160,7 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     [
         (("Count", "--planner", "llm"), "needs a language model: give a language model that plans"),
         (("Count",), "nothing here plans over tools that run"),
+        (("Count", "--planner", "trained", "--model", "m"), "asks no language model"),
         (("Count", "--catalog", "c.json"), "--catalog describes tools, --tools and --mcp run"),
         (("--plan", "count.json", "--pool", "simulated"), "tools run for real"),
         (("--plan", "count.json", "--tools", "none.py"), "there is no file"),
@@ -174,6 +175,36 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(
     done = run(*args, code=2)
     assert words in " ".join(done.stderr.split())
     assert not (here / "run").exists()
+
+
+def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> None:
+    plan = {"instruction": "x", "nodes": [*COUNT, {**DELETE[0], "after": [1]}]}
+    (here / "both.json").write_text(json.dumps(plan))
+    run("--plan", "both.json", "--yes")
+    journal = here / "run/execution.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"dispatch"' in line and '"node": 2' in line)
+    journal.write_text("".join(lines[:until]))
+    (here / "run/result.json").unlink()
+    (here / "things/a").touch()
+    command = ["orchestrate", "run", "--resume", "run", "--yes"]
+    done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
+    assert done.exit_code == 0, done.output
+    assert "resumed    2 nodes done before" in done.stdout
+    assert not (here / "things/a").exists()
+    assert "number: 2" in done.stdout
+
+
+def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.engine.endpoint.Endpoint.on_loopback", False)
+    words = ("How many things?", "--model", "policy", "--endpoint")
+    with planning(monkeypatch, {"nodes": COUNT}):
+        done = run(*words, os.environ["PLANS_AT"], "--budget", "1", code=2)
+        assert "the price of 'policy' is not known" in " ".join(done.stderr.split())
+        done = run(*words, os.environ["PLANS_AT"])
+        assert "what planning costs is not counted" in " ".join(done.stderr.split())
 
 
 def test_a_run_of_another_user_runs_no_tools(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

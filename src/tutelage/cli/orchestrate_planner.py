@@ -16,7 +16,7 @@ from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.plan.arguments import check_arguments
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.execution.config import ToolsConfig
+    from tutelage.orchestration.execution.config import ExecutionConfig
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.orchestration.planner.llm import LLMPlanner
@@ -37,7 +37,7 @@ class ChosenPlan(NamedTuple):
 
 
 def choose_plan(
-    asked: ToolsConfig, instruction: str, catalog: Catalog | None, tools: Mapping[str, Tool]
+    asked: ExecutionConfig, instruction: str, catalog: Catalog | None, tools: Mapping[str, Tool]
 ) -> ChosenPlan:
     """The plan of an instruction. Raises `ConfigError` for planners that are not there, `DataError`
     where none has a plan that can run."""
@@ -67,18 +67,21 @@ def choose_plan(
     return ChosenPlan(plan, planner.source, llm)
 
 
-def _asked(llm: LLMPlanner, asked: ToolsConfig, instruction: str) -> ChosenPlan:
+def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenPlan:
     plan = llm.plan(instruction)
     place = f" at {asked.endpoint}" if asked.endpoint else ""
     tries = len(llm.calls)
     again = f", at its {'second' if tries == 2 else str(tries) + 'th'} try" if tries > 1 else ""
-    return ChosenPlan(plan, f"of the language model {asked.model}{place}{again}", llm)
+    free = "" if llm.priced else "; its price is not known, so what planning costs is not counted"
+    return ChosenPlan(plan, f"of the language model {asked.model}{place}{again}{free}", llm)
 
 
-def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:
+def llm_planner(asked: ExecutionConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:
     """The language model that plans, None where none is named."""
-    if asked.planner == "trained" or (asked.endpoint is None and asked.model is None):
+    if asked.endpoint is None and asked.model is None:
         return None
+    if asked.planner == "trained":
+        raise ConfigError("--planner trained asks no language model; leave out --endpoint, --model")
     from tutelage.engine.prices import load_prices, price_of
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.orchestration.planner.llm import LLMPlanner
@@ -100,8 +103,16 @@ def llm_planner(asked: ToolsConfig, tools: Mapping[str, Tool]) -> LLMPlanner | N
     server = server_of(asked.endpoint, known)
     assert server is not None
     price = price_of(load_prices(), server.model, local=server.on_loopback)
-    return LLMPlanner(
+    if price is None and asked.budget is not None:
+        raise ConfigError(
+            f"--budget counts what planning costs, and the price of {server.model!r} is not known; "
+            "write it into prices.toml, or leave out --budget"
+        )
+    llm = LLMPlanner(
         lambda: RemoteChatClient(server.base_url, server.api_key, server.model, name="planner"),
         tools,
-        price=(lambda read, written: 0.0) if price is None else price.of,
+        priced=price is not None,
     )
+    if price is not None:
+        llm.price = price.of
+    return llm

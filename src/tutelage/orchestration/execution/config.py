@@ -132,7 +132,9 @@ class PlanningConfig(PoolConfig):
 def _whole_reference(reference: str) -> str:
     """`FILE.py` and `FILE.py:name` hold in the working directory of any resume."""
     file, colon, name = reference.partition(".py")
-    return f"{Path(file + colon).absolute()}{name}" if is_file_reference(reference) else reference
+    if " " in reference or not is_file_reference(reference):
+        return reference
+    return f"{Path(file + colon).expanduser().absolute()}{name}"
 
 
 class ToolsConfig(PlanningConfig):
@@ -141,13 +143,16 @@ class ToolsConfig(PlanningConfig):
     tools: Annotated[Names, AfterValidator(lambda v: tuple(map(_whole_reference, v)))] = ()
     """Tools that run: FILE.py (all of its @tool functions), FILE.py:name, or built-in ones."""
     mcp: Annotated[
-        Paths, AfterValidator(lambda v: tuple(f"mcp:{x.removeprefix('mcp:')}" for x in v))
+        Paths,
+        AfterValidator(
+            lambda v: tuple(f"mcp:{_whole_reference(x.removeprefix('mcp:'))}" for x in v)
+        ),
     ] = ()
     """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
 
     planner: Literal["auto", "trained", "llm"] = "auto"
-    """Who plans: trained, llm (a language model), or auto: trained where there is one whose plan
-    can run, else the language model that is given."""
+    """Who plans: trained, llm (a language model), or auto: the language model that is given, else
+    the trained one, whose checkpoint has to be named where tools run."""
     endpoint: str | None = None
     """OpenAI-compatible server of the language model that plans."""
     model: str | None = None

@@ -191,19 +191,15 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
-        before, spent = self.plan, self.plan.cost
-        nodes: Sequence[Node] = ()
+        count = len(self.plan.nodes)
         try:
             grown = await rest(self._so_far())
-            nodes, spent = grown.nodes[len(before.nodes) :], grown.cost
-            self._grow(nodes, lost if nodes else (), spent)
-            self.check()
+            PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
         except TutelageError as error:
-            spent = max(spent, getattr(error, "cost", 0.0))
-            self.plan, self._parents, nodes = before, before.dependencies, ()
-            self._grow((), (), spent)
-            self.abandoned -= lost
-            self.unplanned = str(error)
+            spent = max(self.plan.cost, getattr(error, "cost", 0.0))
+            grown, self.unplanned = replace(self.plan, cost=spent), str(error)
+        nodes = grown.nodes[count:]
+        self._grow(nodes, lost if nodes else (), grown.cost)
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
         rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
         given_up = sorted(lost) if nodes else []

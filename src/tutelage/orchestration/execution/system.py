@@ -110,7 +110,9 @@ class OrchestrationSystem:
             finally:
                 await self.pool.close()
 
-        return run_virtual(run(), jumps=self.pool.mock and not self._realtime)
+        # A planner that waits for a server waits in real time.
+        real = self._realtime or hasattr(self.planner, "aplan")
+        return run_virtual(run(), jumps=self.pool.mock and not real)
 
     async def aexecute(
         self,

@@ -80,6 +80,8 @@ class LLMPlanner:
     calls: list[Call] = field(default_factory=list[Call])
     price: Callable[[int, int], float] = lambda read, written: 0.0
     """USD of tokens read and written; a model of this machine is free."""
+    priced: bool = True
+    """Whether that is what they cost; False where nobody knows."""
     costs: list[float] = field(default_factory=list[float])
     """USD of each of `calls`."""
     constrained: bool = True
@@ -147,7 +149,10 @@ class LLMPlanner:
             return await self._reply(client, messages, tools)
         self.calls.append(call)
         tokens = client.usage(call) if isinstance(client, RemoteChatClient) else None
-        self.costs.append(0.0 if tokens is None else self.price(*tokens))
+        if tokens is None:  # not told: at most a token for each byte, and all that may be written
+            read = sum(len((message.content or "").encode()) for message in messages)
+            tokens = (read, self.sampling.max_tokens)
+        self.costs.append(self.price(*tokens))
         return call.reply.content or ""
 
     def _read(self, said: str, before: Plan, lost: Container[int]) -> Plan:
