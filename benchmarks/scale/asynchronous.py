@@ -1,13 +1,14 @@
 """Asynchronous training against step by step: rollouts a second, and what is learned of them.
 
     python -m benchmarks.scale.asynchronous rate [--seeds 3]
-    python -m benchmarks.scale.asynchronous curve [--seeds 3] [--first 0]
+    python -m benchmarks.scale.asynchronous curve [--seeds 3] [--first 0] [--updates 1]
 
 `rate` trains in the simulated environment of `slow_environment.py`, on a clock that jumps: its
 seconds are the processor's and those of waits, over which it jumps where nothing else can be done.
 So nobody waits, and who else is at work changes little. What counts is trained rollouts by the
 seconds of the training steps. `curve` trains the embedded job from one cold start, as
-`benchmarks.estimators` does, with the same number of rollouts, and validates on the way.
+`benchmarks.estimators` does, with the same number of rollouts, and validates on the way. It makes
+one update a batch, as `tutelage train math` does, unless `--updates` says more.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ SLOW: dict[str, object] = {
 }
 EVERY = 10
 """Steps between validations of the curve."""
+BATCH = 128
+"""Rollouts a step of the curve: 16 tasks, 8 each."""
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
@@ -164,12 +167,13 @@ def rate(root: Path, seeds: int) -> str:
     return table([*head, "groups dropped", "versions behind, mean and most", "max_dlogp"], rows)
 
 
-def curve(root: Path, seeds: int, first: int) -> str:
+def curve(root: Path, seeds: int, first: int, updates: int) -> str:
     """The table of validations on the way, pooled over the seeds with Wilson's interval."""
     settings = Settings(seeds=seeds)
     start = cold_start(root, settings)
     found: dict[int, list[dict[int, float]]] = {threshold: [] for threshold in THRESHOLDS}
     behind: list[float] = []
+    rollouts = BATCH // updates
     for seed in range(first, first + seeds):
         for threshold in THRESHOLDS:
             keys = SHARED | {
@@ -180,6 +184,7 @@ def curve(root: Path, seeds: int, first: int) -> str:
                 "trainer.val_before_train": "false",
                 "trainer.test_freq": EVERY,
                 "seed": 100 + seed,
+                "actor.ppo_mini_batch_size": rollouts,
                 KEY: threshold,
             }  # fmt: skip
             folder, _ = train(root / f"{threshold}-{seed}", keys)
@@ -213,13 +218,14 @@ def main() -> None:
     parser.add_argument("what", choices=["rate", "curve"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="the first seed of the curve")
+    parser.add_argument("--updates", type=int, default=1, help="optimizer steps a batch")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as root:
         if given.what == "rate":
             text = rate(Path(root), given.seeds)
         else:
-            text = curve(Path(root), given.seeds, given.first)
+            text = curve(Path(root), given.seeds, given.first, given.updates)
     print(f"{machine()}; load {load:.0f} before, {os.getloadavg()[0]:.0f} after\n\n{text}")
 
 
