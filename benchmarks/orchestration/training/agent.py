@@ -1,0 +1,101 @@
+"""An agent that plans a request, runs the plan over the kit and is paid for what came of it.
+
+tutelage train benchmarks/orchestration/training/agent.py --train TASKS ...
+
+A rollout is one plan, with one repair at most, by the planner that `--planner llm` has. Right is a
+plan that leaves the folder as the task's own plan does and has its last result among its results;
+for a request that no tool serves, to say so. The reward is the preset `gated`'s: success, less what
+the calls and the longest chain cost where it succeeded, and a share for the calls of the task's
+plan that it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.orchestration.grading.state import FolderState, read_state
+
+from tutelage import rollout
+from tutelage.orchestration import Node, OrchestrationSystem, Plan
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, References, compute_reward
+from tutelage.orchestration.execution.pools.tools import Doubt, ToolPool
+from tutelage.orchestration.kit import make_folder, make_tools, serve_pages
+from tutelage.orchestration.plan.dag import critical_path
+from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError
+from tutelage.tools.tool import Tool
+from tutelage.types import Sampling
+
+CALL, MOST = 0.001, 10
+"""What a call counts for, in USD and seconds of one thousandth and one each, and how many calls
+count as the dearest plan."""
+MAX_TOKENS = 160
+
+
+async def permitted(tool: Tool, arguments: str, doubt: Doubt) -> str:
+    """Everything may run: the folder is of this rollout alone."""
+    return ""
+
+
+async def run(plan: Plan, tools: Mapping[str, Tool], place: Path) -> tuple[FolderState, list[str]]:
+    """Run a plan; the state of the folder then, and what its nodes returned."""
+    pool = ToolPool(tools, permit=permitted)
+    done = await OrchestrationSystem(pool=pool).aexecute(plan.instruction, plan=plan)
+    return read_state(place), [node.output or "" for node in done.nodes if node.kept]
+
+
+@contextmanager
+def folder(seed: int) -> Generator[tuple[dict[str, Tool], Path]]:
+    """The kit's tools on a fresh folder of a seed, which is gone afterwards."""
+    with TemporaryDirectory() as root:
+        place = Path(root) / "kit"
+        contents = make_folder(place, seed)
+        with serve_pages(contents) as url:
+            yield make_tools(place, url, contents.today), place
+
+
+def paid(plan: Plan, right: bool, matched: float) -> float:
+    """The preset's reward of a plan, from -0.02 to 1."""
+    nodes = len(plan.nodes)
+    latency, _ = critical_path(plan, [1.0] * nodes)
+    outcome = ExecutionResult(
+        success=right,
+        total_cost=CALL * nodes,
+        total_latency_ms=1000.0 * latency,
+        verified_fraction=matched,
+    )
+    references = References(CALL * MOST, float(MOST))
+    return compute_reward(outcome, "gated", references=references) / 10
+
+
+def matched(plan: Plan, wanted: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the wanted calls that a plan has, less for calls beyond them."""
+    has = Counter(repr((node.tool, dict(node.arguments))) for node in plan.nodes)
+    wants = Counter(repr((node["tool"], node["arguments"])) for node in wanted)
+    return (has & wants).total() / max(1, has.total(), wants.total())
+
+
+@rollout
+async def plan_and_run(task: dict[str, Any], llm: Any) -> dict[str, float]:
+    """The reward, whether the plan was right, and whether there was one."""
+    wanted, seed = task["nodes"], int(task["seed"])
+    own = Plan(task["question"], tuple(Node(n["tool"], n["arguments"]) for n in wanted))
+    with folder(seed) as (tools, place):
+        sampling = Sampling(1.0, max_tokens=MAX_TOKENS)
+        planner = LLMPlanner(lambda: llm.client, tools, sampling)
+        try:
+            plan = await planner.aplan(task["question"])
+        except NoPlanError as refusal:
+            declined = float(refusal.__cause__ is None and not wanted)
+            return {"reward": paid(own, bool(declined), declined), "right": declined}
+        state, results = await run(plan, tools, place)
+    right = False
+    if wanted:
+        with folder(seed) as (tools, place):
+            end, expected = await run(own, tools, place)
+        right = state == end and expected[-1] in results
+    return {"reward": paid(plan, right, matched(plan, wanted)), "right": float(right)}
