@@ -87,6 +87,7 @@ def _names(folder: FolderContents, rng: Random) -> dict[str, str | int]:
         "unit2": unit2,
         "photo": f"photos/{photo}",
         "photo_name": photo,
+        "other_folder": rng.choice(("notes", "invoices", "logs")),
         "person": rng.choice(people),
         "buyer": rng.choice(sorted({order.person for order in folder.orders})),
         "home": rng.choice(sorted({person.city for person in folder.people})),
