@@ -15,11 +15,14 @@ from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import Node
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
+from tutelage.store import StoreWriter, open_store
 from tutelage.tools import Tool, ToolError, tool
+from tutelage.tracing.tree import rollout_trees
 from tutelage.types import JSON
 
 
@@ -194,6 +197,7 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
         running = sum(event["event"] == "request" for event in before) - ended
         assert ran <= 4 + running, kept
         assert len(client.calls) == (1 if grown else 2), kept
+        assert len(done.plan.calls) == 2, kept
 
 
 def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
@@ -228,6 +232,33 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
     same = system(WRONG).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert same.total_cost == 0.75
     assert same.resumed == 5
+
+
+def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) -> None:
+    tools = {"read": read, **TOOLS}
+    client = ScriptedClient([WRONG, RIGHT])
+    with open_store(tmp_path / "store.db") as store:
+        store.put_run(
+            "run", name="run", recipe="orchestrate", algorithm="llm", config={}, seed=0,
+            folder=str(tmp_path), status="running",
+        )  # fmt: skip
+        with StoreWriter(store) as writer:
+            llm = LLMPlanner(lambda: client, tools, constrained=False)
+            recorder = ExecutionRecorder(writer, "run")
+            system = OrchestrationSystem(llm, ToolPool(tools), recorder=recorder)
+            assert system.execute("Read the notes").success
+        (rollout,) = store.rollouts("run")
+        spans = store.spans("run", rollout.id)
+    calls = rollout.last.calls
+    assert [(call.agent, call.reply.content) for call in calls] == [
+        ("planner", WRONG),
+        ("planner", RIGHT),
+    ]
+    assert [message.role for message in calls[0].messages] == ["system", "user"]
+    assert all(call.policy is None for call in calls)
+    (tree,) = rollout_trees(rollout, spans)
+    told = [(depth, span.name) for depth, span in tree.walk()]
+    assert told[2:5] == [(2, "plan"), (3, "chat planner"), (3, "chat planner")]
 
 
 def test_a_server_without_schemas_is_asked_without() -> None:

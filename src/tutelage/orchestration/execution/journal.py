@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, cast
@@ -22,7 +22,7 @@ from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.seeds import SeedTree
 
 Event = dict[str, Any]
@@ -44,14 +44,17 @@ class ExecutionJournal:
         """Those that ended."""
         self.steps: dict[int, NodeStep] = {}
         """Those that began; what was running is paid for at its bound."""
-        self.replans: list[tuple[tuple[Node, ...], tuple[int, ...], float]] = []
-        """Nodes that were added to the plan, those that were given up for them, and the cost of
-        planning until then."""
+        self.replans: list[tuple[tuple[Node, ...], tuple[int, ...], tuple[PlannerCall, ...]]] = []
+        """Nodes that were added to the plan, those that were given up for them, and what a model
+        was asked for them."""
         self.elapsed = 0.0
-        fields = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
+        fields: Event = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = _read(self.path)
-        for key in ("id", "plan") if events else ():
-            if events[0].get(key) != fields[key]:
+        begun: Event = events[0] if events else fields
+        self.asked = read_as(_CALLS, begun.get("plan", {}).get("calls", ()), "a planner's calls")
+        """What a model was asked for the plan as it was begun."""
+        for key in ("id", "plan"):
+            if _without_calls(begun.get(key)) != _without_calls(fields[key]):
                 raise RunError(
                     f"{str(path)!r} is the log of another execution: its {key} is not this one's; "
                     "give each execution a file of its own"
@@ -107,7 +110,8 @@ class ExecutionJournal:
                     self.nodes[result.node] = result
                 case "replan":
                     added = read_as(_NODES, event["nodes"], "added nodes")
-                    self.replans.append((added, tuple(event["abandoned"]), event["cost"]))
+                    calls = read_as(_CALLS, event["calls"], "a planner's calls")
+                    self.replans.append((added, tuple(event["abandoned"]), calls))
                 case _:
                     pass
         for index, left in opened.items():
@@ -116,7 +120,7 @@ class ExecutionJournal:
 
 
 _ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
-_NODES = TypeAdapter(tuple[Node, ...])
+_NODES, _CALLS = TypeAdapter(tuple[Node, ...]), TypeAdapter(tuple[PlannerCall, ...])
 
 
 def _step(row: Mapping[str, Any]) -> NodeStep:
@@ -139,23 +143,36 @@ def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) 
 class _Planned(FileRecord):
     instruction: str
     nodes: tuple[Node, ...]
-    cost: float = 0.0
+    calls: tuple[PlannerCall, ...] = ()
 
 
 _PLAN = TypeAdapter(_Planned)
 
 
+def _without_calls(value: object) -> object:
+    """A plan without what a model was asked for it, which another process asks again."""
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, object]", value)
+    return {key: each for key, each in fields.items() if key != "calls"}
+
+
+def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
+    """What a model was asked for a plan, as JSON."""
+    return [{**asdict(call), "messages": [list(m) for m in call.messages]} for call in calls]
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
     nodes = [{**asdict(node), "after": list(node.after)} for node in plan.nodes]
-    cost = {"cost": plan.cost} if plan.cost else {}
-    return {"instruction": plan.instruction, "nodes": nodes, **cost}
+    calls = {"calls": calls_json(plan.calls)} if plan.calls else {}
+    return {"instruction": plan.instruction, "nodes": nodes, **calls}
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
     planned = read_as(_PLAN, row, "this is no plan: it")
-    return Plan(planned.instruction, planned.nodes, planned.cost)
+    return Plan(planned.instruction, planned.nodes, planned.calls)
 
 
 def _read(path: Path) -> list[Event]:

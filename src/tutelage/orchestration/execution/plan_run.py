@@ -17,11 +17,11 @@ from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
-from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer
+from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer, calls_json
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import Node, Plan, critical_path
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -96,6 +96,9 @@ class PlanRun:
         """Refuse what cannot be executed, and take over what an earlier process left."""
         self._origin = asyncio.get_running_loop().time()
         self.references = self.check()
+        if self._journal is not None and self._journal.asked != self.plan.calls:
+            calls = (*self._journal.asked, *self.plan.calls)  # both were asked
+            self.plan = replace(self.plan, calls=calls)
         self.budget.spent += self.plan.cost
         if self._journal is not None:
             self._origin -= self._journal.elapsed
@@ -103,8 +106,8 @@ class PlanRun:
             for step in self.steps.values():
                 self.budget.spent += step.cost
             self.dispatched = 1 + max(self.steps, default=-1)
-            for nodes, abandoned, cost in self._journal.replans:
-                self._grow(nodes, abandoned, cost)
+            for nodes, abandoned, calls in self._journal.replans:
+                self._grow(nodes, abandoned, calls)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
         self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
@@ -191,24 +194,30 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
-        count = len(self.plan.nodes)
+        count, calls = len(self.plan.nodes), self.plan.calls
+        asked = len(calls)
         try:
             grown = await rest(self._so_far())
+            calls = grown.calls
             PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
         except TutelageError as error:
-            spent = max(self.plan.cost, getattr(error, "cost", 0.0))
-            grown, self.unplanned = replace(self.plan, cost=spent), str(error)
+            calls = getattr(error, "calls", calls)
+            grown, self.unplanned = self.plan, str(error)
         nodes = grown.nodes[count:]
-        self._grow(nodes, lost if nodes else (), grown.cost)
+        self._grow(nodes, lost if nodes else (), calls[asked:])
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
         rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
         given_up = sorted(lost) if nodes else []
-        self.tell("replan", nodes=rows, abandoned=given_up, cost=self.plan.cost)
+        told = calls_json(calls[asked:])
+        self.tell("replan", nodes=rows, abandoned=given_up, calls=told)
         return bool(nodes)
 
-    def _grow(self, nodes: Sequence[Node], abandoned: Iterable[int], cost: float) -> None:
-        self.budget.spent += cost - self.plan.cost
-        self.plan = replace(self.plan, nodes=(*self.plan.nodes, *nodes), cost=cost)
+    def _grow(
+        self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
+    ) -> None:
+        before = self.plan
+        self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
+        self.budget.spent += self.plan.cost - before.cost
         self._parents = self.plan.dependencies
         self.abandoned.update(abandoned)
         self.replans += bool(nodes)

@@ -5,6 +5,7 @@ an agent of its own. What the calls themselves do not say stands around them:
 
     invoke_workflow {instruction}
     ├── plan                one, with the number of nodes
+    │   └── chat planner    what a model that plans was asked, for further plans too
     └── execute_tool {type} one for each node, from its first try to its end
         └── chat {worker}   the calls
 
@@ -14,6 +15,7 @@ resulting call, which is how `tracing/tree.py` brings that call below the node.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,10 +148,22 @@ def _call_id(execution: Execution, step: NodeStep) -> str | None:
     return execution.seeds.child("step", step.index).id("call") if said else None
 
 
+def _planner_call_id(execution: Execution, index: int) -> str:
+    return execution.seeds.child("planner", index).id("call")
+
+
 def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
-    """The calls in the order of dispatch; a request that a busy server refused is none."""
+    """The planner's calls, then the others in the order of dispatch; a request that a busy server
+    refused is none."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
-    calls: list[Call] = []
+    calls = [
+        stored_call(
+            _planner_call_id(execution, index), index, "planner",
+            tuple(Message(role, text) for role, text in call.messages), call.reply,
+            started=call.started, seconds=call.seconds,
+        )
+        for index, call in enumerate(execution.plan.calls)
+    ]  # fmt: skip
     for step in execution.steps:
         call_id, answer = _call_id(execution, step), step.answer
         if call_id is None or answer is None or answer.arguments is not None:
@@ -213,6 +227,7 @@ def _execution_spans(
         name=names.PLAN,
         end_ns=origin,
         attributes=nodes | shared,
+        events=tuple(_planner_events(execution)),
         status="unset",
     )
     ran = [node for node in execution.nodes if node.status != "skipped"]
@@ -256,6 +271,17 @@ def _node_span(
         events=tuple(decisions),
         status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
     )
+
+
+def _planner_events(execution: Execution) -> Iterator[SpanEvent]:
+    """An event for each call of the planner, which brings it below the span that has it."""
+    for index, call in enumerate(execution.plan.calls):
+        fields = {
+            names.RESPONSE_ID: _planner_call_id(execution, index),
+            names.REQUEST_MODEL: "planner",
+            names.COST: call.cost,
+        }
+        yield SpanEvent(names.DECISION, int(call.started * 1e9), fields)
 
 
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:

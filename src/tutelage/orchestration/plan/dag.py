@@ -54,16 +54,34 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannerCall:
+    """A request to a model that plans: its messages as (role, text), and what it said."""
+
+    messages: tuple[tuple[str, str], ...]
+    reply: str
+    cost: float = 0.0
+    """USD."""
+    started: float = 0.0
+    """When it was sent, in seconds since 1970."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """An instruction and its subtasks. Raises `DataError` unless the subtasks form a DAG."""
 
     instruction: str
     nodes: tuple[Node, ...]
-    cost: float = 0.0
-    """USD that planning took."""
+    calls: tuple[PlannerCall, ...] = field(default=(), compare=False)
+    """What a model was asked for it; planners that ask none have none."""
 
     def __post_init__(self) -> None:
         _check(self.dependencies)
+
+    @property
+    def cost(self) -> float:
+        """USD that planning took."""
+        return math.fsum(call.cost for call in self.calls)
 
     @property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:

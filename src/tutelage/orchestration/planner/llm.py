@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON, Call, ChatClient, Constraint, Message, Sampling
 
@@ -57,8 +56,8 @@ may use the results of the nodes that were done. When nothing can help, reply {{
 class NoPlanError(DataError):
     """A planner has no plan for an instruction; the message gives the reason."""
 
-    cost = 0.0
-    """USD that planning took until then."""
+    calls: tuple[PlannerCall, ...] = ()
+    """What was asked until then."""
 
 
 class _Nodes(FileRecord):
@@ -118,21 +117,32 @@ class LLMPlanner:
         async with _connected(self.connect) as client:
             said = await self._reply(client, messages, shown)
             try:
-                return self._priced(self._read(said, before, lost), begun)
+                return self._with_calls(self._read(said, before, lost), begun)
             except DataError as error:
                 messages += [Message("assistant", said), Message("user", _AGAIN.format(error))]
             said = await self._reply(client, messages, shown)
         try:
-            return self._priced(self._read(said, before, lost), begun)
+            return self._with_calls(self._read(said, before, lost), begun)
         except DataError as error:
             message = f"the model that plans wrote no plan that can run: {error}"
             refusal = NoPlanError(message)
-            refusal.cost = self._priced(before, begun).cost
+            refusal.calls = self._with_calls(before, begun).calls
             raise refusal from error
 
-    def _priced(self, plan: Plan, begun: int) -> Plan:
-        """The plan with the cost of the calls that were made for it."""
-        return replace(plan, cost=math.fsum((plan.cost, *self.costs[begun:])))
+    def _with_calls(self, plan: Plan, begun: int) -> Plan:
+        """The plan with the calls that were made for it."""
+        made = zip(self.calls[begun:], self.costs[begun:], strict=True)
+        new = (
+            PlannerCall(
+                tuple((message.role, message.content or "") for message in call.messages),
+                call.reply.content or "",
+                cost,
+                call.started,
+                call.seconds,
+            )
+            for call, cost in made
+        )
+        return replace(plan, calls=(*plan.calls, *new))
 
     async def _reply(
         self, client: ChatClient, messages: Sequence[Message], tools: Mapping[str, Tool]
