@@ -1,6 +1,7 @@
 """An agent that plans a request, runs the plan over the kit and is paid for what came of it.
 
-tutelage train benchmarks/orchestration/training/agent.py --train TASKS ...
+tutelage train benchmarks/orchestration/training/agent.py --train TASKS ...     (its weights)
+tutelage train benchmarks/orchestration/training/agent.py --algorithm apo ...   (its instructions)
 
 A rollout is one plan, with one repair at most, by the planner that `--planner llm` has. Right is a
 plan that leaves the folder as the task's own plan does and has its last result among its results;
@@ -20,13 +21,13 @@ from typing import Any
 
 from benchmarks.orchestration.grading.state import FolderState, read_state
 
-from tutelage import rollout
+from tutelage import PromptTemplate, rollout
 from tutelage.orchestration import Node, OrchestrationSystem, Plan
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, References, compute_reward
 from tutelage.orchestration.execution.pools.tools import Doubt, ToolPool
 from tutelage.orchestration.kit import make_folder, make_tools, serve_pages
 from tutelage.orchestration.plan.dag import critical_path
-from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError
+from tutelage.orchestration.planner.llm import SYSTEM, LLMPlanner, NoPlanError
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
 
@@ -34,6 +35,7 @@ CALL, MOST = 0.001, 10
 """What a call counts for, in USD and seconds of one thousandth and one each, and how many calls
 count as the dearest plan."""
 MAX_TOKENS = 160
+instructions = PromptTemplate(SYSTEM)
 
 
 async def permitted(tool: Tool, arguments: str, doubt: Doubt) -> str:
@@ -80,13 +82,15 @@ def matched(plan: Plan, wanted: Sequence[Mapping[str, Any]]) -> float:
 
 
 @rollout
-async def plan_and_run(task: dict[str, Any], llm: Any) -> dict[str, float]:
+async def plan_and_run(
+    task: dict[str, Any], llm: Any, instructions: PromptTemplate
+) -> dict[str, float]:
     """The reward, whether the plan was right, and whether there was one."""
     wanted, seed = task["nodes"], int(task["seed"])
     own = Plan(task["question"], tuple(Node(n["tool"], n["arguments"]) for n in wanted))
     with folder(seed) as (tools, place):
         sampling = Sampling(1.0, max_tokens=MAX_TOKENS)
-        planner = LLMPlanner(lambda: llm.client, tools, sampling)
+        planner = LLMPlanner(lambda: llm.client, tools, sampling, instructions.format())
         try:
             plan = await planner.aplan(task["question"])
         except NoPlanError as refusal:
