@@ -58,7 +58,7 @@ def command(name: str, place: Path) -> list[str]:
     for split, (first, count) in files.items():
         write_tasks(place / f"{split}.jsonl", first, count)
     given = [word for split in files for word in (f"--{split}", str(place / f"{split}.jsonl"))]
-    own = ["--model", str(place / "demonstrations"), "--success", "right"]
+    own = ["--model", str(place / "demonstrations" / "policy"), "--success", "right"]
     control = f"trainer.control={CONTROL}:shuffled"
     return ["train", str(HERE / "agent.py"), *given, *own, *REWARDS.split(), control]
 
