@@ -7,11 +7,8 @@ see `benchmarks/gateway`. `app.py` is what uses it.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -24,14 +21,8 @@ from tutelage.gateway.limits import GatewayLimits
 from tutelage.types import JSON
 
 _CLOSE: Mapping[str, str] = {"connection": "close"}
-_LONGEST_ID = 200
-_MESSAGES = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
-"""In a path of Anthropic's API, whatever its attempt is called."""
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
-_ANTHROPICS_KEY = "ANTHROPIC_API_KEY"
-_PROCESS = os.urandom(6).hex().encode()
-_count = itertools.count()
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
@@ -49,48 +40,10 @@ def names_anthropic(scope: Scope) -> bool:
     return header(scope, b"anthropic-version") is not None
 
 
-def by_anthropics_client(scope: Scope) -> bool:
-    """Whether a request looks like one of Anthropic's clients, whose errors have another form."""
-    path = scope["path"]  # few have the word, and looking for it costs less than the pattern
-    return ("/messages" in path and _MESSAGES.search(path) is not None) or names_anthropic(scope)
-
-
-class SentKey(NamedTuple):
-    """The key of a request, empty where it has none, and how its client sends one."""
-
-    key: bytes
-    form: str = "Authorization: Bearer KEY"
-    variable: str = "OPENAI_API_KEY"
-    """The environment variable that such a client has its key from."""
-
-
-def sent_key(scope: Scope) -> SentKey:
-    """How a request says its key: by `authorization`, or by `x-api-key` as Anthropic's API has it,
-    of whose clients some send the other."""
-    scheme, _, data = (header(scope, b"authorization") or b"").partition(b" ")
-    data, key = data.strip(), header(scope, b"x-api-key")
-    anthropics = key is not None or by_anthropics_client(scope)
-    if scheme.lower() == b"bearer" and data:
-        return SentKey(data, variable=_ANTHROPICS_KEY) if anthropics else SentKey(data)
-    if not anthropics:
-        return SentKey(b"")
-    return SentKey((key or b"").strip(), "x-api-key: KEY", _ANTHROPICS_KEY)
-
-
 def query(scope: Scope) -> JSON:
     """The parameters after the path."""
     text = scope.get("query_string", b"").decode("latin-1")
     return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
-
-
-def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Headers by which OpenAI's clients name a request, and for messages Anthropic's, too: the
-    client's own name for it, or a new one."""
-    named = header(scope, b"x-request-id")
-    if named is None or len(named) > _LONGEST_ID:
-        named = b"req_%b%012x" % (_PROCESS, next(_count))
-    ids = [(b"x-request-id", named)]
-    return [*ids, (b"request-id", named)] if by_anthropics_client(scope) else ids
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
