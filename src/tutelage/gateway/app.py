@@ -367,14 +367,12 @@ class _EventStream:
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Send some events."""
         try:
-            async with asyncio.timeout(self._seconds):
-                if not self.begun:
-                    self.begun = True
-                    await self._send(
-                        {"type": "http.response.start", "status": 200, "headers": _EVENTS}
-                    )
-                await self._send(
-                    {"type": "http.response.body", "body": data, "more_body": not last}
-                )
+            await http.within(self._seconds, self._write(data, last))
         except TimeoutError:
             raise ClientDisconnect from None
+
+    async def _write(self, data: bytes, last: bool) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

@@ -108,8 +108,8 @@ class PendingCompletion:
     ) -> None:
         """`on_end` is called once, before waiting requests are notified."""
         self.id, self.request, self.model, self.agent = id, request, model, agent
-        self.created = int(time.time())
         self.began_ns = time.time_ns()
+        self.created = self.began_ns // 1_000_000_000
         self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.parts: list[list[Part]] = [[] for _ in range(request.choices)]

@@ -7,8 +7,9 @@ see `benchmarks/gateway`. `app.py` is what uses it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, cast
+import types
+from collections.abc import Coroutine, Generator, Mapping
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -20,6 +21,7 @@ from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.types import JSON
 
+T = TypeVar("T")
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
@@ -59,30 +61,59 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
+
+    async def whole() -> bytes:
+        nonlocal size
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            more = message.get("more_body", False)
+            if size > (_READ_ON * limit if more else limit):
+                raise _too_large(limit)
+            if not more:
+                return b"".join((*parts, part)) if parts else part
+            if size > limit:
+                parts.clear()
+            else:
+                parts.append(part)
+
     try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnect
-                part: bytes = message.get("body", b"")
-                if not message.get("more_body", False):
-                    if size + len(part) > limit:
-                        raise _too_large(limit)
-                    return b"".join((*parts, part)) if parts else part
-                size += len(part)
-                if size > _READ_ON * limit:
-                    raise _too_large(limit)
-                if size > limit:
-                    parts.clear()
-                else:
-                    parts.append(part)
+        return await within(seconds, whole())
     except TimeoutError:
         if size > limit:
             raise _too_large(limit) from None
         raise ApiError(
             408, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE
         ) from None
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which has this time from where it first has to wait. Most need not, and
+    a clock costs more than they do. Raises `TimeoutError`."""
+    try:
+        waits = work.send(None)
+    except StopIteration as done:
+        return done.value
+    async with asyncio.timeout(seconds):
+        return await _resumed(work, waits)
+
+
+@types.coroutine
+def _resumed(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
+    """Continue a coroutine that waits, as `yield from` does with one that has not begun."""
+    while True:
+        try:
+            try:
+                told = yield waits
+            except BaseException as error:
+                waits = work.throw(error)
+            else:
+                waits = work.send(told)
+        except StopIteration as done:
+            return done.value
 
 
 def _too_large(limit: int) -> ApiError:
