@@ -10,6 +10,7 @@ import pytest
 from starlette.types import Scope
 
 from tutelage.gateway import app
+from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
@@ -33,6 +34,7 @@ class Plain:
     name, path, prefix = "plain", "/v1/plain", "plain-"
     prompt_field = "ask"
     request = _Ask
+    clients = Clients("PLAIN_KEY", "PLAIN_URL", True, b"plain-key", id_header=b"plain-id")
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType(
         {"/v1/plain/models": {"GET": lambda path, body, attempt: {"names": attempt.models()}}}
     )
@@ -98,6 +100,27 @@ async def test_errors_outside_of_its_paths_have_its_form_for_its_clients(
     openais = (await case.http.get(f"{base}/nowhere")).json()
     anthropics = (await case.http.get(f"{base}/messages/nowhere")).json()
     assert (list(openais), list(anthropics)) == (["error"], ["type", "error"])
+
+
+async def test_its_clients_send_their_key_and_are_told_where_to_go_in_their_own_words(
+    plain: None, attempt_session: Open
+) -> None:
+    case = attempt_session("It is 2.")
+    url, session = case.gateway.url, case.attempt_session
+    body = {"model": "m", "ask": "1 + 1?"}
+    sent = {"authorization": "", "plain-key": session.api_key}
+    known = await case.http.post(f"{url}/v1/plain", json=body, headers=sent)
+    assert known.json()["answer"] == "It is 2."
+    own = {"authorization": "", "plain-version": "1"}
+    unknown = await case.http.post(f"{url}/v1/plain", json=body, headers=own | {"plain-key": "x"})
+    assert unknown.json()["wrong"].startswith("the key in `plain-key: KEY` is not known here")
+    assert "PLAIN_KEY" in unknown.json()["wrong"]
+    assert unknown.headers["plain-id"] == unknown.headers["x-request-id"]
+    assert "request-id" not in unknown.headers
+    twice = await case.http.post(f"{url}/v1/v1/plain", json=body, headers=own)
+    assert "PLAIN_URL is without /v1, which its client adds" in twice.json()["wrong"]
+    nowhere = await case.http.get(f"{url}/v1/nowhere", headers=own)
+    assert "ANTHROPIC_BASE_URL is without /v1, PLAIN_URL is without /v1" in nowhere.json()["wrong"]
 
 
 async def test_without_its_entry_there_is_none(attempt_session: Open) -> None:

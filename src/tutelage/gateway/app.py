@@ -19,9 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tutelage.errors import TutelageError
 from tutelage.gateway import agent_lightning, http, models
+from tutelage.gateway.clients import OPENAI, Clients, request_ids, sent_key
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
-from tutelage.gateway.dialects.dialect import OwnErrors, Path
+from tutelage.gateway.dialects.dialect import OwnClients, Path
 from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
@@ -63,19 +64,20 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         started = False
+        clients, own_error = self._app.clients(scope)
 
         def sending(message: Message) -> Awaitable[None]:
             nonlocal started
             if not started:
                 started = True
-                message["headers"] = [*message["headers"], *http.request_ids(scope)]
+                message["headers"] = [*message["headers"], *request_ids(scope, clients)]
             return send(message)
 
         try:
             handler = self._handlers.get(scope["method"])
             if handler is None:
-                raise self._app.refused(scope, self._handlers)
-            await self._app.admitted(handler, scope, receive, sending)
+                raise self._app.refused(scope, self._handlers, clients)
+            await self._app.admitted(handler, clients, scope, receive, sending)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -86,16 +88,8 @@ class _Endpoint:
             if isinstance(told, AttemptClosedError) and self._late is not None:
                 told = await self._late(scope, receive, told)
             if not started:
-                written = _error_form(scope) if dialect is None else dialect.error
+                written = own_error if dialect is None else dialect.error
                 await http.send_json(sending, told.status, written(told), told.headers)
-
-
-def _error_form(scope: Scope) -> Callable[[ApiError], JSON]:
-    """How the client of a request reads errors, where the path is of no dialect."""
-    for each in DIALECTS:
-        if isinstance(each, OwnErrors) and each.asked_by(scope):
-            return each.error
-    return ApiError.body
 
 
 class App:
@@ -106,6 +100,8 @@ class App:
         """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
         self.in_flight = 0
         self._registry, self._limits = registry, limits
+        self._own = [each for each in DIALECTS if isinstance(each, OwnClients)]
+        self._known = [OPENAI, *(each.clients for each in self._own)]
         endpoints = {
             **{
                 each.path: _Endpoint(self, each, POST=partial(self._ask, each)) for each in DIALECTS
@@ -139,20 +135,29 @@ class App:
         endpoint, scope["path_params"] = self._routes.find(path)
         await (endpoint or self._nowhere)(scope, receive, send)
 
-    def refused(self, scope: Scope, methods: Collection[str]) -> ApiError:
+    def clients(self, scope: Scope) -> tuple[Clients, Callable[[ApiError], JSON]]:
+        """Whose client asks, and how that reads an error of no dialect's path."""
+        for each in self._own:
+            if each.asked_by(scope):
+                return each.clients, each.error
+        return OPENAI, ApiError.body
+
+    def refused(self, scope: Scope, methods: Collection[str], clients: Clients) -> ApiError:
         """The answer to a method that a path does not have, or to a path that leads nowhere."""
         method, path = scope["method"], scope["path"]
         if not methods:
-            return self._routes.missing(method, path, anthropic=http.by_anthropics_client(scope))
+            return self._routes.missing(method, path, clients, self._known)
         allowed = ", ".join(methods)
         words = f"there is no {method} {shown(path)} here, but {allowed}"
         return ApiError(405, words, code="method_not_allowed", headers={"allow": allowed})
 
-    async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
+    async def admitted(
+        self, handler: Handler, clients: Clients, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Run a handler for a request whose key fits, within the limits."""
         named = http.header(scope, b"x-tutelage-agent")
         attempt_session, agent = self._registry.admit(
-            http.sent_key(scope),
+            sent_key(scope, clients, self._known),
             scope["path_params"],
             None if named is None else named.decode("latin-1"),
         )
@@ -362,14 +367,12 @@ class _EventStream:
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Send some events."""
         try:
-            async with asyncio.timeout(self._seconds):
-                if not self.begun:
-                    self.begun = True
-                    await self._send(
-                        {"type": "http.response.start", "status": 200, "headers": _EVENTS}
-                    )
-                await self._send(
-                    {"type": "http.response.body", "body": data, "more_body": not last}
-                )
+            await http.within(self._seconds, self._write(data, last))
         except TimeoutError:
             raise ClientDisconnect from None
+
+    async def _write(self, data: bytes, last: bool) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

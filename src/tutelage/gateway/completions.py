@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from tutelage.engine.logprobs import TokenLogprob
 
 
+def _unanswered(call: Call) -> Answered | None:
+    return None
+
+
+def _uncounted(call: Call) -> tuple[int, int] | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A client and what the gateway knows about it."""
@@ -44,6 +52,11 @@ class ServedModel:
     """Whether another server gets what of a request is not read here."""
     tells_prompt: bool = False
     """Whether the client tells the length of a prompt before it samples."""
+    answered: Callable[[Call], Answered | None] = _unanswered
+    """What another server said of a call, None where none answered."""
+    counted: Callable[[Call], tuple[int, int] | None] = _uncounted
+    """Prompt and completion tokens of a call as another server counted them, None where none
+    did."""
 
     @staticmethod
     def of(name: str, client: ChatClient) -> ServedModel:
@@ -60,21 +73,16 @@ class ServedModel:
             _takes(client, "on_fields"),
             _passes(client),
             _takes(client, "on_prompt"),
+            getattr(client, "answered", _unanswered),
+            getattr(client, "usage", _uncounted),
         )
-
-    def answered(self, call: Call) -> Answered | None:
-        """What another server said of a call, where one answered."""
-        told = getattr(self.client, "answered", None)
-        return None if told is None else told(call)
 
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
         """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know
         them from its server."""
-        counted = getattr(self.client, "usage", None)
         prompts = sampled = longest = 0
         for i, call in enumerate(calls):
-            pair = counted(call) if counted else None
-            prompt, new = pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+            prompt, new = self.counted(call) or (len(call.prompt_ids), len(call.sampled.token_ids))
             longest = prompt if i % n == 0 else max(longest, prompt)
             prompts += longest if i % n == n - 1 else 0
             sampled += new
@@ -100,8 +108,8 @@ class PendingCompletion:
     ) -> None:
         """`on_end` is called once, before waiting requests are notified."""
         self.id, self.request, self.model, self.agent = id, request, model, agent
-        self.created = int(time.time())
         self.began_ns = time.time_ns()
+        self.created = self.began_ns // 1_000_000_000
         self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.parts: list[list[Part]] = [[] for _ in range(request.choices)]

@@ -7,11 +7,9 @@ see `benchmarks/gateway`. `app.py` is what uses it.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+import types
+from collections.abc import Coroutine, Generator, Mapping
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -23,15 +21,10 @@ from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.types import JSON
 
+T = TypeVar("T")
 _CLOSE: Mapping[str, str] = {"connection": "close"}
-_LONGEST_ID = 200
-_MESSAGES = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
-"""In a path of Anthropic's API, whatever its attempt is called."""
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
-_ANTHROPICS_KEY = "ANTHROPIC_API_KEY"
-_PROCESS = os.urandom(6).hex().encode()
-_count = itertools.count()
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
@@ -49,48 +42,10 @@ def names_anthropic(scope: Scope) -> bool:
     return header(scope, b"anthropic-version") is not None
 
 
-def by_anthropics_client(scope: Scope) -> bool:
-    """Whether a request looks like one of Anthropic's clients, whose errors have another form."""
-    path = scope["path"]  # few have the word, and looking for it costs less than the pattern
-    return ("/messages" in path and _MESSAGES.search(path) is not None) or names_anthropic(scope)
-
-
-class SentKey(NamedTuple):
-    """The key of a request, empty where it has none, and how its client sends one."""
-
-    key: bytes
-    form: str = "Authorization: Bearer KEY"
-    variable: str = "OPENAI_API_KEY"
-    """The environment variable that such a client has its key from."""
-
-
-def sent_key(scope: Scope) -> SentKey:
-    """How a request says its key: by `authorization`, or by `x-api-key` as Anthropic's API has it,
-    of whose clients some send the other."""
-    scheme, _, data = (header(scope, b"authorization") or b"").partition(b" ")
-    data, key = data.strip(), header(scope, b"x-api-key")
-    anthropics = key is not None or by_anthropics_client(scope)
-    if scheme.lower() == b"bearer" and data:
-        return SentKey(data, variable=_ANTHROPICS_KEY) if anthropics else SentKey(data)
-    if not anthropics:
-        return SentKey(b"")
-    return SentKey((key or b"").strip(), "x-api-key: KEY", _ANTHROPICS_KEY)
-
-
 def query(scope: Scope) -> JSON:
     """The parameters after the path."""
     text = scope.get("query_string", b"").decode("latin-1")
     return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
-
-
-def request_ids(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Headers by which OpenAI's clients name a request, and for messages Anthropic's, too: the
-    client's own name for it, or a new one."""
-    named = header(scope, b"x-request-id")
-    if named is None or len(named) > _LONGEST_ID:
-        named = b"req_%b%012x" % (_PROCESS, next(_count))
-    ids = [(b"x-request-id", named)]
-    return [*ids, (b"request-id", named)] if by_anthropics_client(scope) else ids
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
@@ -106,30 +61,59 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
+
+    async def whole() -> bytes:
+        nonlocal size
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            more = message.get("more_body", False)
+            if size > (_READ_ON * limit if more else limit):
+                raise _too_large(limit)
+            if not more:
+                return b"".join((*parts, part)) if parts else part
+            if size > limit:
+                parts.clear()
+            else:
+                parts.append(part)
+
     try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnect
-                part: bytes = message.get("body", b"")
-                if not message.get("more_body", False):
-                    if size + len(part) > limit:
-                        raise _too_large(limit)
-                    return b"".join((*parts, part)) if parts else part
-                size += len(part)
-                if size > _READ_ON * limit:
-                    raise _too_large(limit)
-                if size > limit:
-                    parts.clear()
-                else:
-                    parts.append(part)
+        return await within(seconds, whole())
     except TimeoutError:
         if size > limit:
             raise _too_large(limit) from None
         raise ApiError(
             408, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE
         ) from None
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which has this time from where it first has to wait. Most need not, and
+    a clock costs more than they do. Raises `TimeoutError`."""
+    try:
+        waits = work.send(None)
+    except StopIteration as done:
+        return done.value
+    async with asyncio.timeout(seconds):
+        return await _resumed(work, waits)
+
+
+@types.coroutine
+def _resumed(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
+    """Continue a coroutine that waits, as `yield from` does with one that has not begun."""
+    while True:
+        try:
+            try:
+                told = yield waits
+            except BaseException as error:
+                waits = work.throw(error)
+            else:
+                waits = work.send(told)
+        except StopIteration as done:
+            return done.value
 
 
 def _too_large(limit: int) -> ApiError:

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from tutelage.errors import ConfigError
+from tutelage.gateway.clients import SentKey
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.http import SentKey
 from tutelage.gateway.session import AttemptSession, session_closed
 
 CLOSED_KEYS = 10_000

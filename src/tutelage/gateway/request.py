@@ -12,9 +12,11 @@ from tutelage.errors import SCHEMA_FIELD
 from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChatRequest:
-    """One request. `seed` is given to the first choice, `seed + i` to the i-th."""
+    """One request, which nobody changes: `replace` makes another. It is not frozen, since making
+    one would then take three times as long, and each model call makes one. `seed` is given to the
+    first choice, `seed + i` to the i-th."""
 
     model: str
     messages: tuple[Message, ...]

@@ -9,19 +9,18 @@ written as Starlette writes them. `app.py` says what the paths are.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from starlette.routing import compile_path
 
+from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.reading import shown
 from tutelage.gateway.errors import ApiError
 
 _ATTEMPT = "(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+))?(?:/agent/(?P<agent>[^/]+))?"
 _BEGIN = re.compile(f"{_ATTEMPT}(?=/v1/)")
 _ANY = re.compile(_ATTEMPT)
-_OPENAI = "OPENAI_BASE_URL ends in /v1"
-_ANTHROPIC = "ANTHROPIC_BASE_URL is without /v1"
 
 T = TypeVar("T")
 
@@ -49,20 +48,23 @@ class Routes(Generic[T]):
                 return endpoint, said | found.groupdict()
         return None, said
 
-    def missing(self, method: str, path: str, *, anthropic: bool) -> ApiError:
+    def missing(
+        self, method: str, path: str, clients: Clients, known: Sequence[Clients]
+    ) -> ApiError:
         """A 404 for a path that leads nowhere: what is wrong with it, and which paths there are.
-        `anthropic` says whose client asked."""
-        words = f"there is no {method} {shown(path)} here: {self._hint(path, anthropic)}"
+        `clients` says whose asked, `known` which there are."""
+        hint = self._hint(path, clients) or ", ".join(each.base_url for each in known)
+        words = f"there is no {method} {shown(path)} here: {hint}"
         return ApiError(404, f"{words}. There are {', '.join(self._paths)}", code="unknown_url")
 
-    def _hint(self, path: str, anthropic: bool) -> str:
-        """What to change so that a path leads somewhere."""
-        begin = _ANY.match(path)
+    def _hint(self, path: str, clients: Clients) -> str:
+        """What to change so that a path leads somewhere; empty where that is not clear."""
+        begin, base = _ANY.match(path), clients.base_url
         attempt, rest = ("", path) if begin is None else (begin[0], path[begin.end() :])
         if rest.startswith("/v1/v1/"):
-            return f"{_ANTHROPIC}, which its client adds" if anthropic else f"{_OPENAI}, once"
+            return f"{base}, which its client adds" if clients.adds_v1 else f"{base}, once"
         if self.find(f"{attempt}/v1{rest}")[0] is not None:
-            return f"{_ANTHROPIC}, which the path begins with" if anthropic else _OPENAI
+            return f"{base}, which the path begins with" if clients.adds_v1 else base
         if rest.endswith("/") and self.find(path.rstrip("/"))[0] is not None:
             return "leave out the slash at its end"
-        return f"{_OPENAI}, {_ANTHROPIC}"
+        return ""

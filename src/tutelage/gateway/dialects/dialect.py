@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from starlette.types import Scope
 
+from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
@@ -85,9 +86,12 @@ class Dialect(Protocol):
 
 
 @runtime_checkable
-class OwnErrors(Protocol):
-    """A dialect whose clients read errors in another form than OpenAI's, also from a path that is
-    of no dialect or leads nowhere."""
+class OwnClients(Protocol):
+    """A dialect whose clients are others than OpenAI's: they read errors in its form, also from a
+    path that is of no dialect or leads nowhere."""
+
+    clients: Clients
+    """Where they have their key from, and the like."""
 
     def asked_by(self, scope: Scope) -> bool:
         """Whether a request is of its clients, as a header or the path says."""

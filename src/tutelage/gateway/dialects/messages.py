@@ -10,6 +10,7 @@ on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from starlette.types import Scope
 
+from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.messages_blocks import (
     MessageTurn,
@@ -42,12 +44,14 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import by_anthropics_client
+from tutelage.gateway.http import names_anthropic
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
+_PATH = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
+"""In a path of this API, whatever its attempt is called."""
 _LEVELS = ((1024, "low"), (8192, "medium"))
 """The most thinking tokens of a `reasoning_effort`, as Gemini's API maps them; else `high`."""
 
@@ -129,6 +133,9 @@ class Messages:
     prefix = "msg_"
     prompt_field = "messages"
     request = _Request
+    clients = Clients(
+        "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", True, b"x-api-key", id_header=b"request-id"
+    )
 
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
@@ -174,8 +181,9 @@ class Messages:
         return {"input_tokens": attempt.count(request)}
 
     def asked_by(self, scope: Scope) -> bool:
-        """See `OwnErrors`."""
-        return by_anthropics_client(scope)
+        """See `OwnClients`."""
+        path = scope["path"]  # few have the word, and looking for it costs less than the pattern
+        return ("/messages" in path and _PATH.search(path) is not None) or names_anthropic(scope)
 
     def error(self, error: ApiError) -> JSON:
         """An error as Anthropic writes it."""

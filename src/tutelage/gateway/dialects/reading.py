@@ -161,8 +161,7 @@ def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
     """Where an error lies in the data: its location without what is not there, such as the tag of
     a union's member, or the place in a list that was made of one value."""
     place, absent = error["loc"], error["type"] == "missing"
-    steps = place[:-1] if absent else place
-    for part, following in zip_longest(steps, place[1:]):
+    for part, following in zip_longest(place[:-1] if absent else place, place[1:]):
         if data is error["input"] or part is None:
             break
         if _has(data, part) and not _is_tag(data, part, following):
@@ -311,8 +310,9 @@ class SamplingReader(RequestObject):
 
     def schema_of(self, own: JSON | None) -> JSON | None:
         """The schema of the reply; `own` is that of the dialect's own field."""
-        schemas = {self.schema_name: own, **self._vllms_schemas()}
-        given = {name: schema for name, schema in schemas.items() if schema is not None}
+        given = self._vllms_schemas()
+        if own is not None:
+            given = {self.schema_name: own, **given}
         if len(given) > 1:
             names = " and ".join(f"`{name}`" for name in given)
             raise invalid(f"{names}: a reply has one schema; keep one of them", [*given][1])
@@ -321,13 +321,14 @@ class SamplingReader(RequestObject):
     @property
     def schema_field(self) -> str:
         """The field that has the schema, where one has."""
-        given = (k for k, v in self._vllms_schemas().items() if v is not None)
-        return next(given, self.schema_name)
+        return next(iter(self._vllms_schemas()), self.schema_name)
 
-    def _vllms_schemas(self) -> dict[str, JSON | None]:
-        structured = self.structured_outputs
-        wanted = None if structured is None else structured.wanted
-        return {"guided_json": self.guided_json, "structured_outputs.json": wanted}
+    def _vllms_schemas(self) -> dict[str, JSON]:
+        if self.guided_json is None and self.structured_outputs is None:
+            return {}
+        wanted = self.structured_outputs and self.structured_outputs.wanted
+        found = {"guided_json": self.guided_json, "structured_outputs.json": wanted}
+        return {name: schema for name, schema in found.items() if schema is not None}
 
     def plain_constraint(self) -> Constraint | None:
         """The constraint of a reply that can call no tool."""
