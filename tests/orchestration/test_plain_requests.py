@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.planner.embedded import embedded_planner
 
 PAGE = Path(__file__).parents[2] / "docs/orchestration.md"
 
@@ -24,3 +27,19 @@ def test_the_page_has_fifteen_requests_with_tools_that_exist() -> None:
         *builtin_graph().catalog.names
     }
     assert sum(bool(tools) for tools in requests.values()) >= 8
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("one_thread")
+def test_each_is_planned_with_its_tools_or_declined(tmp_path: Path) -> None:
+    """The embedded planner, trained as the first use does."""
+    model = embedded_planner(cache=tmp_path).model
+    assert model.confidence is not None
+    planned = 0
+    for request, tools in acceptable().items():
+        (made,) = model.plan_all([request])
+        assert made.confidence is not None
+        if made.confidence >= model.confidence.threshold:
+            assert {node.tool for node in made.plan.nodes} <= tools, request
+            planned += 1
+    assert planned >= 8
