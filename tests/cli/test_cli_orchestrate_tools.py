@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.orchestration.planner.embedded import PlannerRecipe
 from tutelage.store import open_store
 
 TOOLS = '''
@@ -135,7 +136,15 @@ def test_a_language_model_plans_and_plans_again(
         {"tool": "count", "arguments": {"items": "<node-1>"}},
     ]
     with planning(monkeypatch, {"nodes": wrong}, {"nodes": right}):
-        done = run("How many things?", "--endpoint", os.environ["PLANS_AT"], "--model", "policy")
+        done = run(
+            "How many things?",
+            "--planner",
+            "llm",
+            "--endpoint",
+            os.environ["PLANS_AT"],
+            "--model",
+            "policy",
+        )
     assert "plan: of the language model policy at http://" in done.stderr
     assert "replanned  1 node given up for others" in done.stdout
     assert done.stdout.count("number: 2") == 1
@@ -148,8 +157,8 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     replies = ({"nodes": wrong}, {"nodes": DELETE}, {"nodes": []})
     with planning(monkeypatch, *replies):
         done = run(
-            "How many things?", "--endpoint", os.environ["PLANS_AT"], "--model", "policy", "--yes",
-            code=1,
+            "How many things?", "--planner", "llm", "--endpoint", os.environ["PLANS_AT"],
+            "--model", "policy", "--yes", code=1,
         )  # fmt: skip
     assert "--yes does not hold for it" in " ".join(done.stderr.split())
     assert (here / "things/a").exists()
@@ -158,8 +167,12 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("Count", "--planner", "llm"), "needs a language model: give a language model that plans"),
-        (("Count",), "nothing here plans over tools that run"),
+        (("Count", "--planner", "llm"), "needs a language model. Give a language model that plans"),
+        (("Buy bread",), "no tool fits: the trained planner is"),
+        (
+            ("Buy bread", "--min-confidence", "0"),
+            "the trained planner has no plan that runs: node 0",
+        ),
         (("Count", "--planner", "trained", "--model", "m"), "asks no language model"),
         (("Count", "--catalog", "c.json"), "--catalog describes tools, --tools and --mcp run"),
         (("--plan", "count.json", "--pool", "simulated"), "tools run for real"),
@@ -168,8 +181,10 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     ],
 )
 def test_what_cannot_be_is_refused_before_a_folder_is_made(
-    here: Path, args: tuple[str, ...], words: str
+    here: Path, args: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    quick = PlannerRecipe(workflows=60, held_out=20, epochs=1, width=16)
+    monkeypatch.setattr("tutelage.orchestration.planner.embedded.RECIPE", quick)
     wrong = {"instruction": "x", "nodes": [{"tool": "count"}]}
     (here / "wrong.json").write_text(json.dumps(wrong))
     done = run(*args, code=2)
@@ -199,7 +214,7 @@ def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.engine.endpoint.Endpoint.on_loopback", False)
-    words = ("How many things?", "--model", "policy", "--endpoint")
+    words = ("How many things?", "--planner", "llm", "--model", "policy", "--endpoint")
     with planning(monkeypatch, {"nodes": COUNT}):
         done = run(*words, os.environ["PLANS_AT"], "--budget", "1", code=2)
         assert "the price of 'policy' is not known" in " ".join(done.stderr.split())

@@ -22,7 +22,7 @@ from tutelage.cli.orchestrate_audit import audit
 from tutelage.cli.orchestrate_collect import collect
 from tutelage.cli.orchestrate_parts import describe_pool, make_planner
 from tutelage.cli.orchestrate_run import run
-from tutelage.config.fields import CountOrZero, Paths, Section
+from tutelage.config.fields import CountOrZero, Paths, Section, Share
 from tutelage.orchestration.execution.config import PlanningConfig
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ class _PlanConfig(PlanningConfig):
     """Workers, expected cost and latency of each subtask."""
     out: Path | None = None
     """Write it as .txt, .mmd (Mermaid), .svg or .json."""
+    min_confidence: Share | None = None
+    """The least confidence that the planner plans at; by default its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ def _plan(asked: _PlanConfig) -> None:
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {_ENDINGS}")
     known, there = asked.read_catalog(), asked.make_pool()
     planner = make_planner(asked.checkpoint, known, asked.seed)
-    made = planner.plan(asked.instruction)
+    made = planner.sure_plan(asked.instruction, asked.min_confidence)
     expected = _expect(made, known, there) if asked.explain or out is not None else {}
     say(output(), visible(to_text(made)))
     if asked.explain:

@@ -1,9 +1,8 @@
 """Which planner plans an instruction that `tutelage orchestrate` was given: `--planner`.
 
 `trained` is a planner of `train planner`, or the embedded one. `llm` is a language model, behind a
-server or of this machine. `auto` takes the language model where one is given; over tools that run
-it takes a trained planner only when its checkpoint is named, and says else what would help, since
-that one gives tools no arguments.
+server or of this machine. `auto` takes the trained planner where it is sure of a plan and has all
+of its arguments, then the language model where one is given, and says else what would help.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutelage.cli.orchestrate_parts import make_planner
+from tutelage.cli.orchestrate_parts import UnsureError, make_planner
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.plan.arguments import check_arguments
 
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     from tutelage.tools.tool import Tool
 
 _WAYS = (
-    "give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
+    "Give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
     "your own (--plan FILE)"
 )
+_OTHERS = "Say it in other words, or give a plan of your own (--plan FILE)"
 
 
 class ChosenPlan(NamedTuple):
@@ -43,27 +43,22 @@ def choose_plan(
     where none has a plan that can run."""
     llm = llm_planner(asked, tools)
     if asked.planner == "llm" and llm is None:
-        raise ConfigError(f"--planner llm needs a language model: {_WAYS}")
+        raise ConfigError(f"--planner llm needs a language model. {_WAYS}")
     if llm is not None and not tools:
         raise ConfigError("a language model plans over tools that run; give --tools or --mcp")
-    if llm is not None and (asked.planner == "llm" or asked.checkpoint is None):
+    if llm is not None and asked.planner == "llm":
         return _asked(llm, asked, instruction)
-    if tools and asked.planner == "auto" and asked.checkpoint is None:
-        raise DataError(
-            "nothing here plans over tools that run: the trained planner chooses tools and gives "
-            f"them no arguments; {_WAYS}"
-        )
-    planner = make_planner(asked.checkpoint, catalog, asked.seed)
-    plan = planner.plan(instruction)
     try:
+        planner = make_planner(asked.checkpoint, catalog, asked.seed)
+        plan = planner.sure_plan(instruction, asked.min_confidence)
         check_arguments(plan, tools)
     except DataError as error:
         if llm is not None:
             return _asked(llm, asked, instruction)
-        raise DataError(
-            f"the trained planner has no plan that can run: {error}. It chooses tools and gives "
-            f"them no arguments; {_WAYS}"
-        ) from error
+        told = (
+            "" if isinstance(error, UnsureError) else "the trained planner has no plan that runs: "
+        )
+        raise DataError(f"{told}{error}. {_WAYS if tools else _OTHERS}") from error
     return ChosenPlan(plan, planner.source, llm)
 
 

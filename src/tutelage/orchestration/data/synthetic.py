@@ -29,12 +29,15 @@ Shape = Literal["single", "chain", "dag"]
 
 SHARES: Mapping[Shape, float] = {"single": 0.15, "chain": 0.45, "dag": 0.4}
 """How often each shape is drawn."""
+_PLAIN_SHARES: Mapping[Shape, float] = {"single": 0.4, "chain": 0.4, "dag": 0.2}
 _TRIES = 60
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _HIDDEN = 0.15
 """How often a step is only implied by the name of its result."""
 SHORT = 3
 """Nodes of a short workflow at most."""
+SINGLE = 6
+"""How often an everyday sentence is used alone."""
 PLAIN: Mapping[str, Any] = {
     "openings": ("", "", "", "Please "),
     "asides": ("",),
@@ -48,7 +51,7 @@ PLAIN: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _ToolGraph:
+class ToolGraph:
     """A catalog with what instructions are made of."""
 
     catalog: Catalog
@@ -62,36 +65,70 @@ class _ToolGraph:
     """Objects by type, slots, openings, asides, joins and pronouns."""
     workers: Mapping[str, str] = field(default_factory=dict[str, str])
     """The worker that an expert would choose for each tool; empty where nobody says."""
+    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Everyday sentences that ask for each tool in none of its own words."""
 
 
 @cache
-def builtin_graph() -> _ToolGraph:
+def builtin_graph() -> ToolGraph:
     """The tool graph that the package ships."""
     data = json.loads(
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
     rows = cast("list[dict[str, Any]]", data["nodes"])
     catalog = Catalog(tools_of(rows))
-    return _ToolGraph(
+    return ToolGraph(
         catalog,
         {row["id"]: tuple(row["phrases"]) for row in rows},
         {row["id"]: tuple(row["results"]) for row in rows},
         _followers(catalog),
         {key: data[key] for key in ("objects", "slots", "openings", "asides", "joins", "pronouns")},
         {row["id"]: row["worker"] for row in rows},
+        {tool: tuple(ways) for tool, ways in _everyday()["asked"].items()},
     )
 
 
-def graph_of(catalog: Catalog) -> _ToolGraph:
+@cache
+def _everyday() -> Mapping[str, Any]:
+    """How people ask in everyday words, and what they speak of."""
+    place = files("tutelage.orchestration.data") / "everyday.json"
+    return json.loads(place.read_text(encoding="utf-8"))
+
+
+def graph_of(catalog: Catalog) -> ToolGraph:
     """A tool graph for any catalog, with phrases made from names and descriptions."""
     base = builtin_graph()
     phrases = {tool.name: _phrases(tool) for tool in catalog.tools}
     results = {tool.name: (f"what {_words(tool.name)} gives",) for tool in catalog.tools}
-    return _ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
+    return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
+
+
+def by_words(graph: ToolGraph) -> tuple[ToolGraph, ToolGraph]:
+    """The graph twice, with everyday words: what is named in the second has other names than in the
+    first, as what users speak of has, and it has sentences that the first lacks."""
+    words = dict(graph.words)
+    for key in ("objects", "slots"):
+        more = _everyday()[key]
+        words[key] = {name: [*listed, *more.get(name, ())] for name, listed in words[key].items()}
+        words[key] |= {name: listed for name, listed in more.items() if name not in words[key]}
+    whole = replace(graph, words=words)
+    slots = cast("Mapping[str, Sequence[str]]", words["slots"])
+    known = {name: _every(listed, other=False) for name, listed in slots.items()}
+    new = {name: _every(listed, other=True) for name, listed in slots.items()}
+    asked = {tool: _every(listed, other=False) for tool, listed in graph.asked.items()}
+    return (
+        replace(whole, words={**words, "slots": known}, asked=asked),
+        replace(whole, words={**words, "slots": new}),
+    )
+
+
+def _every(listed: Sequence[str], *, other: bool) -> tuple[str, ...]:
+    """Every fourth, or the others; all of a list that is too short."""
+    return tuple(each for i, each in enumerate(listed) if (i % 4 == 3) is other) or tuple(listed)
 
 
 def generate(
-    graph: _ToolGraph,
+    graph: ToolGraph,
     count: int,
     seeds: SeedTree,
     *,
@@ -115,20 +152,41 @@ def generate(
     return found
 
 
-def generate_plain(graph: _ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
     """At most `count` short workflows in plain words: fewer where the graph has no more of them.
 
     People ask for one, two or three things at a time, one after another, without openings and
     asides. Learned beside those of `generate`, they keep a planner from reading more into a short
     instruction than is there.
     """
-    plain = replace(graph, words={**graph.words, **PLAIN})
-    made = _distinct(plain, count, seeds, SHORT, SHARES)
+    phrases = {tool: (*own, *graph.asked.get(tool, ())) for tool, own in graph.phrases.items()}
+    words = {**graph.words, **PLAIN}
+    slots = cast("Mapping[str, Sequence[str]]", graph.words["slots"])
+    words["slots"] = {**_everyday()["slots"], **slots}
+    plain = replace(graph, words=words, phrases=phrases)
+    made = _distinct(plain, count, seeds, SHORT, _PLAIN_SHARES)
     return [workflow for workflow in made if workflow is not None]
 
 
+def generate_single(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+    """At most `count` of the ways to ask for each tool in everyday words, each alone and with up to
+    `SINGLE` objects.
+
+    Drawn at random, a tool that is asked for in many ways would seldom be asked for in each.
+    """
+    plain = replace(graph, words={**graph.words, **PLAIN})
+    ways = [(tool, way) for tool, listed in graph.asked.items() for way in listed] * SINGLE
+    draw = seeds.python()
+    draw.shuffle(ways)
+    made = [
+        _worded(replace(plain, phrases={tool: (way,)}), draw, [(tool, [])])
+        for tool, way in ways[:count]
+    ]
+    return list({workflow.instruction: workflow for workflow in made}.values())
+
+
 def _distinct(
-    graph: _ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
+    graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> Iterator[Workflow | None]:
     """Workflows whose instructions differ; None where a few draws gave no new one."""
     seen: set[str] = set()
@@ -164,7 +222,7 @@ def _fits(before: CatalogTool, after: CatalogTool) -> bool:
 
 
 def _grow(
-    graph: _ToolGraph, draw: random.Random, shape: Shape, size: int
+    graph: ToolGraph, draw: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
     """Nodes as (tool, parents), each parent before its child; may be shorter than `size`."""
     nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
@@ -188,7 +246,7 @@ def _grow(
 
 
 def _parents(
-    graph: _ToolGraph,
+    graph: ToolGraph,
     draw: random.Random,
     nodes: Sequence[tuple[str, list[int]]],
     tool: str,
@@ -202,12 +260,17 @@ def _parents(
 
 
 def _workflow(
-    graph: _ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
+    graph: ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
 ) -> Workflow:
     shape = draw.choices(list(shares), list(shares.values()))[0]
     low = {"single": 1, "chain": 2, "dag": 3}[shape]
     size = 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
-    nodes = _grow(graph, draw, shape, min(size, max_nodes))
+    return _worded(graph, draw, _grow(graph, draw, shape, min(size, max_nodes)))
+
+
+def _worded(
+    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+) -> Workflow:
     text = _instruction(graph, draw, nodes)
     workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
     return sorted_workflow(text, [t for t, _ in nodes], [p for _, p in nodes], workers=workers)
@@ -217,7 +280,7 @@ def _workflow(
 
 
 def _instruction(
-    graph: _ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> str:
     words = graph.words
     nouns = _nouns(graph, draw, [tool for tool, _ in nodes])
@@ -235,7 +298,7 @@ def _instruction(
             objects[index] = f"{nouns[index]} of {inputs[0]}"
             continue
         clause = draw.choice(graph.phrases[tool]).replace("{0}", inputs[0])
-        clause = clause.replace("{1}", inputs[-1])
+        clause = clause.replace("{1}", inputs[-1]).rstrip("?")
         if spoken is not None:
             kind = "next" if parents == [spoken] else "aside"
             if index == len(nodes) - 1 and kind == "next" and draw.random() < 0.5:
@@ -254,7 +317,7 @@ def _instruction(
 _ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
 
 
-def _nouns(graph: _ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
+def _nouns(graph: ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
     """A noun for each result; results that share one are counted, so that each can be named."""
     chosen = [draw.choice(graph.results[tool]) for tool in tools]
     return [

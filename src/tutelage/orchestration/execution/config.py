@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from tutelage.config.fields import Count, CountOrZero, Names, Paths, RunSettings, Section
+from tutelage.config.fields import Count, CountOrZero, Names, Paths, RunSettings, Section, Share
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -151,8 +151,11 @@ class ToolsConfig(PlanningConfig):
     """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
 
     planner: Literal["auto", "trained", "llm"] = "auto"
-    """Who plans: trained, llm (a language model), or auto: the language model that is given, else
-    the trained one, whose checkpoint has to be named where tools run."""
+    """Who plans: trained, llm (a language model), or auto: the trained one where it is sure and has
+    all arguments, else the language model that is given."""
+    min_confidence: Share | None = None
+    """The least confidence that the trained planner plans at; by default its own, which its
+    checkpoint has."""
     endpoint: str | None = None
     """OpenAI-compatible server of the language model that plans."""
     model: str | None = None

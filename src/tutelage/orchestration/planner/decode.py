@@ -57,12 +57,17 @@ class EncodedInstructions(NamedTuple):
 class BeamResult(NamedTuple):
     """The beams of a batch, best first, with what they were searched in."""
 
-    instructions: Sequence[str]
+    given: EncodedInstructions
     text: Encoded
     tools_BKN: Tensor
     """Places in the catalog, -1 after the last."""
     scores_BK: Tensor
     """Log-probabilities with the prior and the length bonus."""
+
+    @property
+    def instructions(self) -> Sequence[str]:
+        """What was asked for."""
+        return self.given.instructions
 
     def pick(self, power: float) -> Tensor:
         """(B,): which beam to take: the first, or the one whose tools agree most with all."""
@@ -88,6 +93,8 @@ class PlanPrediction:
     """The worker that phase 1 would choose for each node; None when it saw no workers."""
     raw_valid: bool
     """Whether the scored graph was a DAG before decoding kept forward edges only."""
+    confidence: float | None = None
+    """How likely the plan has the right tools; None for a planner that cannot tell."""
 
 
 def search(

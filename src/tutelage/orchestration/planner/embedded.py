@@ -16,13 +16,23 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 
 import torch
 
 from tutelage.errors import ModelError, RunError
 from tutelage.files import cache_folder
-from tutelage.orchestration.data.synthetic import builtin_graph, generate, generate_plain, graph_of
+from tutelage.orchestration.data.synthetic import (
+    ToolGraph,
+    builtin_graph,
+    by_words,
+    generate,
+    generate_plain,
+    generate_single,
+    graph_of,
+)
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -40,12 +50,14 @@ class PlannerRecipe:
     """How it is trained."""
 
     workflows: int = 4800
-    """Half of them short and plain: people ask for one, two or three things at a time."""
+    """Most of them short and plain: people ask for one, two or three things at a time."""
     held_out: int = 480
-    """Of those, to choose the search weights on."""
-    epochs: int = 12
+    """Of those, to choose the search weights and to fit the confidence on."""
+    epochs: int = 10
     width: int = 64
     seed: int = 0
+    for_each_tool: int = 160
+    """Workflows at most for each tool: small catalogs need fewer."""
 
     def fingerprint(self, catalog: Catalog | None) -> str:
         """A hash of what decides the weights: recipe, catalog, and the code that makes workflows
@@ -55,7 +67,10 @@ class PlannerRecipe:
         digest = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=10)
         here = files("tutelage.orchestration")
         code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
-        made_by = ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
+        made_by = (
+            "data/synthetic.py", "data/builtin_tools.json", "data/elsewhere.py",
+            "data/other_requests.json", "data/everyday.json", "data/neighbours.py",
+        )  # fmt: skip
         code += [here / name for name in made_by]
         for entry in sorted(code, key=lambda found: found.name):
             digest.update(entry.read_bytes())
@@ -75,6 +90,9 @@ class _Embedded:
 
 
 RECIPE = PlannerRecipe()
+SINGLE_SHARE = 0.35
+"""Of the workflows, those that are one everyday sentence at most; half of the others are short and
+plain."""
 
 
 def embedded_planner(
@@ -108,22 +126,33 @@ def embedded_planner(
 def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
-    half = recipe.workflows // 2
-    short = generate_plain(graph, half, seeds.child("short"))
-    longer = generate(graph, recipe.workflows - half, seeds.child("longer"))
-    by_text = {workflow.instruction: workflow for workflow in (*short, *longer)}
-    made = list(by_text.values())
-    seeds.child("order").python().shuffle(made)
+    known, new = by_words(graph)
+    size = min(recipe.workflows, recipe.for_each_tool * len(graph.catalog))
+    held = min(recipe.held_out, size // 5)
+    made = _made(known, size - held, seeds.child("known"))
+    taken = {workflow.instruction for workflow in made}
+    fresh = _made(new, held, seeds.child("new words"))
+    held_out = [workflow for workflow in fresh if workflow.instruction not in taken]
     settings = Phase1Settings(
-        num_epochs=recipe.epochs, width=recipe.width, refit=False, early_stopping=recipe.epochs
+        num_epochs=recipe.epochs, width=recipe.width, early_stopping=recipe.epochs
     )
     with one_thread():
-        fitting = PlannerTrainer(
-            made[recipe.held_out :], made[: recipe.held_out], graph.catalog, settings,
-            seeds.child("fit"),
-        )  # fmt: skip
-        while not fitting.done:
+        fitting = PlannerTrainer(made, held_out, graph.catalog, settings, seeds.child("fit"))
+        for epoch in count(1):
             fitting.epoch()
-            if watch is not None:
-                watch(fitting.at.epoch, recipe.epochs)
+            if watch is not None and epoch <= recipe.epochs:
+                watch(epoch, recipe.epochs)
+            if fitting.done:
+                break
     return fitting
+
+
+def _made(graph: ToolGraph, size: int, seeds: SeedTree) -> list[Workflow]:
+    """Workflows with different instructions, most of them short and plain, in a drawn order."""
+    single = generate_single(graph, round(SINGLE_SHARE * size), seeds.child("single"))
+    rest = size - len(single)
+    short = generate_plain(graph, rest // 2, seeds.child("short"))
+    longer = generate(graph, rest - rest // 2, seeds.child("longer"))
+    made = list({w.instruction: w for w in (*single, *short, *longer)}.values())
+    seeds.child("order").python().shuffle(made)
+    return made

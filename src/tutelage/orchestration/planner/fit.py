@@ -25,6 +25,8 @@ from torch import nn
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.planner.calibration import calibrate
+from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.decode import BeamResult, EncodedInstructions, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
@@ -92,6 +94,8 @@ class PlannerTrainer:
         self.best: dict[str, Any] | None = None
         self.best_metrics: dict[str, float] = {}
         self.search = self._first_search()
+        self.confidence: Confidence | None = None
+        """How sure the best epoch may be; known when the search has ended."""
         self._begin(self.train)
 
     @property
@@ -228,6 +232,8 @@ class PlannerTrainer:
             self.model.load_state_dict(self.best["model"])
         self.model.remember(self.train)
         self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
+        self.model.settings = self.search
+        self.confidence = calibrate(self.model, self.held_out, self.seeds.child("confidence"))
         if not self.settings.refit or self.best is None:
             self._finish()
             return
@@ -237,7 +243,7 @@ class PlannerTrainer:
 
     def _finish(self) -> None:
         self.model.remember(self.remembered)
-        self.model.settings = self.search
+        self.model.settings, self.model.confidence = self.search, self.confidence
         self.model.eval()
         self.at.stage = "done"
 
@@ -249,6 +255,7 @@ class PlannerTrainer:
             "at": asdict(self.at),
             "rates": list(self.rates),
             "search": asdict(self.search),
+            "confidence": self.confidence and asdict(self.confidence),
             "best": self.best,
             "best_metrics": dict(self.best_metrics),
             "model": self.model.state_dict(),
@@ -262,6 +269,8 @@ class PlannerTrainer:
         self.at = _Progressed(**state["at"])
         self.rates = list(state["rates"])
         self.search = SearchSettings(**state["search"])
+        sure = state["confidence"]
+        self.confidence = None if sure is None else Confidence(**sure)
         self.best, self.best_metrics = state["best"], dict(state["best_metrics"])
         everything = self.at.stage == "refit" or (self.done and self.settings.refit)
         self._begin(self.train + self.held_out if everything else self.train, state)

@@ -24,6 +24,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
+from tutelage.orchestration.planner.confidence import Confidence, Evidence, word_rarity
 from tutelage.orchestration.planner.decode import (
     BeamResult,
     EncodedInstructions,
@@ -96,6 +97,7 @@ class PlannerModel(nn.Module):
         self.idf: Tensor
         self.settings = SearchSettings()
         self.memory: PlanIndex | None = None
+        self.confidence: Confidence | None = None
         self.use_catalog(vocabulary.catalog)
 
     @classmethod
@@ -266,7 +268,7 @@ class PlannerModel(nn.Module):
             prior = self.memory.prior(
                 given.items, self.idf, self._numbers, self._known < 0, settings.prior_weight
             )
-        return BeamResult(given.instructions, text, *search(self.network, text, settings, prior))
+        return BeamResult(given, text, *search(self.network, text, settings, prior))
 
     @torch.no_grad()
     def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
@@ -281,6 +283,7 @@ class PlannerModel(nn.Module):
         workers = None
         if self.vocabulary.workers:
             workers = self.network.worker_logits(state, text.out_TD[placed]).argmax(-1)
+        sure = None if self.confidence is None else self.confidence.of(self.signals(found, chosen))
         planned: list[PlanPrediction] = []
         for row, size in enumerate(lengths.tolist()):
             there = edges[row, :size, :size] >= settings.edge_threshold
@@ -291,9 +294,28 @@ class PlannerModel(nn.Module):
                     Plan(found.instructions[row], nodes),
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
+                    None if sure is None else float(sure[row]),
                 )
             )
         return planned
+
+    @torch.no_grad()
+    def signals(self, found: BeamResult, chosen_BN: Tensor | None = None) -> Tensor:
+        """(B, S): what tells how sure plans are, by default those that `settings` choose."""
+        if chosen_BN is None:
+            rows = torch.arange(len(found.instructions))
+            chosen_BN = found.tools_BKN[rows, found.pick(self.settings.consensus)]
+        text, items = found.text, found.given.items
+        similar = torch.zeros(len(items))
+        if self.memory is not None:
+            similar = self.memory.texts.products(items, self.idf).amax(1)
+        active = self.network.row_of < len(self.network.table) - 1
+        rarity = word_rarity(items, self.idf, active, text.real_BP.shape[1])
+        evidence = Evidence(
+            found.scores_BK, similar, found.given.shared_BT, self.network.set_logits(text),
+            text.speaks_BPT, text.real_BP, *rarity,
+        )  # fmt: skip
+        return evidence.signals(chosen_BN)
 
     def _nodes(self, chosen: Sequence[int], edges: Tensor) -> tuple[Node, ...]:
         """The nodes of a plan: places in the catalog, and which waits for which."""

@@ -1,0 +1,81 @@
+"""The requests that a planner's confidence is fitted on, made of what was held out of training.
+
+Each held-out workflow is planned with the whole catalog, and again with a part of the catalog that
+lacks tools of its plan, so that what comes out is wrong. Beside them stand everyday requests that
+no tool of the catalog has to do with. `confidence.py` has the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from tutelage.orchestration.data.elsewhere import other_requests
+from tutelage.orchestration.data.workflows import Workflow
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.planner.confidence import Confidence, fit_confidence
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.seeds import SeedTree
+
+PARTS = 4
+"""Parts of the catalog that are left out in turn."""
+OTHERS = 200
+"""Requests of other topics at most."""
+MOST = 400
+"""Held-out workflows at most."""
+
+
+def left_out(catalog: Catalog, seeds: SeedTree, parts: int = PARTS) -> list[set[str]]:
+    """The tools of a catalog in `parts` parts, at random."""
+    names = list(catalog.names)
+    seeds.python().shuffle(names)
+    return [set(names[part::parts]) for part in range(min(parts, len(names)))]
+
+
+def without(catalog: Catalog, lost: set[str]) -> Catalog:
+    """A catalog without some of its tools."""
+    links = tuple(link for link in catalog.links if not lost.intersection(link))
+    return Catalog(tuple(tool for tool in catalog.tools if tool.name not in lost), links)
+
+
+def same_tools(made: Plan, wanted: Plan) -> bool:
+    """Whether a plan has the tools that were wanted, whatever its edges."""
+    return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
+
+
+def calibrate(
+    model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
+) -> Confidence | None:
+    """How sure the planner may be, from workflows that it was not trained on; None where they do
+    not tell. The model is as it was afterwards, and has no confidence while it is asked."""
+    whole, kept = model.catalog, list(held_out[:MOST])
+    model.confidence = None
+    rows: list[torch.Tensor] = []
+    right: list[bool] = []
+    outside: list[bool] = []
+
+    def ask(texts: Sequence[str], wanted: Sequence[Plan | None]) -> None:
+        if not texts:
+            return
+        place = 0
+        for found in model.searched(texts, model.settings):
+            rows.append(model.signals(found))
+            for planned in model.decided(found, model.settings):
+                gold = wanted[place]
+                right.append(gold is not None and same_tools(planned.plan, gold))
+                outside.append(gold is None)
+                place += 1
+
+    ask([w.instruction for w in kept], [w.plan for w in kept])
+    others = other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others"))
+    ask(others, [None] * len(others))
+    for lost in left_out(whole, seeds.child("left out")):
+        open_ = [w for w in kept if lost.issuperset(w.tools) or len(lost & {*w.tools}) > 1]
+        if open_ and len(lost) < len(whole):
+            model.use_catalog(without(whole, lost))
+            ask([w.instruction for w in open_], [None] * len(open_))
+    model.use_catalog(whole)
+    return fit_confidence(torch.cat(rows), right, outside)

@@ -1,0 +1,83 @@
+"""How sure a planner is: a model of its signals, fitted on what it was not trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tutelage.orchestration.data.elsewhere import other_requests
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.planner import saving
+from tutelage.orchestration.planner.calibration import left_out, same_tools, without
+from tutelage.orchestration.planner.confidence import KEEP, SIGNALS, fit_confidence
+from tutelage.orchestration.planner.embedded import PlannerRecipe, embedded_planner
+from tutelage.seeds import SeedTree
+
+SEEDS = SeedTree(3)
+
+
+def drawn() -> tuple[Tensor, list[bool]]:
+    """Signals of 400 requests, of which the first tells what is right."""
+    signals = torch.randn(400, len(SIGNALS), generator=torch.Generator().manual_seed(1))
+    return signals, (signals[:, 0] > 0).tolist()
+
+
+def test_it_tells_right_plans_from_wrong_ones_and_keeps_most_of_them() -> None:
+    signals, right = drawn()
+    fitted = fit_confidence(signals, right, [not each for each in right])
+    assert fitted is not None
+    sure = fitted.of(signals) >= fitted.threshold
+    kept = sure[torch.tensor(right)].double().mean()
+    assert KEEP - 0.01 <= kept <= KEEP + 0.02
+    assert fitted.kept == pytest.approx(float(kept))
+    assert fitted.refused > 0.9
+    assert fitted == fit_confidence(signals, right, [not each for each in right])
+
+
+def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
+    signals, _ = drawn()
+    right = [i % 2 == 0 for i in range(400)]
+    fitted = fit_confidence(signals, right, [False] * 400)
+    assert fitted is not None
+    assert ((fitted.of(signals) - 0.5).abs() < 0.35).all()
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
+    signals, _ = drawn()
+    assert fit_confidence(signals, [right] * 400, [False] * 400) is None
+
+
+def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:
+    def asked(text: str) -> bool:
+        tools = Catalog((CatalogTool("helper", text),))
+        return any("alarm" in each.lower() for each in other_requests(tools, 500, SEEDS))
+
+    assert asked("Translates a text.")
+    assert not asked("Sets an alarm.")
+
+
+def test_parts_of_a_catalog_are_left_out_in_turn() -> None:
+    whole = builtin_graph().catalog
+    parts = left_out(whole, SEEDS)
+    assert sorted(name for part in parts for name in part) == sorted(whole.names)
+    rest = without(whole, parts[0])
+    assert len(rest) == len(whole) - len(parts[0])
+    assert not parts[0] & {*rest.names}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_it_is_in_the_checkpoint(tmp_path: Path) -> None:
+    quick = PlannerRecipe(workflows=150, held_out=60, epochs=2, width=16)
+    model = embedded_planner(cache=tmp_path, recipe=quick).model
+    again = saving.load_planner(next(tmp_path.iterdir()))
+    assert model.confidence is not None
+    assert again.confidence == model.confidence
+    (planned,) = model.plan_all(["Translate the letter into French"])
+    assert planned.confidence is not None
+    assert 0 <= planned.confidence <= 1
+    assert same_tools(planned.plan, planned.plan)

@@ -1,0 +1,45 @@
+"""The fifteen plain requests of `docs/orchestration.md`, with the tools that a plan may use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.planner.embedded import embedded_planner
+
+PAGE = Path(__file__).parents[2] / "docs/orchestration.md"
+
+
+def acceptable() -> dict[str, set[str]]:
+    """The table of the page: tools by request."""
+    section = PAGE.read_text(encoding="utf-8").partition("### Fifteen plain requests")[2]
+    rows = re.findall(r"^\| ([^|]+?) \|([^|]*)\|$", section.partition("\n## ")[0], re.MULTILINE)
+    return {request: set(re.findall(r"`(\w+)`", tools)) for request, tools in rows[1:]}
+
+
+def test_the_page_has_fifteen_requests_with_tools_that_exist() -> None:
+    requests = acceptable()
+    assert len(requests) == 15
+    assert {tool for tools in requests.values() for tool in tools} <= {
+        *builtin_graph().catalog.names
+    }
+    assert sum(bool(tools) for tools in requests.values()) >= 8
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("one_thread")
+def test_each_is_planned_with_its_tools_or_declined(tmp_path: Path) -> None:
+    """The embedded planner, trained as the first use does."""
+    model = embedded_planner(cache=tmp_path).model
+    assert model.confidence is not None
+    planned = 0
+    for request, tools in acceptable().items():
+        (made,) = model.plan_all([request])
+        assert made.confidence is not None
+        if made.confidence >= model.confidence.threshold:
+            assert {node.tool for node in made.plan.nodes} <= tools, request
+            planned += 1
+    assert planned >= 8
