@@ -4,7 +4,9 @@
         [--seeds 3] [--episodes 1000] [--beta 5] [--gamma-latency 3] [--newcomer NAME]
         [--results routing.json]
 
-Without files the outcomes are simulated. For each seed (which cuts the table, draws the workflows
+Without files the outcomes are simulated. First each tenth of the table is held out in turn
+(`held_out.py`): what is shipped, before and after it is fitted on all other rows, and PPO less the
+lookahead on queries that neither saw. For each seed (which cuts the table, draws the workflows
 and starts the policy): phase 2 as it is by default, evaluated once on test workflows; phase 2 that
 starts from the plain utility, which shows what PPO adds to a greedy router; and single nodes with
 one try, where no choice depends on another. Differences pool the paired rewards of all seeds.
@@ -27,6 +29,7 @@ import numpy as np
 import torch
 from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
+from benchmarks.orchestration.held_out import held_out, held_out_page
 from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
@@ -39,43 +42,44 @@ from tutelage.orchestration.routing.choosers import (
     policy_chooser,
     run_chooser,
 )
-from tutelage.orchestration.routing.evaluation import POLICY
-from tutelage.orchestration.routing.phase2 import SIMULATED, Phase2Result, train_phase2
+from tutelage.orchestration.routing.evaluation import POLICY, paired_difference
+from tutelage.orchestration.routing.phase2 import GROUPS, SIMULATED, Phase2Result, train_phase2
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, paired_bootstrap
 
 Rewards = dict[str, list[float]]
+"""By router; the group of queries of each workflow stands under `GROUP`."""
+GROUP = "group"
 
 
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
     query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-    flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"))
+    flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"), GROUPS)
     choosers = {
         POLICY: policy_chooser(result.model, world.terms),
         GREEDY: node_utility(world.terms),
         LOOKAHEAD: greedy(world.terms),
     }
-    return {
+    rewards = {
         name: [float(r) for r in run_chooser(query_table, flows, world.terms, choose).reward_B]
         for name, choose in choosers.items()
     }
+    return rewards | {GROUP: [float(g) for g in flows.group_B]}
 
 
 def pooled(parts: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Any]]:
     """The policy less each other router, over the workflows of all seeds."""
     found: dict[str, dict[str, Any]] = {}
-    mine = [r for part in parts for r in part[POLICY]]
+    mine = np.concatenate([part[POLICY] for part in parts])
+    groups = [np.array(part[GROUP]) + 1000 * k for k, part in enumerate(parts)]
     for name in parts[0]:
-        if name == POLICY:
+        if name in (POLICY, GROUP):
             continue
-        theirs = [r for part in parts for r in part[name]]
-        gap: Difference = paired_bootstrap(
-            theirs, mine, SeedTree(0).child("pooled", name).numpy(), 2000
-        )
+        theirs = np.concatenate([part[name] for part in parts])
+        gap = paired_difference(theirs, mine, np.concatenate(groups).astype(np.int64))
         each = [float(np.mean(part[POLICY]) - np.mean(part[name])) for part in parts]
         found[name] = {**asdict(gap), "by_seed": each}
     return found
@@ -105,7 +109,8 @@ def one_seed(
         "cpu_seconds": seconds,
         "best_update": main.best_update,
         "evaluation": main.evaluation.to_json(),
-        "rewards": {k: [float(r) for r in v] for k, v in main.evaluation.rewards.items()},
+        "rewards": {k: [float(r) for r in v] for k, v in main.evaluation.rewards.items()}
+        | {GROUP: [float(g) for g in main.evaluation.group_B]},
         "plain": rewards_of(plain, plain_settings, seed),
         "apart": rewards_of(apart, apart_settings, seed),
     }
@@ -119,10 +124,10 @@ def brief(tables: Sequence[OutcomeTable], settings: Phase2Settings, folder: Path
             folder / f"brief{seed}", table=table, seed=seed, settings=settings, evaluate=False
         )
         parts.append(rewards_of(result, settings, seed))
-    means = {name: [float(np.mean(part[name])) for part in parts] for name in parts[0]}
+    names = [name for name in parts[0] if name != GROUP]
+    means = {name: [float(np.mean(part[name])) for part in parts] for name in names}
     return {
-        "machine": machine(),
-        "date": date.today().isoformat(),
+        **_stamp(),
         "episodes": settings.num_episodes,
         "weights": asdict(settings.weights),
         "reward_by_seed": means,
@@ -172,23 +177,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--beta", type=float)
     parser.add_argument("--gamma-latency", type=float)
     parser.add_argument("--newcomer")
+    parser.add_argument("--tenths", type=int, default=10, help="tenths that are held out in turn")
+    parser.add_argument("--only-held-out", action="store_true", help="and nothing else")
     parser.add_argument("--brief", action="store_true", help="phase 2 and the greedy routers only")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "routing.json")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     settings = Phase2Settings(
-        num_episodes=given.episodes, test_workflows=10_000, beta=given.beta,
+        algorithm="PPO", num_episodes=given.episodes, test_workflows=10_000, beta=given.beta,
         gamma_latency=given.gamma_latency,
     )  # fmt: skip
     parts: list[dict[str, Any]] = []
+    apart: dict[str, Any] | None = None
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if given.brief:
             tables = [_table(given.outcomes, given.models, seed) for seed in range(given.seeds)]
-            text = json.dumps(brief(tables, settings, folder), indent=1)
-            given.results.write_text(text + "\n", encoding="utf-8")
-            print(text)
+            found = brief(tables, settings, folder)
+            _write(given.results, found)
+            print(json.dumps(found, indent=1))
             return
+        if given.tenths:
+            table = _table(given.outcomes, given.models, 0)
+            apart = held_out(table, settings, folder, given.tenths, given.seeds)
+            if given.only_held_out:
+                _write(given.results, {**_stamp(), "held_out": apart})
+                print(held_out_page(apart))
+                return
         for seed in range(given.seeds):
             table = _table(given.outcomes, given.models, seed)
             parts.append(one_seed(table, seed, settings, folder))
@@ -197,8 +212,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         name = given.newcomer or table.names[2]
         joined = newcomer(table, name, settings, folder)
     found = {
-        "machine": machine(),
-        "date": date.today().isoformat(),
+        **_stamp(),
+        **({} if apart is None else {"held_out": apart}),
         "table": "simulated" if given.outcomes is None else given.outcomes.parent.name,
         "queries": len(table),
         "workers": len(table.workers),
@@ -210,12 +225,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         "differences": pooled([part["rewards"] for part in parts]),
         "from_plain_utility": pooled([part["plain"] for part in parts]),
         "separable": pooled([part["apart"] for part in parts]),
-        "query_aiq": [part["evaluation"]["query_aiq"] for part in parts],
-        "query_points": [part["evaluation"]["query_points"] for part in parts],
+        "by_query": [part["evaluation"]["by_query"]["rows"] for part in parts],
         "newcomer": {"name": name, "rows": joined},
     }
-    given.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    _write(given.results, found)
+    if apart is not None:
+        print(held_out_page(apart))
     print(page(found))
+
+
+def _stamp() -> dict[str, str]:
+    return {"machine": machine(), "date": date.today().isoformat()}
+
+
+def _write(path: Path, found: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -252,12 +276,11 @@ def page(found: Mapping[str, Any]) -> str:
         ]  # fmt: skip
         parts.append(f"{title}:\n")
         parts.append(markdown(["less", "difference", "95 % interval", "by seed", ""], lines))
-    names = found["query_aiq"][0]
     lines = [
-        [name, *(f"{np.mean([x[name] for x in found['query_aiq']]):.3f}",
-                 f"{np.mean([x[name][1] for x in found['query_points']]):.3f}",
-                 f"{1e3 * np.mean([x[name][0] for x in found['query_points']]):.4f}")]
-        for name in names
+        [rows[0]["name"], f"{np.mean([row['aiq'] for row in rows]):.3f}",
+         f"{np.mean([row['accuracy'] for row in rows]):.3f}",
+         f"{1e3 * np.mean([row['cost'] for row in rows]):.4f}"]
+        for rows in zip(*found["by_query"], strict=True)
     ]  # fmt: skip
     parts.append("One try a query, without workflows:\n")
     parts.append(markdown(["router", "AIQ", "best score", "USD per 1,000 there"], lines))

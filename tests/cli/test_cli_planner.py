@@ -248,7 +248,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     for place in (whole, folder):
         with open_store(place.store, create=False) as store:
             trained = list(store.rollouts(place.name, mode=Mode.TRAIN))
-            routed = list(store.rollouts(place.name, label="phase2/ppo"))
+            routed = list(store.rollouts(place.name, label="phase2/routed"))
             greedy = list(store.rollouts(place.name, label="phase2/greedy"))
         assert [rollout.step for rollout in trained] == [s for s in range(1, 7) for _ in range(8)]
         assert len(routed) == len(greedy) == 20

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from benchmarks.orchestration.newcomer import newcomer_rows
 from routing_world import SMALL, table
 
 from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.orchestration.data.outcomes import read_outcomes, read_test_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.planner.settings import read_settings
@@ -23,7 +26,7 @@ from tutelage.orchestration.routing.choosers import (
     policy_chooser,
     run_chooser,
 )
-from tutelage.orchestration.routing.evaluation import POLICY
+from tutelage.orchestration.routing.evaluation import POLICY, paired_difference
 from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
@@ -33,6 +36,7 @@ from tutelage.orchestration.routing.phase2 import (
 )
 from tutelage.orchestration.routing.phase2_data import Phase2Data
 from tutelage.orchestration.routing.policy import ModelSelector
+from tutelage.orchestration.routing.query_level import BEFORE_REFIT, CALIBRATED, evaluate_queries
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
@@ -97,17 +101,125 @@ def test_the_report_has_every_router_and_its_plots(
     assert by_name["oracle"]["gap_to_oracle"] == 0
     assert by_name["oracle"]["reward"] == max(row["reward"] for row in found["rows"])
     assert set(found["differences"]) == set(names) - {POLICY}
-    assert 0 < found["query_aiq"]["kNN-40"] < found["query_aiq"]["oracle"] <= 1
+    by_query = {row["name"]: row for row in found["by_query"]["rows"]}
+    assert 0 < by_query["kNN-40"]["aiq"] < by_query["oracle"]["aiq"] <= 1
+    for row in by_query.values():
+        for key in ("aiq", "accuracy", "cost"):
+            assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+    assert set(found["by_query"]["differences"]) == set(by_query) - {CALIBRATED}
+    assert set(found["presets"]) == {"seed", "seed_seconds", "normalized", "gated"}
+    for rows in found["presets"].values():
+        assert {GREEDY, LOOKAHEAD, POLICY, "oracle"} < {row["name"] for row in rows}
+        assert all(row["low"] <= row["reward"] <= row["high"] for row in rows)
     text = (folder / "phase2.md").read_text()
     assert "| oracle |" in text
     assert f"{SMALL.test_workflows} test workflows, run once by each router, all judged" in text
-    assert f"of {found['queries']} queries" in text
+    assert f"of {found['by_query']['queries']} queries" in text
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows
         assert row["reward_low"] <= row["reward"] <= row["reward_high"]
         assert row["success_low"] <= row["success"] <= row["success_high"]
     for plot in ("pareto.png", "aiq.png", "training.png"):
         assert (folder / plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_shipped_knows_all_rows_and_none_of_the_held_out_ones(tmp_path: Path) -> None:
+    made = table()
+    held, rest = made.take(range(60)), made.take(range(60, len(made)))
+    result = train_phase2(tmp_path, table=rest, test_outcomes=held, settings=SMALL)
+    known = load_router(result.checkpoint).predictor
+    assert len(known.types) == len(rest)
+    assert len(result.world.train.table) == round(0.8 * len(rest))
+    evaluation = result.evaluation
+    assert evaluation is not None
+    assert evaluation.by_query.queries == 60
+    # The row is that of the predictor in the file, and the one before the refit is another.
+    board = QueryTable.of(held, known, Scenario())
+    again = evaluate_queries(board, rest, SeedTree(5))
+    assert evaluation.by_query.aiq(CALIBRATED) == again.aiq(CALIBRATED)
+    assert evaluation.by_query.aiq(BEFORE_REFIT) != again.aiq(CALIBRATED)
+    own = train_phase2(tmp_path / "own", table=rest, settings=SMALL, evaluate=False)
+    assert len(load_router(own.checkpoint).predictor.types) == len(rest)
+
+
+def test_held_out_outcomes_are_of_the_workers_that_were_learned(tmp_path: Path) -> None:
+    rows = [{"id": f"q{i}", "instruction": f"ask {i}", "scores": {"a": 1.0, "b": 0.0}}
+            for i in range(40)]  # fmt: skip
+    prices = {name: {"input_price": 1, "output_price": 1} for name in "abc"}
+    files = {"table": rows, "more": [rows[0] | {"scores": {"a": 1.0, "c": 1.0}}],
+             "less": [rows[0] | {"scores": {"a": 1.0}}], "models": prices}  # fmt: skip
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    models = tmp_path / "models.json"
+    known = read_outcomes(tmp_path / "table.json", models)
+    with pytest.raises(DataError, match=r"more.json.*nothing was learned about 'c'"):
+        read_test_outcomes(tmp_path / "more.json", models, known)
+    with pytest.raises(DataError, match="has no worker 'b'"):
+        read_test_outcomes(tmp_path / "less.json", models, known)
+    with pytest.raises(DataError, match="--models FILE"):
+        read_test_outcomes(tmp_path / "table.json", None, known)
+
+
+def test_queries_that_stand_in_both_files_are_named(tmp_path: Path) -> None:
+    made = table()
+    rest = made.take(range(60, len(made)))
+    leaky = made.take([3, 70, 4, 71])
+    settings = Phase2Settings(val_workflows=64)
+    with pytest.warns(UserWarning, match="2 of 4 test queries.*sim-70, sim-71"):
+        result = train_phase2(
+            tmp_path, table=rest, test_outcomes=leaky, settings=settings, evaluate=False
+        )
+    assert result.world.leaks == ["sim-70", "sim-71"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train_phase2(tmp_path, table=rest, settings=settings, evaluate=False)
+
+
+def test_no_key_of_ppo_means_the_lookahead(tmp_path: Path) -> None:
+    sizes = {"val_workflows": 64, "test_workflows": 96}
+    settings = Phase2Settings.model_validate(sizes)
+    assert (settings.algorithm, settings.updates) == ("lookahead", 0)
+    result = train_phase2(tmp_path, table=table(), settings=settings)
+    router = load_router(result.checkpoint)
+    assert (router.name, router.model) == ("lookahead", None)
+    evaluation = result.evaluation
+    assert evaluation is not None
+    assert evaluation.router == LOOKAHEAD
+    assert POLICY not in {row["name"] for row in evaluation.rows}
+    text = (tmp_path / "phase2.md").read_text()
+    assert "nothing was trained but its predictor" in text
+    assert "training.png" not in text
+    assert Phase2Settings(num_episodes=3).algorithm == "PPO"
+    with pytest.raises(ConfigError, match="gamma is a key of PPO"):
+        read({"algorithm": "lookahead", "gamma": 0.9})
+
+
+def test_the_lookahead_does_not_drop_a_trained_policy(
+    trained: tuple[Phase2Result, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    result, _ = trained
+    plain = Phase2Settings(val_workflows=64)
+    with pytest.raises(RunError, match="algorithm=PPO"):
+        train_phase2(tmp_path, table=table(), settings=plain, checkpoint=result.checkpoint)
+
+
+def test_intervals_count_the_queries_that_workflows_share() -> None:
+    """Workflows of one group are alike here: a thousand of them are as good as their groups."""
+    group_B = np.arange(1000) % 10
+    mine_B = group_B.astype(np.float64)
+    found = paired_difference(np.zeros(1000), mine_B, group_B)
+    assert found.mean == pytest.approx(4.5)
+    assert found.high - found.low > 3
+    alone = paired_difference(np.zeros(1000), mine_B, np.arange(1000))
+    assert alone.high - alone.low < 0.5
+
+
+def test_workflows_of_two_groups_share_no_query() -> None:
+    board = Phase2Data.of(table(), Scenario(), SMALL, SeedTree(0)).train
+    flows = WorkflowBatch.draw(board, 200, SeedTree(1), groups=5)
+    assert set(flows.group_B.tolist()) == set(range(5))
+    used = [set(flows.query_BN[flows.group_B == g].ravel().tolist()) - {-1} for g in range(5)]
+    assert sum(map(len, used)) == len(set().union(*used))
 
 
 class Killed(Exception):
@@ -250,7 +362,7 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
         ({"learning_rate": "fast"}, "learning_rate='fast'.*give a finite number"),
         ({"num_episodes": 1.5}, "num_episodes=1.5.*whole number"),
         ({"num_episodes": 0}, "num_episodes=0.*at least 1"),
-        ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'PPO'"),
+        ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'lookahead' or 'PPO'"),
         ({"reward": "best"}, "reward='best'.*choose from 'seed'"),
         ({"epsilon": 2}, "epsilon=2.*at most 1"),
         ({"epsilon": -1}, "epsilon=-1.*at least 0"),

@@ -22,8 +22,8 @@ from tutelage.orchestration.routing.choosers import (
     oracle,
     run_chooser,
 )
+from tutelage.orchestration.routing.curves import aiq, hull, pareto_front
 from tutelage.orchestration.routing.decisions import DecisionBatch, look_ahead
-from tutelage.orchestration.routing.evaluation import aiq, hull, pareto_front
 from tutelage.orchestration.routing.learning import collect
 from tutelage.orchestration.routing.policy import (
     SCALE,

@@ -9,10 +9,12 @@ import pytest
 from tutelage.rewards import resolve_reward, reward
 from tutelage.tasks.overlap import (
     Overlap,
+    also_trained,
     content,
     count_overlap,
     footnote,
     hold_out,
+    listed,
     success_title,
 )
 from tutelage.types import Task
@@ -78,6 +80,12 @@ def test_counts_and_what_is_said() -> None:
     assert len(said) == 3
     assert Overlap(train=9, val=3, test=3).notes() == []
     assert found.notes(drawn=True) == [said[0], said[2]]
+
+
+def test_names_of_what_both_have() -> None:
+    assert also_trained(["a", "b"], ["c", "b", "a", "b"], str) == [1, 2, 3]
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(i) for i in range(119)]) == "0, 1, 2, 3, 4 and 114 more"
 
 
 def test_titles_follow_the_count() -> None:

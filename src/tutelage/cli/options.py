@@ -37,7 +37,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),
-    **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "checkpoint"), "FILE"),
+    **dict.fromkeys(
+        ("train", "test", "catalog", "outcomes", "models", "test_outcomes", "checkpoint"), "FILE"
+    ),
     **dict.fromkeys(("otlp", "store", "upstream", "endpoint"), "URL"),
     "model": "NAME",
     "prices": "FILE",

@@ -147,7 +147,7 @@ def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The tables, where things lie, and what to try next."""
     from tutelage.cli.console import facts, output, say, show_table, shown_path
-    from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
+    from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
     from tutelage.runs.estimate import duration
 
     console = output()
@@ -160,9 +160,8 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     if planner.is_file():
         pairs.append(("planner", shown_path(planner)))
     if "phase2" in result:
-        routing = routing_table(result["phase2"])
-        if routing is not None:
-            show_table(console, routing)
+        for table in routing_tables(result["phase2"]):
+            show_table(console, table)
         pairs += [
             ("router", shown_path(folder.path / result["phase2"]["checkpoint"])),
             ("routing", shown_path(told)),

@@ -197,7 +197,7 @@ class PlannerTraining(RunKind):
         own = folder.checkpoints / saving.PHASE1
         before = _lines_of_phase1(folder)
         phase = self.settings.phase2_rl
-        progress.phase("Phase 2: learning to route", steps=phase.updates)
+        progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
         def log(given: Mapping[str, Any]) -> None:
             run.log({**given, "phase": PHASE2, "tick": before + int(given["tick"])})
@@ -232,6 +232,7 @@ class PlannerTraining(RunKind):
             settings=phase,
             outcomes=request.outcomes,
             models=request.models,
+            test_outcomes=request.test_outcomes,
             seed=request.seed,
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),
@@ -244,6 +245,7 @@ class PlannerTraining(RunKind):
             "checkpoint": str(phase2_result.checkpoint.relative_to(folder.path)),
             "best_update": phase2_result.best_update,
             "val_reward": phase2_result.val_reward,
+            "leaks": list(phase2_result.world.leaks),
             **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
         }
 
@@ -276,6 +278,7 @@ def _measure(
         before = None if request.against is None else saving.load_planner(request.against)
         if before is not None:
             result["against"] = request.against
+        result["leaks"] = list(sets.leaks)
         result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

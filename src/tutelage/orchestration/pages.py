@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
+from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
 from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
@@ -32,7 +32,7 @@ def write_report(folder: RunFolder) -> None:
     result = folder.read_result() or {}
     phase1: Mapping[str, Any] = result.get("phase1", {})
     test = phase1.get("test")
-    routing = routing_table(result.get("phase2", {}))
+    routing = routing_tables(result.get("phase2", {}))
     lines = [x for x in folder.read_metrics() if x.get("phase") == "phase1" and not x.get("refit")]
     page = render_page(
         "orchestration/report.html.j2",
@@ -41,7 +41,7 @@ def write_report(folder: RunFolder) -> None:
         headline=_headline(test, result.get("phase2", {})),
         pill=None,
         story=_facts(phase1),
-        tables=[*(planning_tables(test) if test else []), *([] if routing is None else [routing])],
+        tables=[*(planning_tables(test) if test else []), *routing],
         chart=_chart(lines),
         examples=_examples(folder),
         plots=_plots(folder),
@@ -71,10 +71,9 @@ def _routed(phase2: Mapping[str, Any]) -> str:
     if not found:
         return ""
     rows = {row["name"]: row for row in found["rows"]}
-    mine, reward = rows["PPO"], f"{rows['PPO']['reward']:.2f}"
-    if "workflows" in mine:  # results of older versions do not tell
-        ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
-        reward += f" a workflow (95 % interval {ends}, {mine['workflows']} judged)"
+    mine = rows[found["router"]]
+    ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
+    reward = f"{mine['reward']:.2f} a workflow (95 % interval {ends}, {mine['workflows']} judged)"
     gap = found["differences"]["greedy utility"]
     message = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
     greedy = rows["greedy utility"]["reward"]

@@ -6,6 +6,7 @@ file a tenth of the training file is held back for the test. `job.py` runs it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import read_workflows
-from tutelage.orchestration.data.rows import read_rows
+from tutelage.orchestration.data.rows import parse_nested_json, read_rows
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -22,11 +23,17 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
-from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import Overlap, content_of, count_overlap
+from tutelage.tasks.overlap import (
+    Overlap,
+    also_trained,
+    content_of,
+    count_overlap,
+    listed,
+)
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Workflows of the embedded set: as many as the document's configuration names, and a test."""
@@ -44,6 +51,8 @@ class PlannerDatasets:
     catalog: Catalog
     facts: Mapping[str, str]
     """What to tell about them."""
+    leaks: tuple[str, ...] = ()
+    """Test workflows whose instruction is one of training, by their names or rows."""
 
     def check_against(self, older: str | None) -> None:
         """Refuse an older planner that cannot be scored, before anything is trained."""
@@ -76,10 +85,14 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     notes = overlap_of([*workflows, *augmented], test).notes(drawn=request.train is None)
     if notes:
         fields["overlap"] = "; ".join(notes)
+    known = also_trained([*workflows, *augmented], test, _instruction_mark)
+    leaks = tuple(test[place].name or f"row {place}" for place in known)
+    if leaks:
+        fields["leaks"] = f"{listed(leaks)}; result.json has all names"
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
-    return PlannerDatasets(train + augmented, held_out, test, catalog, fields)
+    return PlannerDatasets(train + augmented, held_out, test, catalog, fields, leaks)
 
 
 def _embedded(
@@ -107,10 +120,12 @@ def _files(
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
     known = None if named is None else read_catalog(named)
-    workflows = read_workflows(request.train, known)
-    test = [] if request.test is None else read_workflows(request.test, known)
-    catalog = known or catalog_of(workflows, _tool_rows(request.train, request.test))
+    workflows = read_workflows(request.train, known, strict=False)
+    test = [] if request.test is None else read_workflows(request.test, known, strict=False)
+    catalog, missing = _completed(known, request, workflows, test)
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
+    if missing:
+        fields["missing tools"] = f"{missing}; added by their names alone"
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
@@ -123,6 +138,36 @@ def _files(
         fields["train_data_size"] = f"{size} of {len(workflows)} workflows of the file are used"
         workflows = [workflows[i] for i in sorted(draw.sample(range(len(workflows)), size))]
     return catalog, workflows, test, fields
+
+
+def _completed(
+    known: Catalog | None,
+    request: PlannerConfig,
+    workflows: Sequence[Workflow],
+    test: Sequence[Workflow],
+) -> tuple[Catalog, str]:
+    """The catalog of a run, and the tools that nobody described but plans use, with how often.
+
+    Raises `DataError` where those are refused: by `missing_tools`, and with a catalog that is
+    given, unless that says otherwise.
+    """
+    rows = _tool_rows(request.train, request.test)
+    made = known or catalog_of(workflows, rows)
+    told_rows = known is None and any(parse_nested_json(row["tools"]) for row in rows)
+    described = catalog_of((), rows) if told_rows else made
+    uses = Counter(tool for w in (*workflows, *test) for tool in w.tools if tool not in described)
+    if not uses:
+        return made, ""
+    names = [f"{name} ({count})" for name, count in uses.most_common()]
+    told = f"{len(uses)} tools in {uses.total()} subtasks: {', '.join(names)}"
+    if (request.missing_tools or ("refuse" if known else "add")) == "refuse":
+        where = f"the catalog {request.catalog!r}" if known else f"{request.train!r}"
+        raise DataError(
+            f"{where} describes not all tools that its plans use. Missing are {told}. Describe "
+            "them in the catalog, or take them by their names alone: --missing-tools add"
+        )
+    others = tuple(CatalogTool(name) for name in uses if name not in made)
+    return Catalog((*made.tools, *others), made.links), told
 
 
 def _tool_rows(*paths: str | None) -> list[Mapping[str, Any]]:

@@ -116,6 +116,18 @@ def count_overlap(
     )
 
 
+def also_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
+    """The places of test tasks that are also training tasks, by `key`."""
+    known = {key(task) for task in train}
+    return [place for place, task in enumerate(test) if key(task) in known]
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """`a, b, c and 114 more`."""
+    told, left = ", ".join(names[:most]), len(names) - most
+    return f"{told} and {left} more" if left > 0 else told
+
+
 def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]:
     """(kept, held out): the first `count` tasks are held out, and what equals them is not kept."""
     held = list(tasks[:count])

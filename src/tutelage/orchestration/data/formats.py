@@ -317,8 +317,10 @@ def _kind(row: Mapping[str, Any]) -> TypeAdapter[Any]:
     return _KINDS[key]
 
 
-def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Workflow]:
-    """All workflows of a file. With a catalog, a tool that it lacks is refused.
+def read_workflows(
+    path: str | Path, catalog: Catalog | None = None, *, strict: bool = True
+) -> list[Workflow]:
+    """All workflows of a file. With a catalog, a tool that it lacks is refused if `strict`.
 
     Types given by number need the catalog: they are places in it. Raises `DataError` with the file,
     the row and the field.
@@ -326,16 +328,19 @@ def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Wor
     workflows: list[Workflow] = []
     for index, row in enumerate(read_rows(path)):
         try:
-            workflows.append(workflow_of(row, catalog))
+            workflows.append(workflow_of(row, catalog, strict=strict))
         except DataError as error:
             called = f" ({row['id']!r})" if "id" in row else ""
             raise DataError(f"{str(path)!r}, row {index}{called}: {error}") from error
     return workflows
 
 
-def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
+def workflow_of(
+    row: Mapping[str, Any], catalog: Catalog | None = None, *, strict: bool = True
+) -> Workflow:
     """The workflow of one row of any kind. Raises `DataError` with the field."""
-    return _known(read_as(_kind(row), row, context=catalog).workflow(), catalog)
+    workflow = read_as(_kind(row), row, context=catalog).workflow()
+    return _known(workflow, catalog if strict else None)
 
 
 def labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:

@@ -122,19 +122,23 @@ class OutcomeTable:
         numbers = {k: getattr(self, k)[:, columns] for k in _OUTCOMES}
         return replace(self, workers=tuple(self.workers[j] for j in columns), **numbers)
 
-    def split(self, seeds: SeedTree) -> tuple[OutcomeTable, OutcomeTable, OutcomeTable]:
+    def split(
+        self, seeds: SeedTree, *, held_out: bool = True
+    ) -> tuple[OutcomeTable, OutcomeTable, OutcomeTable]:
         """Train, validation and test rows, cut by type, so that each part has each type's share.
 
-        Raises `DataError` when a part would be empty.
+        Without `held_out` there are no test rows, and the others keep their proportion. Raises
+        `DataError` when a part would be empty.
         """
+        shares = (TEST, TEST + VAL) if held_out else (0.0, VAL / (1 - TEST))
         parts: tuple[list[int], list[int], list[int]] = ([], [], [])
         for kind in sorted(set(self.types)):
             rows = np.flatnonzero(np.array(self.types) == kind)
             order = seeds.child("split", kind).numpy().permutation(len(rows))
-            cuts = [round(TEST * len(rows)), round((TEST + VAL) * len(rows))]
+            cuts = [round(share * len(rows)) for share in shares]
             for part, cut in zip(reversed(parts), np.split(rows[order], cuts), strict=True):
                 part += cut.tolist()
-        if not all(parts):
+        if not all(parts if held_out else parts[:2]):
             raise DataError(
                 f"a table of {len(self)} queries is too small to split into train, validation and "
                 f"test; give at least 20 queries of each type"
@@ -199,6 +203,25 @@ def read_outcomes(
     ]
     names = list(dict.fromkeys(name for row in queries for name in row.scores))
     return _table(queries, _read_models(models, names), seeds or SeedTree(0))
+
+
+def read_test_outcomes(
+    path: str | Path,
+    models: str | Path | None,
+    table: OutcomeTable,
+    seeds: SeedTree | None = None,
+) -> OutcomeTable:
+    """Held-out outcomes of the workers of a table, in its order of workers.
+
+    Raises `DataError` for a worker that the table lacks or that the file does, and without prices.
+    """
+    if models is None:
+        raise DataError(f"{str(path)!r} needs the prices of its workers: give --models FILE")
+    held_out = read_outcomes(path, models, (seeds or SeedTree(0)).child("test-outcomes"))
+    if strange := [name for name in held_out.names if name not in table.names]:
+        hint = nearest(strange[0], sorted(table.names))
+        raise DataError(f"{str(path)!r}: nothing was learned about {strange[0]!r}; {hint}")
+    return held_out.only(table.names)
 
 
 def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:

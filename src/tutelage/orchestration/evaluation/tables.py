@@ -94,15 +94,48 @@ _ROUTING: Mapping[str, str] = {
 }
 
 
-def routing_table(phase2: Mapping[str, Any]) -> Table | None:
-    """The routers of phase 2; None before it was measured."""
-    rows = phase2.get("evaluation", {}).get("rows")
-    if not rows:
-        return None
+def routing_tables(phase2: Mapping[str, Any]) -> list[Table]:
+    """The routers of phase 2: on workflows, under each preset, and on single queries; none before
+    it was measured."""
+    found = phase2.get("evaluation")
+    if not found:
+        return []
+    return [_workflow_table(found["rows"]), _preset_table(found["presets"]), _query_table(found)]
+
+
+def _workflow_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     keys = [key for key in _ROUTING if key in rows[0]]
     lead = f"{workflow_words(rows)} phase2.md has every column, intervals and plots."
     shown = [[_cell(row.get(key)) for key in keys] for row in rows]
     return _table("Routing", lead, [_ROUTING[key] for key in keys], shown)
+
+
+def _preset_table(presets: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    rows: dict[str, list[str]] = {}
+    for listed in presets.values():
+        for row in listed:
+            rows.setdefault(row["name"], []).append(
+                "{reward:.3g} [{low:.3g}, {high:.3g}]".format_map(row)
+            )
+    lead = "Mean reward of routers that are told the preset, with 95 % intervals."
+    return _table(
+        "Routing under each preset", lead, ("", *presets), [(k, *v) for k, v in rows.items()]
+    )
+
+
+def _query_table(found: Mapping[str, Any]) -> Table:
+    """One try a query, with intervals."""
+    by_query, keys = found["by_query"], ("aiq", "accuracy", "cost")
+    lead = (
+        f"One try at each of {by_query['queries']} queries, with 95 % intervals; accuracy and USD "
+        "at the most accurate point of a router's curve."
+    )
+    rows = [(row["name"], *(_ranged(row, key) for key in keys)) for row in by_query["rows"]]
+    return _table("Routing of single queries", lead, ("", "AIQ", "accuracy", "USD"), rows)
+
+
+def _ranged(row: Mapping[str, float], key: str) -> str:
+    return f"{row[key]:.3g} [{row[f'{key}_low']:.3g}, {row[f'{key}_high']:.3g}]"
 
 
 def _cell(value: object) -> str:

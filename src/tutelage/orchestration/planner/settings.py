@@ -106,10 +106,15 @@ class PlannerConfig(RunSettings):
     """Workflows seen only after training."""
     catalog: str | None = None
     """The tools that plans may use."""
+    missing_tools: Literal["add", "refuse"] | None = None
+    """Phase 1: tools that plans use and nobody describes: add them by their names alone, or refuse
+    the file; null refuses what --catalog lacks, and adds what the rows of a file leave out."""
     outcomes: str | None = None
     """Phase 2: which worker answered what right."""
     models: str | None = None
     """Phase 2: prices of those workers."""
+    test_outcomes: str | None = None
+    """Phase 2: outcomes that no fit sees; the shipped router is measured on them."""
     checkpoint: str | None = None
     """Phase 2 alone: the planner of phase 1 that it goes on from."""
     against: str | None = None
@@ -126,7 +131,7 @@ class PlannerConfig(RunSettings):
         for phase, names, remedy in _MISPLACED:
             lost = [name for name in names if getattr(self, name) is not None]
             if self.phase == phase and lost:
-                raise ConfigError(f"--{lost[0]} is for {remedy}")
+                raise ConfigError(f"--{lost[0].replace('_', '-')} is for {remedy}")
         if self.phase == "all" and self.checkpoint is not None:
             raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
         if (self.outcomes is None) != (self.models is None):
@@ -135,6 +140,11 @@ class PlannerConfig(RunSettings):
             raise ConfigError(
                 f"--{text} {getattr(self, text)!r} needs --{lacking} FILE: a table of outcomes "
                 f"and the prices of its workers go together"
+            )
+        if self.test_outcomes is not None and self.outcomes is None:
+            raise ConfigError(
+                f"--test-outcomes {self.test_outcomes!r} needs --outcomes FILE: a router is "
+                "measured on the workers that it learned about"
             )
         if self.train is None and self.test is not None:
             raise ConfigError(
@@ -145,10 +155,11 @@ class PlannerConfig(RunSettings):
 
 
 _MISPLACED = (
-    ("2", ("train", "test", "catalog", "against"),
+    ("2", ("train", "test", "catalog", "missing_tools", "against"),
      "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
      "--outcomes and --models for its table"),
-    ("1", ("outcomes", "models", "checkpoint"), "phase 2; choose --phase 2 or --phase all"),
+    ("1", ("outcomes", "models", "test_outcomes", "checkpoint"),
+     "phase 2; choose --phase 2 or --phase all"),
 )  # fmt: skip
 """Options that a phase alone has no use for, and what to do."""
 

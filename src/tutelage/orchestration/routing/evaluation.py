@@ -1,25 +1,26 @@
 """The one table in which every way to choose workers is compared with the trained one.
 
 All run on the same workflows, so differences are paired. Success means right answers, not passed
-ones. Routers that weigh cost are swept over how much a dollar and a second matter, which gives each
-a curve of (cost, quality). `aiq`, the average improvement in quality of RouterBench (arXiv
-2403.12031), is the mean height of its non-decreasing convex hull over the range of costs that
-single workers span. `choosers.py` has the routers, `report.py` draws what comes out.
+ones. The queries of a test stand in groups and no workflow takes queries of two: workflows of one
+group share queries and are no independent evidence, so intervals are those of the groups. Routers
+that weigh cost are swept over how much a dollar and a second matter, which gives each a curve of
+(cost, quality) and its AIQ (`curves.py`). Under each reward preset, routers that weigh cost get
+it; a table of its own has their mean rewards. `choosers.py` has the routers, `query_level.py`
+routes single queries, `report.py` draws the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from tutelage.errors import DataError
-from tutelage.orchestration.data.neighbours import hashed
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.evaluation.judged import DEADLINE
+from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.routing.choosers import (
     GREEDY,
     LOOKAHEAD,
@@ -32,19 +33,20 @@ from tutelage.orchestration.routing.choosers import (
     run_chooser,
     single_worker,
 )
+from tutelage.orchestration.routing.curves import Point, aiq, cost_range, pareto_front
 from tutelage.orchestration.routing.decisions import RewardTerms
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.predictor import NEAREST
+from tutelage.orchestration.routing.predictor import OutcomePredictor
+from tutelage.orchestration.routing.query_level import QueryEvaluation, evaluate_queries
+from tutelage.orchestration.routing.settings import weights_of
 from tutelage.orchestration.routing.simulator import SimulationResult
-from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
+from tutelage.orchestration.routing.workflows import Ints, QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, paired_bootstrap
+from tutelage.statistics.intervals import Difference, mean_interval
 from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
 
 POLICY = "PPO"
 Row = dict[str, Any]
-Point = tuple[float, float]
-"""(cost, quality)."""
 SWEEP = (0.02, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
 """Factors on the weights of cost and latency that a router is told, for its curve."""
 
@@ -56,24 +58,26 @@ CURVE = 2000
 class RouterEvaluation:
     """A table, the curves behind its AIQ, and the paired differences of rewards."""
 
+    router: str
+    """The row of the router that is shipped."""
     rows: list[Row]
     """A router each, in the order of the table, as `_row` makes them."""
     differences: Mapping[str, Difference]
-    """The policy's reward less that of each other row, on the same workflows."""
+    """The shipped router's reward less that of each other row, on the same workflows."""
     curves: Mapping[str, list[Point]]
-    query_aiq: Mapping[str, float]
-    """AIQ of one try a query, without workflows: what router data sets are compared by."""
-    query_points: Mapping[str, Point]
-    """The most accurate point of each of these curves."""
-    queries: int
-    """How many these are means over."""
+    presets: Mapping[str, list[Row]]
+    """By reward preset: `name`, `reward`, `low`, `high` and `success` of the routers told it."""
+    by_query: QueryEvaluation
+    """One try a query, without workflows: what router data sets are compared by."""
     rewards: Mapping[str, Floats]
     """The reward of every workflow, by router: what differences over several seeds pool."""
+    group_B: Ints
+    """The group of queries that each of these workflows is made of."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the single rewards left out."""
         fields = asdict(self)
-        del fields["rewards"]
+        del fields["rewards"], fields["group_B"]
         return fields
 
 
@@ -84,8 +88,13 @@ def evaluate_routers(
     train: OutcomeTable,
     seeds: SeedTree,
     models: Mapping[str, ModelSelector],
+    before: OutcomePredictor | None = None,
 ) -> RouterEvaluation:
-    """Run all baselines and `models` (by name, `POLICY` among them) on the same workflows."""
+    """Run all baselines and `models` by name on the same workflows.
+
+    `POLICY` is the shipped router where it is among the models, else `LOOKAHEAD`. `train` are the
+    outcomes that the predictor was fitted on; `before` is the predictor before it knew all of them.
+    """
     choosers = {
         **baselines(train, terms, seeds.child("random")),
         **{name: policy_chooser(model, terms) for name, model in models.items()},
@@ -96,36 +105,90 @@ def evaluate_routers(
     }
     few = flows.take(np.arange(min(CURVE, len(flows))))
     curves = _curves(query_table, few, terms, models)
-    low, high = _range(curves["single workers"])
+    low, high = cost_range(curves["single workers"])
     areas = {name: aiq(points, low, high) for name, points in curves.items()}
     names = list(outcomes)
     points = [(float(o.cost_B.mean()), float(o.success_B.mean())) for o in outcomes.values()]
     front = {names[i] for i in pareto_front(points[:-1])}
     best = float(outcomes["oracle"].reward_B.mean())
     rows = [
-        _row(name, outcome, best, name in front or name == "oracle", areas.get(name))
+        _row(name, outcome, flows.group_B, best, name in front or name == "oracle", areas.get(name))
         for name, outcome in outcomes.items()
     ]
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
-    differences = _differences(rewards, seeds.child("bootstrap"))
-    query_level = _query_level(query_table, train)
+    router = POLICY if POLICY in models else LOOKAHEAD
     return RouterEvaluation(
-        rows, differences, curves, *query_level, len(query_table.table), rewards
+        router=router,
+        rows=rows,
+        differences={
+            name: paired_difference(theirs, rewards[router], flows.group_B)
+            for name, theirs in rewards.items()
+            if name != router
+        },
+        curves=curves,
+        presets=_by_preset(query_table, few, terms, train, models),
+        by_query=evaluate_queries(query_table, train, seeds.child("bootstrap"), before),
+        rewards=rewards,
+        group_B=flows.group_B,
     )
 
 
-def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
-    """The policy's reward less each other router's, with paired bootstrap intervals."""
-    mine = [float(r) for r in rewards[POLICY]]
-    return {
-        name: paired_bootstrap([float(r) for r in theirs], mine, seeds.child(name).numpy(), 2000)
-        for name, theirs in rewards.items()
-        if name != POLICY
-    }
+def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Difference:
+    """Mean of mine less theirs over workflows, with the interval of their groups of queries."""
+    gap_B = mine_B - theirs_B
+    mean = float(gap_B.mean())
+    low, high = _interval(gap_B, group_B)
+    signs = (int((gap_B > 0).sum()), int((gap_B < 0).sum()), int((gap_B == 0).sum()))
+    return Difference(mean, low, high, *signs)
+
+
+def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
+    """95 % interval of a mean over workflows, clustered by group."""
+    mean = float(value_B.mean())
+    return mean_interval([float(v) for v in value_B], _tasks(group_B)) or (mean, mean)
+
+
+def _tasks(group_B: Ints) -> list[str]:
+    return [str(group) for group in group_B]
+
+
+def _by_preset(
+    query_table: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
+    train: OutcomeTable,
+    models: Mapping[str, ModelSelector],
+) -> dict[str, list[Row]]:
+    """Mean rewards under each preset, with its own weights but for the one that is trained for."""
+    found: dict[str, list[Row]] = {}
+    for preset in get_args(Preset):
+        own = terms.weights if preset == terms.preset else weights_of(preset)
+        told = replace(terms, preset=preset, weights=own)
+        rules = baselines(train, told, SeedTree(0))
+        asked = ("cheapest", "most accurate", "best of the type", GREEDY, LOOKAHEAD)
+        choosers = {
+            **{name: rules[name] for name in asked},
+            **{name: policy_chooser(model, told) for name, model in models.items()},
+            "oracle": oracle(told),
+        }  # fmt: skip
+        found[preset] = []
+        for name, choose in choosers.items():
+            outcome = run_chooser(query_table, flows, told, choose)
+            low, high = _interval(outcome.reward_B, flows.group_B)
+            found[preset].append(
+                {"name": name, "reward": float(outcome.reward_B.mean()), "low": low, "high": high,
+                 "success": float(outcome.success_B.mean())}
+            )  # fmt: skip
+    return found
 
 
 def _row(
-    name: str, outcome: SimulationResult, oracle: float, pareto: bool, area: float | None
+    name: str,
+    outcome: SimulationResult,
+    group_B: Ints,
+    oracle: float,
+    pareto: bool,
+    area: float | None,
 ) -> Row:
     """One router. Costs in USD, latencies in seconds, means over workflows.
 
@@ -135,10 +198,9 @@ def _row(
     success for less cost.
     """
     sides = zip(outcome.reward_B, outcome.success_B, outcome.late_B, strict=True)
-    # Each is a task of its own: none is lost.
     judged = [
-        RolloutOutcome(str(place), float(reward), bool(success), DEADLINE if late else None)
-        for place, (reward, success, late) in enumerate(sides)
+        RolloutOutcome(task, float(reward), bool(success), DEADLINE if late else None)
+        for task, (reward, success, late) in zip(_tasks(group_B), sides, strict=True)
     ]
     outcome_sums = add_up(judged, RewardKind(graded=True))
     wins = int(outcome.success_B.sum())
@@ -193,94 +255,3 @@ def _curves(
         LOOKAHEAD: swept(greedy),
         **{name: swept(partial(policy_chooser, model)) for name, model in models.items()},
     }
-
-
-def pareto_front(points: Sequence[Point]) -> list[int]:
-    """The places of the points that no other one beats in cost and quality, cheapest first."""
-    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
-    front: list[int] = []
-    for i in order:
-        if not front or points[i][1] > points[front[-1]][1]:
-            front.append(i)
-    return front
-
-
-def hull(points: Sequence[Point]) -> list[Point]:
-    """The upper convex hull up to its best point: what mixing two settings can reach."""
-    upper: list[Point] = []
-    for cost, quality in (points[i] for i in pareto_front(points)):
-        while len(upper) >= 2 and _below(upper[-2], upper[-1], (cost, quality)):
-            upper.pop()
-        upper.append((cost, quality))
-    return upper
-
-
-def aiq(points: Sequence[Point], low: float, high: float) -> float:
-    """The mean height of the hull over costs from `low` to `high`; flat beyond its ends.
-
-    Raises `DataError` without points or for an empty range.
-    """
-    if not points or not low < high:
-        raise DataError(f"aiq needs points and a range of costs, not {points!r}, {low!r}, {high!r}")
-    known = hull(points)
-    costs = np.linspace(low, high, 2001)
-    heights = np.interp(costs, [c for c, _ in known], [q for _, q in known])
-    return float(heights.mean())
-
-
-def _below(a: Point, b: Point, c: Point) -> bool:
-    """Whether b lies on or under the line from a to c."""
-    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
-
-
-def _query_curve(table: OutcomeTable, chances_QW: Floats) -> list[Point]:
-    """One try a query, by worth * chance - cost, as the worth of a right answer goes up."""
-    rows = np.arange(len(table))
-    scores_QW = np.nan_to_num(table.scores_QW, nan=0.0)
-    able_QW = table.known_QW
-    points: list[Point] = []
-    for worth in (0.0, *np.geomspace(1e-6, 1.0, 60)):
-        gain_QW = np.where(able_QW, worth * chances_QW - table.costs_QW, -np.inf)
-        chosen = rows, gain_QW.argmax(axis=1)
-        points.append((float(table.costs_QW[chosen].mean()), float(scores_QW[chosen].mean())))
-    return points
-
-
-def _single_points(table: OutcomeTable) -> list[Point]:
-    """Each worker on all queries that it was asked."""
-    costs_QW = np.where(table.known_QW, table.costs_QW, np.nan)
-    sides = zip(costs_QW.T, table.scores_QW.T, strict=True)
-    return [(float(np.nanmean(cost)), float(np.nanmean(score))) for cost, score in sides]
-
-
-def _range(points: Sequence[Point]) -> Point:
-    costs = [cost for cost, _ in points]
-    return min(costs), max(max(costs), min(costs) * 1.001 + 1e-12)
-
-
-def _query_level(
-    query_table: QueryTable, train: OutcomeTable
-) -> tuple[dict[str, float], dict[str, Point]]:
-    """AIQ and most accurate point of routing single queries, one try each.
-
-    `kNN-40` is the plain one, exp(10 * cosine) as weights; `calibrated kNN` is this package's.
-    """
-    table, index = query_table.table, query_table.predictor.index
-    near, cosines = index.nearest([hashed(t) for t in table.instructions], NEAREST)
-    weights = np.exp(10.0 * cosines)
-    weights /= weights.sum(axis=1, keepdims=True)
-    known = np.nan_to_num(train.scores_QW, nan=0.0)
-    columns = [train.names.index(name) for name in table.names]
-    chances = {
-        "training means": np.broadcast_to(known.mean(axis=0)[columns], table.scores_QW.shape),
-        "kNN-40": np.einsum("qk,qkw->qw", weights, known[near][:, :, columns]),
-        "calibrated kNN": query_table.chance_QW,
-        "oracle": np.nan_to_num(table.scores_QW, nan=0.0),
-    }
-    singles = _single_points(table)
-    low, high = _range(singles)
-    curves = {name: _query_curve(table, p) for name, p in chances.items()}
-    curves["single workers"] = singles
-    areas = {name: aiq(points, low, high) for name, points in curves.items()}
-    tops = {name: max(points, key=lambda p: (p[1], -p[0])) for name, points in curves.items()}
-    return areas, tops

@@ -1,7 +1,9 @@
-"""Phase 2: PPO on the routing of workflows, from a table of outcomes to a checkpoint and a table.
+"""Phase 2: the routing of workflows, from a table of outcomes to a checkpoint and a table.
 
 `train_phase2` is the whole of it: read or simulate outcomes, split them, fit the predictor, train
-the model selector, pick the checkpoint on validation, and touch the test workflows once. Every
+the model selector where PPO is asked for, pick the checkpoint on validation, fit the predictor
+again on all rows, and touch the test workflows once. Held-out outcomes of their own are routed by
+what is shipped; a test that was cut from the table by the predictor that has not seen it. Every
 draw comes from the seed tree and every update starts from what `checkpoint_last.pth` holds, so a
 run that was killed goes on bit for bit. `policy.py` has the model; `settings.py` the keys.
 """
@@ -21,20 +23,27 @@ import numpy as np
 import torch
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, read_test_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.routing.choosers import node_utility, policy_chooser, run_chooser
+from tutelage.orchestration.routing.choosers import (
+    greedy,
+    node_utility,
+    policy_chooser,
+    run_chooser,
+)
 from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, evaluate_routers
 from tutelage.orchestration.routing.learning import clone_oracle, collect, ppo_update
 from tutelage.orchestration.routing.phase2_data import Phase2Data
 from tutelage.orchestration.routing.policy import ModelSelector
+from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.report import write_report
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import SimulationResult
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import listed
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
@@ -47,10 +56,12 @@ Log = Callable[[Mapping[str, Any]], None]
 Record = Callable[[str, int, QueryTable, WorkflowBatch, SimulationResult], None]
 """Takes workflows that were run: under a label (empty in training), after this number of
 updates."""
-GREEDILY, ROUTED = "phase2/greedy", "phase2/ppo"
-"""Labels of test workflows, as the greedy router and as the trained one ran them."""
+GREEDILY, ROUTED = "phase2/greedy", "phase2/routed"
+"""Labels of test workflows, as the greedy router and as the shipped one ran them."""
 TOLD = 200
 """Test workflows that `record` gets."""
+GROUPS = 25
+"""Groups of test queries, between which workflows share none."""
 
 
 @dataclass(slots=True)
@@ -87,6 +98,7 @@ def train_phase2(
     outcomes: str | Path | None = None,
     models: str | Path | None = None,
     table: OutcomeTable | None = None,
+    test_outcomes: str | Path | OutcomeTable | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -95,33 +107,35 @@ def train_phase2(
     warn: Callable[[str], None] | None = None,
     record: Record | None = None,
 ) -> Phase2Result:
-    """Train the model selector; writes checkpoints, `phase2.json`, a report and plots to `output`.
+    """Learn to route; writes checkpoints, `phase2.json`, a report and plots to `output`.
 
     Outcomes come from `table`, from the files `outcomes` and `models`, or are simulated.
-    `checkpoint` is that of phase 1, which then travels in phase 2's own, or one of phase 2, whose
-    weights are the start. `resume` goes on from `output`. Raises `DataError` for files, `RunError`
-    for checkpoints that do not fit, `ConfigError` for settings. A reward that puts something else
-    above doing the work is told to `warn`, by default as a Python warning; `record` takes workflows
-    with what was decided in them.
+    `test_outcomes` are held out: no fit sees them; without them a part of the table is held out
+    until the router is measured. `checkpoint` is that of phase 1, which then travels in phase 2's
+    own, or one of phase 2, whose weights are the start. `resume` goes on from `output`. Raises
+    `DataError` for files, `RunError` for checkpoints that do not fit, `ConfigError` for settings.
+    A reward that puts something else above doing the work is told to `warn`, by default as a Python
+    warning; `record` takes workflows with what was decided in them.
     """
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
     table = _table(outcomes, models, seeds) if table is None else table
-    earlier = None if checkpoint is None else read_checkpoint(checkpoint)
+    earlier = _earlier(checkpoint, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    world = Phase2Data.of(table, scenario, settings, seeds)
-    warning = world.reward_warning(seeds)
-    if warning is not None:
-        (warn or partial(warnings.warn, stacklevel=2))(warning)
+    if isinstance(test_outcomes, (str, Path)):
+        test_outcomes = read_test_outcomes(test_outcomes, models, table, seeds)
+    world = Phase2Data.of(table, scenario, settings, seeds, test_outcomes)
+    warning = _warned(world, seeds, warn or partial(warnings.warn, stacklevel=3))
     message = _fingerprint(table, settings, scenario, seed)
     run = _Phase2Training(folder, world, settings, seeds, earlier, message, log, record)
     (run.restore if resume else run.begin)()
     while run.progress.update < settings.updates:
         run.update()
-    model, progress = run.best_model(), run.progress
+    model, progress, shipped = run.best_model(), run.progress, world.refitted(seeds)
+    run.ship(model, shipped)
     evaluation = None
     if evaluate:
-        evaluation = run.evaluate(model)
+        evaluation = run.evaluate(model, shipped)
         write_report(folder, evaluation, progress.history, best_update=progress.best_update)
     return Phase2Result(
         checkpoint=folder / BEST,
@@ -133,6 +147,19 @@ def train_phase2(
         world=world,
         warning=warning,
     )
+
+
+def _warned(world: Phase2Data, seeds: SeedTree, tell: Callable[[str], None]) -> str | None:
+    """Tell what is wrong with the data and with the reward; returns the latter."""
+    if leaks := world.leaks:
+        tell(
+            f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
+            f"word: {listed(leaks)}. What is reached on them is not held-out"
+        )
+    warning = world.reward_warning(seeds)
+    if warning is not None:
+        tell(warning)
+    return warning
 
 
 @dataclass
@@ -224,7 +251,6 @@ class _Phase2Training:
 
     def _save(self, name: str) -> None:
         """Write a checkpoint; a kill leaves the one before."""
-        world, terms = self.world, self.world.terms
         state: dict[str, Any] = {
             "epoch": self.progress.update,
             "model_state_dict": self.model.state_dict(),
@@ -235,19 +261,31 @@ class _Phase2Training:
         if name == LAST:
             state["progress"] = json.dumps(asdict(self.progress))
         else:
-            state |= {
-                "router": {
-                    "predictor": world.train.predictor.state_dict(),
-                    "reward": terms.preset,
-                    "weights": asdict(terms.weights),
-                    "prior": terms.prior,
-                    "rates": asdict(terms.rates),
-                    "max_tries": world.train.max_tries,
-                },
-                "task_types": list(dict.fromkeys(world.train.table.types)),
-                "phase1": self.phase1,
-            }
+            state |= self._router(self.world.train.predictor)
         saving.write(self.folder / name, state, keep_previous=name == LAST)
+
+    def _router(self, predictor: OutcomePredictor) -> dict[str, Any]:
+        """What a router is made of again, beside its weights."""
+        terms = self.world.terms
+        return {
+            "router": {
+                "predictor": predictor.state_dict(),
+                "reward": terms.preset,
+                "weights": asdict(terms.weights),
+                "prior": terms.prior,
+                "rates": asdict(terms.rates),
+                "max_tries": self.world.train.max_tries,
+                "algorithm": self.settings.algorithm,
+            },
+            "task_types": list(dict.fromkeys(self.world.known.types)),
+            "phase1": self.phase1,
+        }
+
+    def ship(self, model: ModelSelector, predictor: OutcomePredictor) -> None:
+        """Write the chosen weights with the predictor of all rows."""
+        state = read_checkpoint(self.folder / BEST)
+        state |= {"model_state_dict": model.state_dict(), **self._router(predictor)}
+        saving.write(self.folder / BEST, state)
 
     def restore(self) -> None:
         """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
@@ -269,21 +307,27 @@ class _Phase2Training:
         model.load_state_dict(state["model_state_dict"])
         return model
 
-    def evaluate(self, model: ModelSelector) -> RouterEvaluation:
+    def evaluate(self, model: ModelSelector, shipped: OutcomePredictor) -> RouterEvaluation:
         """The table of all routers, on test workflows; call it once, when the model is chosen."""
         world, terms, seeds = self.world, self.world.terms, self.seeds
-        query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-        flows = WorkflowBatch.draw(query_table, self.settings.test_workflows, seeds.child("test"))
-        cloned = clone_oracle(world.train, terms, seeds.child("clone"))
+        fitted = world.train.predictor
+        predictor, known = (shipped, world.known) if world.apart else (fitted, world.train.table)
+        query_table = QueryTable.of(world.test, predictor, world.train.scenario)
+        size = self.settings.test_workflows
+        flows = WorkflowBatch.draw(query_table, size, seeds.child("test"), GROUPS)
+        trained = self.settings.algorithm == "PPO"
+        models = {}
+        if trained:
+            models = {CLONED: clone_oracle(world.train, terms, seeds.child("clone")), POLICY: model}
         if self.record is not None:
             few = flows.take(np.arange(min(TOLD, len(flows))))
-            routers = {GREEDILY: node_utility(terms), ROUTED: policy_chooser(model, terms)}
-            for label, choose in routers.items():
+            own = policy_chooser(model, terms) if trained else greedy(terms)
+            for label, choose in {GREEDILY: node_utility(terms), ROUTED: own}.items():
                 outcome = run_chooser(query_table, few, terms, choose)
                 self.record(label, self.settings.updates, query_table, few, outcome)
         return evaluate_routers(
-            query_table, flows, terms, world.train.table, seeds.child("evaluation"),
-            {CLONED: cloned, POLICY: model},
+            query_table, flows, terms, known, seeds.child("evaluation"), models,
+            fitted if world.apart else None,
         )  # fmt: skip
 
 
@@ -295,6 +339,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if missing:
         raise RunError(
             f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
+        )
+    return state
+
+
+def _earlier(checkpoint: str | Path | None, settings: Phase2Settings) -> dict[str, Any] | None:
+    """The checkpoint that is gone on from. Raises `RunError` where its policy would be lost."""
+    if checkpoint is None:
+        return None
+    state = read_checkpoint(checkpoint)
+    if settings.algorithm == "lookahead" and state.get("router", {}).get("algorithm") == "PPO":
+        raise RunError(
+            f"{str(checkpoint)!r} holds a policy that PPO trained, and the lookahead has none; "
+            "continue it with algorithm=PPO, or begin without that checkpoint"
         )
     return state
 

@@ -17,6 +17,7 @@ from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import also_trained, content_of
 
 JUDGED = 400
 """Validation workflows by which a reward is judged."""
@@ -30,18 +31,40 @@ class Phase2Data:
     val: QueryTable
     test: OutcomeTable
     terms: RewardTerms
+    known: OutcomeTable
+    """All rows that may be learned from once the choices are made: the whole table."""
+    apart: bool
+    """Whether the test rows are no part of that table, so that no fit ever sees them."""
 
     @staticmethod
     def of(
-        table: OutcomeTable, scenario: Scenario, settings: Phase2Settings, seeds: SeedTree
+        table: OutcomeTable,
+        scenario: Scenario,
+        settings: Phase2Settings,
+        seeds: SeedTree,
+        test: OutcomeTable | None = None,
     ) -> Phase2Data:
-        """Split a table and learn to predict from its training part."""
-        train, val, test = table.split(seeds)
+        """Split a table and learn to predict from its training part; `test` are held-out outcomes,
+        without which a part of the table is held out."""
+        train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
         rates, steps = scenario.rates, settings.max_steps_per_episode
         terms = RewardTerms(settings.reward, settings.weights, rates, settings.prior, steps)
-        known = QueryTable.of(train, predictor, scenario, support)
-        return Phase2Data(known, QueryTable.of(val, predictor, scenario), test, terms)
+        learned = QueryTable.of(train, predictor, scenario, support)
+        held_out = own if test is None else test
+        val_table = QueryTable.of(val, predictor, scenario)
+        return Phase2Data(learned, val_table, held_out, terms, table, test is not None)
+
+    def refitted(self, seeds: SeedTree) -> OutcomePredictor:
+        """The predictor of all known rows: what is shipped, when nothing is left to choose."""
+        return OutcomePredictor.fit(self.known, seeds)[0]
+
+    @property
+    def leaks(self) -> list[str]:
+        """The test queries that are learned from as well, word for word."""
+        learned = self.known if self.apart else self.train.table
+        asked = self.test.instructions
+        return [self.test.ids[k] for k in also_trained(learned.instructions, asked, content_of)]
 
     def reward_warning(self, seeds: SeedTree) -> str | None:
         """What is wrong with training under this reward; None when nothing was found."""

@@ -1,4 +1,4 @@
-"""What phase 2 leaves to be read: `phase2.json`, `phase2.md` and three plots.
+"""What phase 2 leaves to be read: `phase2.json`, `phase2.md` and plots.
 
 The Markdown is a fragment that a larger report can take over. Plots are PNG, drawn off screen with
 matplotlib's objects, so no display and no state of the process is touched.
@@ -14,13 +14,19 @@ from typing import Any
 
 from tutelage.errors import MissingExtraError
 from tutelage.orchestration.evaluation.judged import workflow_words
-from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, Row, hull
+from tutelage.orchestration.routing.choosers import LOOKAHEAD
+from tutelage.orchestration.routing.curves import hull
+from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, Row
+from tutelage.orchestration.routing.query_level import CALIBRATED
+from tutelage.statistics.intervals import Difference
 
+TRAINING = "training.png"
 PLOTS = {
     "pareto.png": "Success against cost",
     "aiq.png": "Curves and their hulls",
-    "training.png": "Training",
+    TRAINING: "Training",
 }
+"""By the file; the last one where something was trained."""
 
 
 def write_report(
@@ -40,31 +46,69 @@ def _markdown(found: RouterEvaluation, *, best_update: int) -> str:
     lines = [
         "## Routing",
         "",
-        f"{workflow_words(found.to_json()['rows'])} Validation picked the weights of update "
-        f"{best_update}. Rewards and success with 95 % intervals.",
+        f"{workflow_words(found.to_json()['rows'])} {_shipped(found, best_update)} Rewards and "
+        "success with 95 % intervals, which count the groups of queries that workflows share.",
         "",
         *_HEAD,
         *map(_table_line, found.rows),
         "",
-        f"Reward of {POLICY} less that of the others, on the same workflows, with 95 % intervals "
-        "of a paired bootstrap:",
+        f"Reward of {found.router} less that of the others, on the same workflows, with 95 % "
+        "intervals:",
         "",
-        "| compared with | difference | interval | |",
+        *_difference_table(found.differences, "compared with"),
+        "",
+        "Mean reward under each preset, of routers that are told it, with 95 % intervals:",
+        "",
+        *_preset_table(found.presets),
+        "",
+        f"One try a query, without workflows, of {found.by_query.queries} queries, with 95 % "
+        "intervals; accuracy and USD at the most accurate point of a router's curve:",
+        "",
+        "| router | AIQ | accuracy | USD |",
         "|---|---|---|---|",
+        *map(_query_line, found.by_query.rows),
+        "",
+        f"AIQ of {CALIBRATED} less that of the others, on the same resampled queries:",
+        "",
+        *_difference_table(found.by_query.differences, "compared with"),
     ]
-    for name, gap in found.differences.items():
+    drawn = [name for name in PLOTS if name != TRAINING or found.router == POLICY]
+    lines += ["", *(f"![{PLOTS[name]}]({name})" for name in drawn), ""]
+    return "\n".join(lines)
+
+
+def _shipped(found: RouterEvaluation, best_update: int) -> str:
+    if found.router == POLICY:
+        return f"Validation picked the weights of update {best_update}."
+    return f"The router is the {LOOKAHEAD}; nothing was trained but its predictor."
+
+
+def _difference_table(differences: Mapping[str, Difference], head: str) -> list[str]:
+    lines = [f"| {head} | difference | interval | |", "|---|---|---|---|"]
+    for name, gap in differences.items():
         verdict = "better" if gap.low > 0 else "worse" if gap.high < 0 else "a tie"
         lines.append(
             f"| {name} | {gap.mean:+.3f} | {gap.low:+.3f} to {gap.high:+.3f} | {verdict} |"
         )
-    lines += ["", f"One try a query, without workflows, of {found.queries} queries:", "",
-              "| router | AIQ | best score | USD |",
-              "|---|---|---|---|"]  # fmt: skip
-    for name, area in found.query_aiq.items():
-        cost, score = found.query_points[name]
-        lines.append(f"| {name} | {area:.3f} | {score:.3f} | {cost:.6f} |")
-    lines += ["", *(f"![{title}]({name})" for name, title in PLOTS.items()), ""]
-    return "\n".join(lines)
+    return lines
+
+
+def _preset_table(presets: Mapping[str, Sequence[Row]]) -> list[str]:
+    cells: dict[str, list[str]] = {}
+    for rows in presets.values():
+        for row in rows:
+            told = "{reward:.3f} ({low:.3f} to {high:.3f})".format_map(row)
+            cells.setdefault(row["name"], []).append(told)
+    head = ["| router | " + " | ".join(presets) + " |", "|---" * (len(presets) + 1) + "|"]
+    return head + [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
+
+
+def _query_line(row: Row) -> str:
+    parts = [
+        f"{row[key]:{form}} ({row[f'{key}_low']:{form}} to {row[f'{key}_high']:{form}})"
+        for key, form in (("aiq", ".3f"), ("accuracy", ".3f"), ("cost", ".6f"))
+    ]
+    return f"| {row['name']} | {' | '.join(parts)} |"
 
 
 _HEAD = (
@@ -112,7 +156,7 @@ def _draw(
 
     pareto, axes = page("Success against cost", "USD a workflow", "success")
     for row in found.rows:
-        marker = "*" if row["name"] == POLICY else "o" if row["pareto"] else "x"
+        marker = "*" if row["name"] == found.router else "o" if row["pareto"] else "x"
         axes.scatter(row["cost"], row["success"], marker=marker, s=160 if marker == "*" else 45)
     for name, x, y, left in _labels(found.rows):
         axes.annotate(name, (x, y), fontsize=8, ha="right" if left else "left",
@@ -130,17 +174,23 @@ def _draw(
         axes.scatter(*zip(*points, strict=True), s=14, color=line.get_color())
     axes.legend(loc="lower right")
 
-    training, axes = page("Reward in training", "update", "mean reward")
+    figures = [pareto, areas]
+    if found.router == POLICY:
+        training, axes = page("Reward in training", "update", "mean reward")
+        _draw_training(axes, history, best_update)
+        figures.append(training)
+    for name, figure in zip(PLOTS, figures, strict=False):
+        figure.tight_layout()
+        figure.savefig(folder / name, metadata={"Software": None})
+
+
+def _draw_training(axes: Any, history: Sequence[Mapping[str, Any]], best_update: int) -> None:
     curves = {"train_reward": "sampled, training", "val_reward": "most probable, validation"}
     for key, label in curves.items():
         if values := [(line["step"], line[key]) for line in history if key in line]:
             axes.plot(*zip(*values, strict=True), label=label)
     axes.axvline(best_update, color="grey", linestyle=":", label="picked")
     axes.legend(loc="lower right")
-
-    for name, figure in zip(PLOTS, (pareto, areas, training), strict=True):
-        figure.tight_layout()
-        figure.savefig(folder / name, metadata={"Software": None})
 
 
 def _labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:

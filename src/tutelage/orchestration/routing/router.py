@@ -195,8 +195,9 @@ def load_router(path: str | Path) -> LearnedRouter:
             f"{str(path)!r} holds no router: it is not the best checkpoint of phase 2; train one "
             "with: tutelage train planner --phase 2"
         )
-    model = ModelSelector()
-    model.load_state_dict(state["model_state_dict"])
-    router = state["router"]
+    router, model = state["router"], None
+    if router["algorithm"] == "PPO":
+        model = ModelSelector()
+        model.load_state_dict(state["model_state_dict"])
     predictor = OutcomePredictor.from_state(router["predictor"])
     return LearnedRouter(predictor, RewardTerms.from_state(router), model)

@@ -2,14 +2,18 @@
 
 Names and numbers are the published ones where there is one. The four weights of the reward may be
 left out: `normalized` and `gated` then get `NORMALIZED`, the other presets the published weights.
-`planner/settings.py` reads them from a file, `phase2.py` uses them.
+Without a key of PPO the router is the one-step lookahead, which needs no training beyond its
+predictor and ties with PPO on queries that neither saw (docs/design). `planner/settings.py` reads
+the keys from a file, `phase2.py` uses them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Literal
+from typing import Any, Literal, cast
+
+from pydantic import model_validator
 
 from tutelage.config.fields import Count, Positive, Section, Share
 from tutelage.orchestration.data.rows import Number
@@ -26,10 +30,27 @@ worth: a success always pays, also by the most expensive and slowest plan, and a
 is worth several times as much."""
 
 
-class Phase2Settings(Section):
-    """How the model selector is trained."""
+_OF_PPO = frozenset(
+    (
+        *("num_episodes", "learning_rate", "gamma", "lambda_gae", "epsilon", "value_coef"),
+        *("entropy_coef", "epochs", "minibatch_size", "max_grad_norm", "target_kl", "prior"),
+        *("workflows_per_episode", "episodes_per_update", "validate_every"),
+    )
+)
+"""Keys that only PPO reads: setting one asks for it."""
 
-    algorithm: Literal["PPO"] = "PPO"
+
+def weights_of(preset: Preset) -> RewardWeights:
+    """The weights of a preset where nobody sets others."""
+    return NORMALIZED if preset in ("normalized", "gated") else RewardWeights()
+
+
+class Phase2Settings(Section):
+    """How workers are chosen, and how the model selector is trained."""
+
+    algorithm: Literal["lookahead", "PPO"] = "lookahead"
+    """lookahead: the expected utility one step ahead, by what the predictor learned; PPO: a policy
+    that starts there and is trained, which any key of PPO asks for too."""
     num_episodes: Count = 1000
     """An episode is `workflows_per_episode` workflows, run side by side."""
     max_steps_per_episode: Count = 50
@@ -61,16 +82,33 @@ class Phase2Settings(Section):
     val_workflows: Count = 3000
     test_workflows: Count = 4000
 
+    @model_validator(mode="before")
+    @classmethod
+    def _asked(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        keys = cast("dict[str, Any]", given)
+        trained = sorted(_OF_PPO & keys.keys())
+        if trained and keys.get("algorithm") == "lookahead":
+            raise ValueError(
+                f"{trained[0]} is a key of PPO, and algorithm is lookahead, which is not trained; "
+                "leave one of them out"
+            )
+        return {"algorithm": "PPO", **keys} if trained else keys
+
     @property
     def weights(self) -> RewardWeights:
         """The reward's weights, defaults filled in."""
-        base = NORMALIZED if self.reward in ("normalized", "gated") else RewardWeights()
+        base = weights_of(self.reward)
         values = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
         return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in values.items()})
 
     @property
     def updates(self) -> int:
-        """How many policy updates the episodes make; the last may be of fewer episodes."""
+        """How many policy updates the episodes make; the last may be of fewer episodes. The
+        lookahead makes none."""
+        if self.algorithm == "lookahead":
+            return 0
         return math.ceil(self.num_episodes / self.episodes_per_update)
 
     def workflows_of(self, update: int) -> int:

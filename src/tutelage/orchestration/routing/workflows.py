@@ -211,6 +211,8 @@ class WorkflowBatch:
     """Expected USD of the most expensive legal single-worker plan."""
     latency_ref_B: Floats
     """Expected seconds of the slowest legal single-worker plan."""
+    group_B: Ints
+    """The group of queries that the workflow is made of; workflows of two groups share none."""
 
     def __len__(self) -> int:
         return len(self.query_BN)
@@ -229,16 +231,29 @@ class WorkflowBatch:
         """The workflow of all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
-        free_B = np.array([np.inf])
-        return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
+        free_B, group_B = np.array([np.inf]), np.zeros(1, dtype=np.int64)
+        most = _most(cost_BW), _most(path_BW)
+        return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, *most, group_B)
 
     @staticmethod
-    def draw(query_table: QueryTable, count: int, seeds: SeedTree) -> WorkflowBatch:
-        """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
+    def draw(
+        query_table: QueryTable, count: int, seeds: SeedTree, groups: int = 1
+    ) -> WorkflowBatch:
+        """`count` workflows. The same seed and table give the same ones, whatever the predictor.
+
+        `groups` cuts the queries into as many parts of one size, at most one for each two
+        workflows or `nodes` queries, and each workflow takes its queries from one of them.
+        """
         rng, scenario = seeds.numpy(), query_table.scenario
         least, nodes = scenario.nodes
         size_B = rng.integers(least, nodes + 1, count)
-        query_BN = rng.integers(0, len(query_table.table), (count, nodes))
+        total = len(query_table.table)
+        groups = max(1, min(groups, count // 2, total // nodes))
+        query_BN = rng.integers(0, total // groups, (count, nodes))
+        group_B = np.arange(count) % groups
+        if groups > 1:
+            order_Q = seeds.child("groups").numpy().permutation(total)
+            query_BN = order_Q[group_B[:, None] * (total // groups) + query_BN]
         query_BN[np.arange(nodes)[None, :] >= size_B[:, None]] = -1
         shape_B = rng.integers(0, len(scenario.shapes), count)
         parents_BNN = np.zeros((count, nodes, nodes), dtype=np.bool_)
@@ -253,7 +268,7 @@ class WorkflowBatch:
         budget_B = limits(cost_BW, scenario.budgets, scenario.budget_range)
         deadline_B = limits(path_BW, scenario.deadlines, scenario.deadline_range)
         most = _most(cost_BW), _most(path_BW)
-        return WorkflowBatch(query_BN, parents_BNN, budget_B, deadline_B, *most)
+        return WorkflowBatch(query_BN, parents_BNN, budget_B, deadline_B, *most, group_B)
 
 
 def _most(known_BW: Floats) -> Floats:

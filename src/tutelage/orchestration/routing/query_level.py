@@ -1,0 +1,169 @@
+"""Routing of single queries, one try each: what router data sets are compared by.
+
+A router of queries is a chance of a right answer for each worker. Asking the worker of the highest
+`worth * chance - cost`, as the worth of a right answer goes up, gives its curve of cost and
+accuracy, and that its AIQ (`curves.py`). Queries are resampled with replacement, the same ones for
+every router, so each number has an interval and differences between routers are paired.
+
+Legend: Q queries, W workers, P points of a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tutelage.orchestration.data.neighbours import hashed
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.routing.curves import Point, aiq, cost_range
+from tutelage.orchestration.routing.predictor import NEAREST, OutcomePredictor
+from tutelage.orchestration.routing.workflows import QueryTable
+from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference
+
+DRAWS = 400
+"""Resamples of the queries behind each interval."""
+CALIBRATED, BEFORE_REFIT = "calibrated kNN", "calibrated kNN before the refit"
+_SINGLE = "single workers"
+_WORTHS = (0.0, *np.geomspace(1e-6, 1.0, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """What each query costs and scores at each point of a router's curve."""
+
+    costs_PQ: Floats
+    scores_PQ: Floats
+
+    def points(self, weights_DQ: Floats) -> list[list[Point]]:
+        """For each row of weights the means over queries, of those that are known at a point."""
+        known_PQ = ~np.isnan(self.scores_PQ)
+        total_DP = np.maximum(weights_DQ @ known_PQ.T.astype(np.float64), 1e-12)
+        cost_DP, score_DP = (
+            weights_DQ @ np.where(known_PQ, values_PQ, 0.0).T / total_DP
+            for values_PQ in (self.costs_PQ, self.scores_PQ)
+        )
+        pairs = zip(cost_DP.tolist(), score_DP.tolist(), strict=True)
+        return [list(zip(costs, scores, strict=True)) for costs, scores in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEvaluation:
+    """One row a router, and AIQ of the shipped one less that of the others."""
+
+    rows: list[dict[str, Any]]
+    """`name`, and `aiq`, `accuracy` and `cost` (USD a query, at the most accurate point), each with
+    `_low` and `_high`."""
+    differences: Mapping[str, Difference]
+    """AIQ of `CALIBRATED` less that of each other row, resampled in pairs."""
+    queries: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def aiq(self, name: str) -> float:
+        """That of one router."""
+        return next(row["aiq"] for row in self.rows if row["name"] == name)
+
+
+def evaluate_queries(
+    query_table: QueryTable,
+    train: OutcomeTable,
+    seeds: SeedTree,
+    before: OutcomePredictor | None = None,
+) -> QueryEvaluation:
+    """Accuracy, cost and AIQ of the predictor of `query_table` and of what it is compared with.
+
+    `train` are the outcomes that it was fitted on, in its order; `before` is the predictor before
+    it was fitted on all of them. `kNN-40` is the plain one, exp(10 * cosine) as weights.
+    """
+    return measure_queries(query_table.table, _chances(query_table, train, before), seeds)
+
+
+def measure_queries(
+    table: OutcomeTable, chances: Mapping[str, Floats], seeds: SeedTree
+) -> QueryEvaluation:
+    """The rows of routers that go by these chances of a right answer, [Q, W], by name; `CALIBRATED`
+    is among them, and is the one that others are compared with."""
+    curves = {name: _curve(table, chance_QW) for name, chance_QW in chances.items()}
+    costs_WQ = np.where(table.known_QW, table.costs_QW, np.nan).T
+    curves[_SINGLE] = _Curve(costs_WQ, table.scores_QW.T)
+    even = np.ones(len(table))
+    rng = seeds.child("queries").numpy()
+    drawn_DQ = rng.multinomial(len(table), even / len(table), DRAWS).astype(np.float64)
+    own, *drawn = _measured(curves, np.vstack([even, drawn_DQ]))
+    rows = [_row(name, own[name], np.array([one[name] for one in drawn])) for name in curves]
+    differences: dict[str, Difference] = {}
+    for name in curves:
+        if name != CALIBRATED:
+            gaps = np.array([one[CALIBRATED][0] - one[name][0] for one in drawn])
+            low, high = np.quantile(gaps, [0.025, 0.975])
+            mean = own[CALIBRATED][0] - own[name][0]
+            signs = (int((gaps > 0).sum()), int((gaps < 0).sum()), int((gaps == 0).sum()))
+            differences[name] = Difference(mean, float(low), float(high), *signs)
+    return QueryEvaluation(rows, differences, len(table))
+
+
+def _chances(
+    query_table: QueryTable, train: OutcomeTable, before: OutcomePredictor | None
+) -> dict[str, Floats]:
+    """The chance of a right answer that each router goes by, [Q, W]."""
+    table, index = query_table.table, query_table.predictor.index
+    near, cosines = index.nearest([hashed(t) for t in table.instructions], NEAREST)
+    weights = np.exp(10.0 * cosines)
+    weights /= weights.sum(axis=1, keepdims=True)
+    known = np.nan_to_num(train.scores_QW, nan=0.0)
+    columns = [train.names.index(name) for name in table.names]
+    chances = {
+        "training means": np.broadcast_to(known.mean(axis=0)[columns], table.scores_QW.shape),
+        "kNN-40": np.einsum("qk,qkw->qw", weights, known[near][:, :, columns]),
+        CALIBRATED: query_table.chance_QW,
+        "oracle": np.nan_to_num(table.scores_QW, nan=0.0),
+    }
+    if before is not None:
+        older = QueryTable.of(table, before, query_table.scenario)
+        chances[BEFORE_REFIT] = older.chance_QW
+    return chances
+
+
+def _curve(table: OutcomeTable, chances_QW: Floats) -> _Curve:
+    """What is asked at each worth of a right answer."""
+    rows = np.arange(len(table))
+    scores_QW = np.nan_to_num(table.scores_QW, nan=0.0)
+    costs: list[Floats] = []
+    scores: list[Floats] = []
+    for worth in _WORTHS:
+        gain_QW = np.where(table.known_QW, worth * chances_QW - table.costs_QW, -np.inf)
+        chosen = rows, gain_QW.argmax(axis=1)
+        costs.append(table.costs_QW[chosen])
+        scores.append(scores_QW[chosen])
+    return _Curve(np.array(costs), np.array(scores))
+
+
+def _measured(
+    curves: Mapping[str, _Curve], weights_DQ: Floats
+) -> list[dict[str, tuple[float, float, float]]]:
+    """AIQ, accuracy and cost of each router, for each row of how often a query counts."""
+    points = {name: curve.points(weights_DQ) for name, curve in curves.items()}
+    measured: list[dict[str, tuple[float, float, float]]] = []
+    for draw in range(len(weights_DQ)):
+        low, high = cost_range(points[_SINGLE][draw])
+        row: dict[str, tuple[float, float, float]] = {}
+        for name, some in points.items():
+            cost, accuracy = max(some[draw], key=lambda p: (p[1], -p[0]))
+            row[name] = aiq(some[draw], low, high), accuracy, cost
+        measured.append(row)
+    return measured
+
+
+def _row(name: str, own: tuple[float, float, float], drawn_D3: Floats) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name}
+    bounds = np.quantile(drawn_D3, [0.025, 0.975], axis=0)
+    for place, key in enumerate(("aiq", "accuracy", "cost")):
+        low, high = float(bounds[0, place]), float(bounds[1, place])
+        row |= {key: own[place], f"{key}_low": low, f"{key}_high": high}
+    return row
