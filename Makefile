@@ -22,6 +22,8 @@ WORKERS ?= 2
 
 # Never another folder: `make clean` removes it.
 override VENV := .venv
+# Tests start hundreds of processes: what they import is compiled once and not in each of them.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Whole runs come last, and files are taken in this order: what breaks most is told first.

@@ -72,6 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="long: set TUTELAGE_TEST_FULL=1"))
 
 
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and the modules that they came from stay: no collection of garbage looks
+    at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Whole files to a worker; all of tests/system to one, which alone makes what they share.
@@ -114,9 +121,18 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         session._clone_node(node)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What is written here need not survive the machine: a checkpoint waits for no disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def give_memory_back() -> Iterator[None]:
     """After each file what it freed goes back: a worker lives through a hundred files."""
+    frozen = "torch" in sys.modules
     yield
     if "tutelage.rewards.worker" in sys.modules:
         # What judges answers waits for more of them, with all that a reward's file imports.
@@ -125,6 +141,8 @@ def give_memory_back() -> Iterator[None]:
         from tutelage.policy.machine import trim_memory
 
         gc.collect()
+        if not frozen:
+            gc.freeze()  # what torch and its friends made when they were imported stays, too
         trim_memory()
 
 

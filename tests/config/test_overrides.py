@@ -84,6 +84,11 @@ def test_broken_override_is_pointed_at() -> None:
     assert lines[shown][lines[shown + 1].index("^")] == "("
 
 
+def test_what_was_read_may_be_changed() -> None:
+    parse_overrides(["a=[1]"])[0].value.append(2)
+    assert parse_overrides(["a=[1]"]) == [Override("a", [1])]
+
+
 def test_missing_parser_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hydra.core.override_parser.overrides_parser", None)
     assert parse_overrides([]) == []

@@ -1,8 +1,9 @@
 """Runs `tutelage` in processes of its own, fast enough to do it a hundred times.
 
 A process that imports torch takes seconds to start, so most tests fork theirs from a server (of the
-standard library) that has imported everything the command needs and done nothing else. From there
-on it is the command as it is installed: its own arguments, streams, signals, limits and exit code.
+standard library) that has imported everything the command needs and compiled its templates. From
+there on it is the command as it is installed: its own arguments, streams, signals, limits and exit
+code; only that it waits for no disk, since what is killed here is a process and not the machine.
 `Script` starts the installed console script instead; a few tests use it to show that both agree.
 """
 
@@ -45,6 +46,14 @@ PRELOADED = (
     "tutelage.runs.report.view",
     "tutelage.runs.report.page",
     "matplotlib.backends.backend_svg",
+    "rich.progress",
+    "tutelage.cli.train",
+    "tutelage.cli.resume",
+    "tutelage.store.sqlite",
+    "tutelage.agents.tool_calling",
+    "tutelage.rewards.builtin",
+    "tutelage.algorithms.rl.advantages.grpo",
+    "tutelage.algorithms.rl.losses.vanilla",
 )
 
 
@@ -174,7 +183,8 @@ def _script(job: _Job) -> subprocess.Popen[bytes]:
 
 def _fork(job: _Job) -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, __name__])
+    prepared = f"{__package__}.prepared"
+    context.set_forkserver_preload([*PRELOADED, __name__, prepared])
     process = context.Process(target=_main, args=(job,), daemon=True)
     process.start()
     return process
@@ -193,6 +203,7 @@ def _main(job: _Job) -> None:
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, errors="backslashreplace")
     sys.argv = ["tutelage", *job.args]
     _limit(job)
+    os.fsync = lambda _: None  # pyright: ignore
     from tutelage.cli import main
 
     main()

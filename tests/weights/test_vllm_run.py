@@ -103,7 +103,7 @@ MOMENTS = random.Random(17).sample(range(14, 42), 8)
 """Requests at which a server dies."""
 
 
-KILLS = [pytest.param(m, i % 2, marks=[pytest.mark.full] * (i > 2)) for i, m in enumerate(MOMENTS)]
+KILLS = [pytest.param(m, i % 2, marks=[pytest.mark.full] * (i > 1)) for i, m in enumerate(MOMENTS)]
 
 
 @pytest.mark.parametrize(("number", "how"), KILLS)

@@ -9,6 +9,8 @@ is decided in `resolve.py`.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +40,11 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
     Raises `ConfigError` with the text and a pointer to the place where it stops making sense, and
     `MissingExtraError` when Hydra is not installed.
     """
-    parser = _load_parser() if any(isinstance(one, str) for one in given) else None
+    if any(isinstance(one, str) for one in given):
+        _load_parser()  # raises
     read: list[Override] = []
     for one in given:
-        read += [one] if isinstance(one, Override) else _parse(parser, one)
+        read += [one] if isinstance(one, Override) else copy.deepcopy(_parse(one))
     return read
 
 
@@ -67,14 +70,16 @@ def _load_parser() -> Any:
             "KEY=VALUE overrides are read by Hydra's parser, which is not installed. "
             "Install it with: pip install 'tutelage[train]'"
         ) from error
-    return OverridesParser.create()
+    return OverridesParser
 
 
-def _parse(parser: Any, text: str) -> list[Override]:
+# Kept, since Hydra's parser takes milliseconds, and the runs of a process say much the same.
+@functools.lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[Override, ...]:
     from hydra.errors import HydraException
 
     try:
-        parsed = parser.parse_override(text)
+        parsed = _load_parser().create().parse_override(text)
     except HydraException as error:
         raise _unreadable(text, error) from error
     key = str(parsed.key_or_group)
@@ -107,8 +112,8 @@ def _parse(parser: Any, text: str) -> list[Override]:
         )
     if isinstance(value, Mapping) and value and not delete:
         tree = cast("Mapping[str, Any]", value)
-        return [Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}.")]
-    return [Override(key, value, delete)]
+        return tuple(Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}."))
+    return (Override(key, value, delete),)
 
 
 def _unreadable(text: str, error: Exception) -> ConfigError:

@@ -8,14 +8,24 @@ so that even a fault in escaping could do nothing.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import MissingExtraError
 from tutelage.runs.report.formatting import count, percent, visible
 
+if TYPE_CHECKING:
+    import jinja2
+
 
 def render_page(template: str, **values: Any) -> str:
     """The page. Raises `MissingExtraError` without the `train` extra."""
+    return _environment().get_template(template).render(**values) + "\n"
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Kept, since compiling the templates takes longer than filling them."""
     try:
         import jinja2
         from markupsafe import Markup
@@ -37,4 +47,4 @@ def render_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"markup": Markup, "count": count, "percent": percent}
-    return environment.get_template(template).render(**values) + "\n"
+    return environment
