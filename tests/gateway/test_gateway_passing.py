@@ -308,6 +308,8 @@ async def test_the_record_says_what_was_sent_and_what_came_beside_the_message():
     assert told.to_dict() == {
         "sent": {"model": "far", "seed": 3, **fields},
         "answered": {
+            "model": "far-2026",
+            "finish_reason": "content_filter",
             "usage": REFUSAL["usage"],
             "system_fingerprint": "fp_1",
             "service_tier": "flex",

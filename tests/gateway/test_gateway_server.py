@@ -394,3 +394,15 @@ def test_a_gateway_can_be_started_again() -> None:
         with gateway:
             attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
             assert ask(attempt_session).status_code == 200
+
+
+def test_bytes_that_are_no_http_are_answered_in_plain_text_and_end_the_connection() -> None:
+    with Gateway() as gateway, socket.create_connection((gateway.host, gateway.port), 10) as sock:
+        sock.sendall(b"no http at all\r\n\r\n")
+        answer = b""
+        while part := sock.recv(4096):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: text/plain" in head.lower()
+    assert body == b"Invalid HTTP request received."

@@ -21,7 +21,6 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
-    from tutelage.gateway.record import CallSpan
     from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
 
@@ -68,13 +67,14 @@ def serve(
 ) -> None:
     """Serve a model to any client of OpenAI or Anthropic."""
     from tutelage.gateway import Gateway
+    from tutelage.gateway.call_log import CallLog
     from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
     gateway = Gateway(host=options.host, port=options.port, secret=secret)
     client = _client(target, options)
-    log = None if options.record is None else _CallLog(options.record)
+    log = None if options.record is None else CallLog(options.record, _defaults(options))
     name = Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
@@ -112,7 +112,7 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
         return ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
-        return _remote(upstream, str(target), options.temperature)
+        return _remote(upstream, str(target), _defaults(options))
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
@@ -134,14 +134,18 @@ def _refuse(options: Mapping[str, float | None], why: str) -> None:
         raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; leave it out")
 
 
-def _remote(url: str, model: str, temperature: float | None) -> ChatClient:
+def _defaults(options: _ServeOptions) -> Mapping[str, float]:
+    """What another server is asked where a request is silent."""
+    return {} if options.temperature is None else {"temperature": options.temperature}
+
+
+def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
 
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
     key = os.environ.get("OPENAI_API_KEY")
-    defaults = None if temperature is None else {"temperature": temperature}
     return RemoteChatClient(
         url, key, model, token_ids=True, keep=_CALLS_KEPT, passes=True, defaults=defaults
     )
@@ -167,57 +171,3 @@ def _wait(gateway: Gateway) -> None:
 
 def _forget(run_id: str, spans: Sequence[SpanRecord]) -> None:
     """Without a record there is no place for spans."""
-
-
-class _CallLog:
-    """Writes each call as a line of JSON: messages, tools, token ids, log-probabilities, reply, and
-    what another server was sent and said beside them; and each span that an agent sends."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises `StoreError` when the file cannot be written."""
-        from tutelage.errors import StoreError
-
-        try:
-            self._file = path.open("ab")
-        except OSError as error:
-            raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-    def __call__(self, span: CallSpan) -> None:
-        """Write the calls of one response."""
-        import orjson
-
-        for i, call in enumerate(span.calls):
-            line = {
-                "response_id": span.response_id,
-                "choice": i,
-                "agent": span.agent,
-                "model": span.model,
-                "api": span.api,
-                "messages": [m.to_dict(extra=True) for m in call.messages],
-                "tools": [t.to_dict() for t in call.tools],
-                "sampling": call.sampling,
-                "reply": call.reply.to_dict(extra=True),
-                "finish_reason": span.finish_reasons[i],
-                "prompt_ids": call.prompt_ids,
-                "token_ids": call.sampled.token_ids,
-                "logprobs": call.sampled.logprobs,
-                "parse_errors": call.parse_errors,
-                "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
-            }
-            if span.unused:
-                line["unused"] = span.unused
-            if (told := span.answered[i]) is not None:
-                line |= told.to_dict()
-            self._file.write(orjson.dumps(line) + b"\n")
-        self._file.flush()
-
-    def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Write the spans that an agent sent; threads may call it at once."""
-        import orjson
-
-        self._file.write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

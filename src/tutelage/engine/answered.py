@@ -33,6 +33,10 @@ class Answered:
     """Further fields of the completion, such as `system_fingerprint`."""
     stop: str | None = None
     """The stop string that ended it, where the server says so, as vLLM does."""
+    model: str | None = None
+    """The name that the server has for its model."""
+    finish_reason: str | None = None
+    """Why it ended, in the server's words; None where it does not say."""
 
     @property
     def tokens(self) -> tuple[int, int] | None:
@@ -42,7 +46,15 @@ class Answered:
 
     def to_dict(self) -> JSON:
         """All but the log-probabilities, as the record of `tutelage serve` has it."""
-        return {"sent": self.sent, "answered": {"usage": self.usage, **self.more}}
+        told = {"model": self.model, "finish_reason": self.finish_reason, "usage": self.usage}
+        return {"sent": self.sent, "answered": {**told, **self.more}}
+
+
+def sent_sampling(sent: Mapping[str, Any]) -> JSON:
+    """How a server was asked to sample: null where the request left it to the server."""
+    limit = sent.get("max_completion_tokens", sent.get("max_tokens"))
+    said = {name: sent.get(name) for name in ("temperature", "top_p", "top_k", "stop")}
+    return {**said, "max_tokens": limit}
 
 
 def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
@@ -50,13 +62,15 @@ def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
     usage, choice = data.get("usage"), data["choices"][0]
     said = {name: value for name, value in sent.items() if name not in ("messages", "tools")}
     others = [tool for tool in sent.get("tools") or () if tool.get("type") != "function"]
-    stop = choice.get("stop_reason")
+    stop, model, end = choice.get("stop_reason"), data.get("model"), choice.get("finish_reason")
     return Answered(
         said | ({"tools": others} if others else {}),
         cast("JSON", usage) if isinstance(usage, dict) else {},
         (choice.get("logprobs") or {}).get("content") or None,
         {name: value for name, value in data.items() if name not in _HEAD and value is not None},
         stop if isinstance(stop, str) else None,
+        model if isinstance(model, str) else None,
+        end if isinstance(end, str) else None,
     )
 
 

@@ -11,6 +11,7 @@ asked in its own words (`server_fields.py`). `chat.py` is the client of our own 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
@@ -41,6 +42,7 @@ from tutelage.types import (
     Message,
 )
 
+log = logging.getLogger(__name__)
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
 _LONGEST_PAUSE = 30.0
@@ -91,6 +93,8 @@ class RemoteChatClient:
         self._words = words or ServerFields()
         self._http: httpx2.AsyncClient | None = None
         self._answered: OrderedDict[str, Answered] = OrderedDict()
+        self._endless = False
+        """Whether it was said that the server leaves out why a reply ends."""
 
     async def chat(
         self,
@@ -141,7 +145,13 @@ class RemoteChatClient:
             policy=None,
             **recorded_options(options),
         )
-        self._record(call, answered(data, sent))
+        told = answered(data, sent)
+        if told.finish_reason is None and not self._endless:
+            self._endless = True
+            log.warning(
+                "the server %r gives no reason for the end of its replies; told as stop", self._url
+            )
+        self._record(call, told)
         return call
 
     def answered(self, call: Call) -> Answered | None:

@@ -49,7 +49,7 @@ class Listener:
         return bool(text or (self.fields is not None and (more or calls)))
 
 
-class _Completion:
+class Completion:
     """The object that the chunks so far add up to."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ async def stream_completion(
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found, told = _Completion(), False
+    found, told = Completion(), False
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
             kind = response.headers.get("content-type", "")
@@ -187,7 +187,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
                 yield line[5:].strip()
 
 
-def _add(found: _Completion, data: bytes) -> tuple[list[JSON], list[JSON]]:
+def _add(found: Completion, data: bytes) -> tuple[list[JSON], list[JSON]]:
     import httpx2
 
     try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from tutelage.engine.streamed import Completion
 from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
@@ -143,6 +144,20 @@ class PendingCompletion:
         if not self.task.done():
             return not self.task.cancelling()
         return not self.task.cancelled() and self.task.exception() is None
+
+    def partial(self) -> tuple[JSON, ...]:
+        """What has come of each choice so far, as messages; of one that is not streamed nothing
+        is known before its end."""
+        return tuple(map(self._so_far, self.tokens, self.parts))
+
+    def _so_far(self, tokens: Sequence[int], parts: Sequence[Part]) -> JSON:
+        found, decoder = Completion(), self.model.decoder
+        if tokens and decoder is not None:
+            said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
+            found.add({"choices": [{"delta": {"content": said}}]})
+        for part in parts:
+            found.add({"choices": [{"delta": part.fields or {"content": part.text}}]})
+        return found.message
 
     def join(self, wake: Callable[[], None] | None = None) -> None:
         """Begin to wait; `wake` is called for each new piece and at the end."""

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tutelage.engine.answered import Answered
+from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,12 @@ class CallSpan:
     """What another server said of each call, None where none did."""
     unused: JSON = field(default_factory=lambda: {})
     """What the request said that changes nothing here, such as its `metadata` and `user`."""
+    request: ChatRequest | None = None
+    """What was asked, of a request that failed."""
+    partial: tuple[JSON, ...] = ()
+    """What had come of each choice before that, as messages of chat completions."""
+    left: bool = False
+    """Whether it ended since nobody waited for it any more."""
 
 
 OnSpan = Callable[[CallSpan], None]

@@ -37,6 +37,8 @@ class ChatRequest:
     """Whether a stream ends with the tokens that were used, where its dialect leaves the choice."""
     logprobs: bool = False
     top_logprobs: int = 0
+    omits_thoughts: bool = False
+    """Whether the text of thoughts is left out of the answer, where its dialect has them."""
     token_ids: bool = False
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None

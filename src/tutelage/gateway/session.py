@@ -302,6 +302,9 @@ class AttemptSession:
             error=None if error is None else f"{type(error).__name__}: {error}",
             answered=tuple(map(answer.model.answered, calls)),
             unused=answer.request.unused,
+            request=None if error is None else answer.request,
+            partial=() if error is None else answer.partial(),
+            left=isinstance(error, asyncio.CancelledError),
         )
 
 

@@ -73,9 +73,9 @@ class _Choice(RequestObject):
 
 
 class _ThinkingSetting(RequestObject):
-    harmless = ("display",)
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: StrictInt | None = Field(None, ge=1)
+    display: StrictStr | None = None
 
     def limit(self) -> int | None:
         """After how many tokens a thought is closed."""
@@ -156,8 +156,9 @@ class Messages:
         asked = _asked(request, defaults)
         if request.thinking is None:
             return asked
-        limit = request.thinking.limit()
-        return replace(asked, sampling=replace(asked.sampling, max_thinking_tokens=limit))
+        thinking = request.thinking
+        sampling = replace(asked.sampling, max_thinking_tokens=thinking.limit())
+        return replace(asked, sampling=sampling, omits_thoughts=thinking.display == "omitted")
 
     def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request, and what it is in the words of chat completions. Raises `ApiError`."""

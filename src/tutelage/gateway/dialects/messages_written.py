@@ -39,7 +39,7 @@ def written(reply: ChatReply) -> JSON:
         blocks += [TurnBlock("text", 0, text)] if text else []
     return {
         **_object(reply),
-        "content": [_written(block, split) for block in blocks],
+        "content": [_written(block, split, reply) for block in blocks],
         **_ending(reply, choice),
     }
 
@@ -82,9 +82,10 @@ def _ending(reply: ChatReply, choice: Call) -> JSON:
     return {"stop_reason": _ENDS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def _written(block: TurnBlock, split: ThoughtStream) -> JSON:
+def _written(block: TurnBlock, split: ThoughtStream, reply: ChatReply) -> JSON:
     if block.kind == "thought":
-        return {"type": "thinking", "thinking": block.text, "signature": _signed(block, split)}
+        text = "" if reply.request.omits_thoughts else block.text
+        return {"type": "thinking", "thinking": text, "signature": _signed(block, split)}
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block)}
     return {"type": "text", "text": block.text}
@@ -166,6 +167,8 @@ class MessageEvents:
             delta = {"type": "input_json_delta", "partial_json": new}
         else:
             new, kind = block.news(), "thinking" if block.kind == "thought" else "text"
+            if kind == "thinking" and self._reply.request.omits_thoughts:
+                return b""
             delta = {"type": f"{kind}_delta", kind: new}
         return self._delta(index, delta) if new else b""
 

@@ -1,0 +1,119 @@
+"""The record of `serve --record` behind another server: whole replies, and those that broke off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.gateway import Gateway
+from tutelage.gateway.call_log import CallLog
+from tutelage.types import JSON
+
+ASK: JSON = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(delta: JSON, end: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": end}
+    return b"data: " + json.dumps({"model": "far-v7", "choices": [choice]}).encode() + b"\n\n"
+
+
+CALL = {"index": 0, "id": "c0", "function": {"name": "look", "arguments": '{"ci'}}
+BEGUN = [
+    event({"reasoning": "Hm."}),
+    event({"content": "It "}),
+    event({"content": "is"}),
+    event({"tool_calls": [CALL]}),
+]
+
+
+class Chunks(httpx2.AsyncByteStream):
+    """A reply in pieces; one without an end goes on for ever where it is to `hang`."""
+
+    def __init__(self, chunks: Sequence[bytes], hang: bool) -> None:
+        self._chunks, self._hang = chunks, hang
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        if self._hang:
+            await asyncio.Event().wait()
+
+
+def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = b"") -> list[Any]:
+    """The lines of one request; its client goes once it has read `leave`."""
+    headers = {"content-type": "text/event-stream"}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers=headers, stream=Chunks(chunks, bool(leave)))
+
+    transport = httpx2.MockTransport(answer)
+    defaults = {"temperature": 0.25}
+    remote = RemoteChatClient(
+        "http://up/v1", "k", "far", transport=transport, passes=True, defaults=defaults
+    )
+    log = CallLog(path, defaults)
+    with Gateway() as gateway:
+        session = gateway.open("r", "a", remote, on_span=log)
+        url, key = f"{session.base_url}/chat/completions", f"Bearer {session.api_key}"
+        with httpx2.stream("POST", url, json=body, headers={"authorization": key}) as response:
+            seen = b""
+            for part in response.iter_bytes():
+                seen += part
+                if leave and leave in seen:
+                    break
+        session.close()
+    log.close()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, leaves: bool) -> None:
+    body, leave = ASK | {"stream": True}, b"look" if leaves else b""
+    (line,) = recorded(tmp_path / "calls.jsonl", BEGUN, body, leave=leave)
+    call = {"id": "c0", "function": {"name": "look", "arguments": '{"ci'}}
+    said = {"role": "assistant", "content": "It is", "reasoning": "Hm.", "tool_calls": [call]}
+    assert line["reply"] == said
+    assert line["messages"] == ASK["messages"]
+    if leaves:
+        assert (line["finish_reason"], line["error"]) == ("cancelled", "CancelledError: ")
+    else:
+        assert line["finish_reason"] == "error"
+        assert "broke off its reply" in line["error"]
+    assert "token_ids" not in line
+    assert line["sampling"]["top_p"] == 0.5
+    assert (line["sampling"]["temperature"], line["sampling"]["max_tokens"]) == (0.25, None)
+
+
+def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
+    error = b'data: {"error": {"message": "no", "code": 400}}\n\n'
+    chunks = [event({"role": "assistant", "content": ""}), error, DONE]
+    body = ASK | {"stream": True}
+    path = tmp_path / "calls.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tutelage.engine.remote._LONGEST_PAUSE", 0.0)
+        assert recorded(path, chunks, body) == []
+
+
+def test_the_record_has_what_was_sent_and_the_servers_own_words(tmp_path: Path) -> None:
+    chunks = [*BEGUN[:3], event({}, "abort"), DONE]
+    (line,) = recorded(tmp_path / "calls.jsonl", chunks, ASK | {"stream": True})
+    sampling = {"temperature": 0.25, "top_p": 0.5, "top_k": None, "stop": None, "max_tokens": None}
+    assert line["sampling"] == sampling
+    assert line["answered"] == {"model": "far-v7", "finish_reason": "abort", "usage": {}}
+    assert line["finish_reason"] == "stop"
+
+
+def test_a_stream_that_does_not_say_why_it_ends_is_told_as_stop_and_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = recorded(tmp_path / "calls.jsonl", [*BEGUN[:3], DONE], ASK | {"stream": True})
+    assert (line["finish_reason"], line["answered"]["finish_reason"]) == ("stop", None)
+    assert "gives no reason for the end of its replies" in caplog.text
