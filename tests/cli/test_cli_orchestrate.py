@@ -360,7 +360,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.full)])
 def test_a_signal_while_the_store_closes_is_told_in_one_line(here: Path, name: str) -> None:
     options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -105,7 +105,10 @@ def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
     assert not (here / "things/a").exists()
 
 
-@pytest.mark.parametrize(("answer", "left"), [(b"y\n", False), (b"\n", True), (b"no\n", True)])
+@pytest.mark.parametrize(
+    ("answer", "left"),
+    [(b"y\n", False), (b"\n", True), pytest.param(b"no\n", True, marks=pytest.mark.full)],
+)
 def test_a_person_at_the_terminal_is_asked(here: Path, answer: bytes, left: bool) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tutelage", "orchestrate", "run"]

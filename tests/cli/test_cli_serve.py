@@ -61,7 +61,14 @@ def told(stream: str) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.full),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
+    ],
+)
 def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -88,7 +95,7 @@ SPAN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("recorded", [pytest.param(False, marks=pytest.mark.full), True])
 def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path, recorded: bool) -> None:
     script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
     script.write_text('{"content": "one"}\n')
@@ -156,21 +163,26 @@ def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
         assert secret not in told
 
 
-def test_what_is_printed_is_pasted_into_a_shell(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        pytest.param({}, marks=pytest.mark.full, id="drawn"),
+        pytest.param({"TUTELAGE_SECRET": "a $ecret of 'twenty' two"}, id="secret"),
+    ],
+)
+def test_what_is_printed_is_pasted_into_a_shell(tmp_path: Path, secrets: dict[str, str]) -> None:
     """Both SDKs of a program that the shell starts find the server by it."""
     pytest.importorskip("anthropic")
     pytest.importorskip("openai")
     script, agent = tmp_path / "s.jsonl", tmp_path / "agent.py"
     script.write_text('{"content": "one"}\n')
     agent.write_text(AGENT)
-    secret = "a $ecret of 'twenty' two"
-    for secrets in ({}, {"TUTELAGE_SECRET": secret}):
-        with serving("--scripted", str(script), **secrets) as (said, _):
-            lines = [f"export {name}={value}" for name, value in said.items()]
-            shell = ["sh", "-e", "-c", "\n".join((*lines, f"exec {sys.executable} {agent}"))]
-            left = {k: v for k, v in os.environ.items() if not k.startswith(API_VARIABLES)}
-            done = subprocess.run(shell, capture_output=True, text=True, env=left | secrets)
-        assert (done.stdout, done.returncode) == ("one one\n", 0), done.stderr
+    with serving("--scripted", str(script), **secrets) as (said, _):
+        lines = [f"export {name}={value}" for name, value in said.items()]
+        shell = ["sh", "-e", "-c", "\n".join((*lines, f"exec {sys.executable} {agent}"))]
+        left = {k: v for k, v in os.environ.items() if not k.startswith(API_VARIABLES)}
+        done = subprocess.run(shell, capture_output=True, text=True, env=left | secrets)
+    assert (done.stdout, done.returncode) == ("one one\n", 0), done.stderr
 
 
 API_VARIABLES = ("OPENAI_", "ANTHROPIC_")

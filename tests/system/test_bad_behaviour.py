@@ -124,7 +124,7 @@ BROKEN_TOOLS = {
 }
 
 
-LIKE_ANOTHER = ("exits", "none", "object")
+LIKE_ANOTHER = ("exits", "none", "nan", "object")
 """Those that a run treats like `base` and `bytes`; `tools/test_execute.py` tells them apart."""
 
 
