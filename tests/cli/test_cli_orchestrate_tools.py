@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.cli.orchestrate_parts import ChosenPlanner
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.orchestration.planner.embedded import PlannerRecipe
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
 
 TOOLS = '''
@@ -171,11 +173,6 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     ("args", "words"),
     [
         (("Count", "--planner", "llm"), "needs a language model. Give a language model that plans"),
-        (("Buy bread",), "no tool fits: the trained planner is"),
-        (
-            ("Buy bread", "--min-confidence", "0"),
-            "the trained planner has no plan that runs: node 0",
-        ),
         (("Count", "--planner", "trained", "--model", "m"), "asks no language model"),
         (("Count", "--catalog", "c.json"), "--catalog describes tools, --tools and --mcp run"),
         (("--plan", "count.json", "--pool", "simulated"), "tools run for real"),
@@ -184,14 +181,35 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     ],
 )
 def test_what_cannot_be_is_refused_before_a_folder_is_made(
-    here: Path, args: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+    here: Path, args: tuple[str, ...], words: str
 ) -> None:
-    quick = PlannerRecipe(workflows=60, held_out=20, epochs=1, width=16)
-    monkeypatch.setattr("tutelage.orchestration.planner.embedded.RECIPE", quick)
     wrong = {"instruction": "x", "nodes": [{"tool": "count"}]}
     (here / "wrong.json").write_text(json.dumps(wrong))
     done = run(*args, code=2)
     assert words in " ".join(done.stderr.split())
+    assert not (here / "run").exists()
+
+
+def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(text: str) -> PlanPrediction:
+        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1)
+
+    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
+        return [[judge(text).plan][:count] for text in texts]
+
+    def planner(*_: object) -> ChosenPlanner:
+        return ChosenPlanner(candidates, "of a test", judge, least=0.4)
+
+    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
+    told = " ".join(run("Buy bread", code=2).stderr.split())
+    assert "no tool fits: the trained planner is 10 % sure of its best guess (count)" in told
+    assert "40 % is the least" in told
+    assert "--endpoint URL" in told
+    assert "--plan FILE" in told
+    told = " ".join(run("Buy bread", "--min-confidence", "0.05", code=2).stderr.split())
+    assert "no plan that runs: node 0 (count): missing argument 'items'" in told
     assert not (here / "run").exists()
 
 

@@ -229,3 +229,13 @@ def test_kinds() -> None:
         ("read", "say"),
         ("read", "read", "join"),
     ]
+
+
+def test_arguments_of_nestful_are_kept_with_references_as_plans_have_them() -> None:
+    calls = [
+        {"name": "read", "label": "$var1", "arguments": {"path": "a.txt"}},
+        {"name": "count", "arguments": {"text": "$var1.body.plain$", "all": ["$var1$", 3]}},
+    ]
+    made = workflow_of({"input": "Count it", "output": calls})
+    arguments = [dict(node.arguments) for node in made.plan.nodes]
+    assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body", "all": ["<node-0>", 3]}]

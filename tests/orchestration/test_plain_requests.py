@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from tutelage.orchestration.data import synthetic
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.planner.embedded import embedded_planner
 
@@ -27,6 +29,41 @@ def test_the_page_has_fifteen_requests_with_tools_that_exist() -> None:
         *builtin_graph().catalog.names
     }
     assert sum(bool(tools) for tools in requests.values()) >= 8
+
+
+def fives(text: str) -> set[tuple[str, ...]]:
+    """Every five words in a row."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
+
+
+def test_training_text_has_no_five_words_in_a_row_of_the_requests() -> None:
+    data = Path(synthetic.__file__).parent
+    names = ("everyday.json", "other_requests.json", "ways.json", "builtin_tools.json")
+    lists = [json.loads((data / name).read_text(encoding="utf-8")) for name in names]
+    learned = set[tuple[str, ...]]().union(*(fives(text) for text in texts_of(lists)))
+    folder = PAGE.parents[1] / "benchmarks/orchestration/requests"
+    rows = [
+        json.loads(line)["request"]
+        for name in ("kit.jsonl", "off_catalog.jsonl")
+        for line in (folder / name).read_text(encoding="utf-8").splitlines()
+    ]
+    assert len(rows) == 130
+    shared = {five for row in [*rows, *acceptable()] for five in fives(row)} & learned
+    assert len(shared) == 0
+
+
+def texts_of(value: object) -> list[str]:
+    """All texts of a JSON value."""
+    match value:
+        case str() as text:
+            return [text]
+        case list() as listed:
+            return [text for each in listed for text in texts_of(each)]
+        case dict() as named:
+            return [text for each in named.values() for text in texts_of(each)]
+        case _:
+            return []
 
 
 @pytest.mark.full

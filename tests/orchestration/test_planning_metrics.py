@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tutelage.orchestration.data.workflows import sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores, baseline_plans, without_edges
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan
@@ -53,3 +53,19 @@ def test_baselines_and_their_comparison() -> None:
     gains = best.gain(usual, SeedTree(0))
     assert gains["node_f1"].mean == pytest.approx(0.5)
     assert gains["node_f1"].wins == 1
+
+
+def test_arguments_count_by_tool_name_and_value_and_references_by_their_tool() -> None:
+    gold = (Node("read", {"path": "a.txt"}), Node("count", {"text": "<node-0>"}))
+    wanted = Workflow(Plan("x", gold))
+    catalog = Catalog((CatalogTool("read"), CatalogTool("count")))
+
+    def score(*nodes: Node) -> float:
+        return PlanScores.of([Plan("x", nodes)], [wanted], catalog).argument_f1[0]
+
+    assert score(*gold) == 1.0
+    assert score(Node("read", {"path": "A.TXT"}), Node("count", {"text": "<node-0>"})) == 1.0
+    assert score(Node("read", {"path": "b.txt"}), Node("count", {"text": "<node-0>"})) == 0.5
+    assert score(Node("read"), Node("count")) == 0.0
+    bare = Workflow(Plan("x", (Node("read"),)))
+    assert PlanScores.of([wanted.plan], [bare], catalog).argument_f1 == []

@@ -29,7 +29,7 @@ class UnsureError(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class _ChosenPlanner:
+class ChosenPlanner:
     """A planner and where it comes from, in words."""
 
     candidates: Callable[[Sequence[str], int], Sequence[Sequence[Plan]]]
@@ -58,7 +58,7 @@ class _ChosenPlanner:
         return planned.plan
 
 
-def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> _ChosenPlanner:
+def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
     there is none either, the embedded one, which the first use trains. Without torch, plans are
     copied.
@@ -76,19 +76,19 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
     return _embedded(catalog)
 
 
-def _nearest(catalog: Catalog | None, seed: int) -> _ChosenPlanner:
+def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
     """What there is without torch."""
     from tutelage.orchestration.planner.nearest import KNOWN, nearest_planner
 
     plan = nearest_planner(catalog, seed)
-    return _ChosenPlanner(
+    return ChosenPlanner(
         lambda instructions, count: [(plan(text),) for text in instructions],
         f"COPIED from the nearest of {KNOWN} synthetic workflows, for want of torch, and seldom "
         "right; for a planner: pip install 'tutelage[train]'",
     )
 
 
-def _embedded(catalog: Catalog | None) -> _ChosenPlanner:
+def _embedded(catalog: Catalog | None) -> ChosenPlanner:
     """The planner that the first use trains, with a word about it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -118,7 +118,7 @@ def _embedded(catalog: Catalog | None) -> _ChosenPlanner:
 
 
 _FIRST = (
-    "No planner was trained here. The embedded one is trained now, once: about forty seconds of a "
+    "No planner was trained here. The embedded one is trained now, once: about fifty seconds of a "
     "core."
 )
 
@@ -134,7 +134,7 @@ def _newest() -> Path | None:
     return max(there, key=lambda place: place.stat().st_mtime, default=None)
 
 
-def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
+def _searching(model: PlannerModel, source: str) -> ChosenPlanner:
     """A planner; its further candidates are what other settings of its search find."""
     from dataclasses import replace
 
@@ -165,7 +165,7 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
         return model.plan_all([instruction])[0]
 
     least = 0.0 if model.confidence is None else model.confidence.threshold
-    return _ChosenPlanner(candidates, source, judge, least)
+    return ChosenPlanner(candidates, source, judge, least)
 
 
 def describe_pool(pool: WorkerPool) -> str:

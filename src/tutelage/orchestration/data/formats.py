@@ -47,7 +47,7 @@ from tutelage.orchestration.data.workflows import (
     sorted_workflow,
 )
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import dependencies_of, references
+from tutelage.orchestration.plan.dag import dependencies_of, references, with_texts
 
 INSTRUCTION_KEYS = ("instruction", "user_request", "request", "query", "question", "input")
 NODE_KEYS = ("tool_nodes", "task_nodes", "nodes")
@@ -293,7 +293,10 @@ class _Nestful(_Asked):
             [_meant(label, node, labels, tools) for label in _variables(call.arguments)]
             for node, (_, call) in enumerate(calls)
         ]
-        return sorted_workflow(self.instruction, tools, parents, name=self.id)
+        arguments = [
+            _referring(call.arguments, node, labels, tools) for node, (_, call) in enumerate(calls)
+        ]
+        return sorted_workflow(self.instruction, tools, parents, name=self.id, arguments=arguments)
 
 
 _KINDS: Mapping[str, TypeAdapter[Any]] = {
@@ -374,6 +377,17 @@ def _meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -
         f"subtask {node} ({tools[node]!r}) refers to {f'${label}$'!r}, and no call is labelled "
         f"{label!r}; the labels are {labels}"
     )
+
+
+def _referring(given: Any, node: int, labels: Sequence[str], tools: Sequence[str]) -> Any:
+    """Arguments of a NESTFUL call with references as plans have them."""
+
+    def named(match: re.Match[str]) -> str:
+        member = re.match(r"\.[A-Za-z_]\w*", match[0][len(match[1]) + 1 :])
+        at = _meant(match[1], node, labels, tools)
+        return f"<node-{at}>{member[0] if member else ''}"
+
+    return with_texts(given if isinstance(given, Mapping) else {}, partial(_VARIABLE.sub, named))
 
 
 def _variables(value: Any) -> list[str]:

@@ -98,7 +98,7 @@ def _everyday() -> Mapping[str, Any]:
 def graph_of(catalog: Catalog) -> ToolGraph:
     """A tool graph for any catalog, with phrases made from names and descriptions."""
     base = builtin_graph()
-    phrases = {tool.name: _phrases(tool) for tool in catalog.tools}
+    phrases = {tool.name: phrases_of(tool) for tool in catalog.tools}
     results = {tool.name: (f"what {_words(tool.name)} gives",) for tool in catalog.tools}
     return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
 
@@ -359,7 +359,8 @@ def _words(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", " ", spaced).strip().lower()
 
 
-def _phrases(tool: CatalogTool) -> tuple[str, ...]:
+def phrases_of(tool: CatalogTool) -> tuple[str, ...]:
+    """Ways to ask for a tool, made from its name and its description; `{0}` is its input."""
     name = _words(tool.name)
     first = re.split(r"(?<=[.!?])\s", tool.description.strip())[0].rstrip(".")
     made = [f"use {name} on {{0}}", f"{name} with {{0}}"]

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import parse_nested_json
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
@@ -77,10 +77,11 @@ def sorted_workflow(
     descriptions: Sequence[str] = (),
     rewards: Mapping[str, float] | None = None,
     name: str = "",
+    arguments: Sequence[Mapping[str, Any]] = (),
 ) -> Workflow:
     """A workflow with its nodes brought into the order in which each parent stands before its
-    children, the given order kept where it can be. Raises `DataError` for cycles and dangling
-    parents.
+    children, the given order kept where it can be; references in arguments follow. Raises
+    `DataError` for cycles and dangling parents.
     """
     if descriptions and len(descriptions) != len(tools):
         descriptions = ()
@@ -90,7 +91,12 @@ def sorted_workflow(
     order = forward_order(Plan(instruction, tuple(given)).dependencies)
     place = {node: i for i, node in enumerate(order)}
     nodes = tuple(
-        replace(given[node], after=tuple(sorted(place[p] for p in after[node]))) for node in order
+        replace(
+            given[node],
+            arguments=renumbered(arguments[node], place) if arguments else {},
+            after=tuple(sorted(place[p] for p in after[node])),
+        )
+        for node in order
     )
     chosen = None if workers is None else tuple(workers[node] for node in order)
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)

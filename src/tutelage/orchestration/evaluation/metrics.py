@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
+from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag, references
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
-K = TypeVar("K", str, tuple[str, str])
+K = TypeVar("K", str, tuple[str, str], tuple[str, str, str])
 SCORES = ("node_f1", "edge_f1", "exact_nodes", "exact")
 """Scores that every sample has, so that planners can be compared on them."""
 
@@ -33,6 +33,8 @@ class PlanScores:
     """The same tools as often, whatever the edges."""
     exact: list[float] = field(default_factory=list[float])
     """The same tools as often and the same edges between them."""
+    argument_f1: list[float] = field(default_factory=list[float])
+    """Of the arguments by tool, name and value, where the gold plan has any."""
     shapes: list[str] = field(default_factory=list[str])
     node_f1_micro: float = 0.0
     edge_f1_micro: float = 0.0
@@ -60,6 +62,8 @@ class PlanScores:
                 mean = self.mean(name, shape)
                 if mean is not None:
                     values[name if shape is None else f"{name}/{shape}"] = mean
+        if self.argument_f1:
+            values["argument_f1"] = sum(self.argument_f1) / len(self.argument_f1)
         whole = ("node_f1_micro", "edge_f1_micro", "validity", "raw_validity", "hallucination")
         fields = {name: getattr(self, name) for name in whole}
         return values | {name: value for name, value in fields.items() if value is not None}
@@ -80,6 +84,8 @@ class PlanScores:
             links, wishes = _edges(plan), _edges(wanted.plan)
             made.node_f1.append(_f1(has, needs, nodes))
             made.edge_f1.append(_f1(links, wishes, edges))
+            if any(node.arguments for node in wanted.plan.nodes):
+                made.argument_f1.append(_f1(_arguments(plan), _arguments(wanted.plan), [0, 0, 0]))
             made.exact_nodes.append(float(has == needs))
             made.exact.append(float(has == needs and links == wishes))
             made.shapes.append(wanted.shape)
@@ -98,12 +104,27 @@ class PlanScores:
 
     def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
         """These minus `baseline` on each score, with paired bootstrap intervals."""
-        sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
+        names = (*SCORES, "argument_f1") if self.argument_f1 else SCORES
+        sides = {name: (getattr(baseline, name), getattr(self, name)) for name in names}
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
 
 def _nodes(plan: Plan) -> Counter[str]:
     return Counter(node.tool for node in plan.nodes)
+
+
+def _arguments(plan: Plan) -> Counter[tuple[str, str, str]]:
+    """Arguments by tool, name and value; a reference is the tool that it refers to."""
+
+    def told(value: object) -> str:
+        names = [plan.nodes[node].tool for node in references(value)]
+        return f"<{names}>" if names else str(value).strip().lower()
+
+    return Counter(
+        (node.tool, name, told(value))
+        for node in plan.nodes
+        for name, value in node.arguments.items()
+    )
 
 
 def _edges(plan: Plan) -> Counter[tuple[str, str]]:

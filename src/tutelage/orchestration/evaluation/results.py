@@ -70,9 +70,33 @@ def evaluate(
         "shapes": dict(sorted(Counter(scores[PLANNER].shapes).items())),
         "scores": {name: found.summary() for name, found in scores.items()},
         "gains": {name: {m: asdict(gap) for m, gap in found} for name, found in gains.items()},
+        "coverage": coverage_curve(planned, scores[PLANNER].exact_nodes),
         **_worker_accuracy(planned, test),
         **more,
     }, planned
+
+
+def coverage_curve(
+    planned: Sequence[PlanPrediction], right: Sequence[float]
+) -> list[dict[str, float]]:
+    """How many of the surest plans have the right tools, by tenths of all; empty for a planner that
+    has no confidence."""
+    if not planned or any(each.confidence is None for each in planned):
+        return []
+    pairs = zip(planned, right, strict=True)
+    surest = sorted(((each.confidence or 0.0, score) for each, score in pairs), reverse=True)
+    points: list[dict[str, float]] = []
+    for tenth in range(1, 11):
+        count = max(1, round(len(surest) * tenth / 10))
+        kept = surest[:count]
+        points.append(
+            {
+                "coverage": count / len(surest),
+                "accuracy": sum(score for _, score in kept) / count,
+                "confidence": kept[-1][0],
+            }
+        )
+    return points
 
 
 def _scored(

@@ -19,13 +19,15 @@ _SCORES: Mapping[str, str] = {
     "edge_f1_micro": "micro",
     "exact_nodes": "exact tools",
     "exact": "exact plan",
+    "argument_f1": "arguments F1",
 }
 _COMPARED = {key: name for key, name in _SCORES.items() if name != "micro"}
 
 
 def planning_tables(test: Mapping[str, Any]) -> list[Table]:
-    """Scores against baselines, gains with intervals, and scores by shape."""
-    return [_scores_table(test), _gains_table(test), _shapes_table(test)]
+    """Scores against baselines, gains with intervals, scores by shape, and the coverage curve."""
+    tables = [_scores_table(test), _gains_table(test), _shapes_table(test)]
+    return [*tables, _coverage_table(test)] if test.get("coverage") else tables
 
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -61,7 +63,8 @@ def _scores_table(test: Mapping[str, Any]) -> Table:
 def _gains_table(test: Mapping[str, Any]) -> Table:
     """The planner less each baseline, with 95 % intervals."""
     rows = [
-        (name, *(_gain(gains[key]) for key in _COMPARED)) for name, gains in test["gains"].items()
+        (name, *(_gain(gains[key]) if key in gains else "" for key in _COMPARED))
+        for name, gains in test["gains"].items()
     ]
     lead = (
         "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
@@ -80,6 +83,16 @@ def _shapes_table(test: Mapping[str, Any]) -> Table:
         for shape, count in test["shapes"].items()
     ]
     return _table("By shape", "", ("", "workflows", *_COMPARED.values()), rows)
+
+
+def _coverage_table(test: Mapping[str, Any]) -> Table:
+    """What declining the plans that the planner is least sure of is worth."""
+    rows = [
+        (_percent(each["coverage"]), _percent(each["accuracy"]), f"{each['confidence']:.2f}")
+        for each in test["coverage"]
+    ]
+    lead = "The surest plans alone: how many of them have the right tools."
+    return _table("Coverage and accuracy", lead, ("% planned", "exact tools", "confidence"), rows)
 
 
 _ROUTING: Mapping[str, str] = {

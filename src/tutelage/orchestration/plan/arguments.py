@@ -73,9 +73,27 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
     schema = tool.parameters
     known = cast("JSON", schema.get("properties", {}))
     return {
-        name: _read(fill(value, found), known.get(name, {}), schema)
+        name: _read(_single(value, fill(value, found), known.get(name, {}), schema),
+                    known.get(name, {}), schema)
         for name, value in given.items()
-    }
+    }  # fmt: skip
+
+
+def _single(given: object, value: object, schema: object, root: JSON) -> object:
+    """The text in a list of one, where that list is the whole result that was referred to and the
+    parameter takes a text and no list: a search that found one thing."""
+    whole = isinstance(given, str) and _REFERENCE.fullmatch(given)
+    if not whole or not isinstance(value, str) or not value.startswith("["):
+        return value
+    wanted = _resolved(schema, root)
+    if wanted.get("type") != "string":
+        return value
+    try:
+        listed: object = parse_json(value)
+    except ValueError:
+        return value
+    inner = cast("list[object]", listed) if isinstance(listed, list) else []
+    return inner[0] if len(inner) == 1 and isinstance(inner[0], str) else value
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:

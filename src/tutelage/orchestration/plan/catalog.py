@@ -61,6 +61,8 @@ class CatalogTool:
     outputs: Annotated[_Types, Field(validation_alias=AliasChoices(*OUTPUT_KEYS))] = ()
     kind: AsText = ""
     """What its worker must be able to do, such as `audio`; empty where the file does not say."""
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The JSON schema of its arguments; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
@@ -35,6 +35,29 @@ def references(value: object) -> tuple[int, ...]:
             case _:
                 pass
     return tuple(sorted(numbers))
+
+
+def with_texts(value: object, change: Callable[[str], str]) -> object:
+    """A value with its texts changed, in lists and mappings too."""
+    match value:
+        case str():
+            return change(value)
+        case Mapping():
+            inner = cast("Mapping[str, object]", value)
+            return {key: with_texts(each, change) for key, each in inner.items()}
+        case list() | tuple():
+            return [with_texts(each, change) for each in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
+def renumbered(arguments: Mapping[str, object], place: Mapping[int, int]) -> dict[str, object]:
+    """Arguments whose references follow nodes to other places."""
+
+    def moved(text: str) -> str:
+        return _REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
+
+    return {name: with_texts(value, moved) for name, value in arguments.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.orchestration.planner.text import Features
 
 SIGNALS = (
@@ -43,7 +44,6 @@ LOWEST, HIGHEST = 0.02, 0.95
 """Bounds of the threshold."""
 _PENALTY = 5.0
 """Small sets have few right plans; more of them outweigh it."""
-_STEPS = 50
 _BOUND = 4.0
 """Standard deviations that a signal counts at most."""
 
@@ -81,17 +81,9 @@ def fit_confidence(
     values = signals_BS.double()
     mean, scale = values.mean(0), values.std(0, correction=0).clamp(min=1e-6)
     rows = _standard(values, mean, scale)
-    weights = torch.zeros(rows.shape[1], dtype=torch.float64)
-    penalty = torch.full_like(weights, _PENALTY)
-    penalty[-1] = 1e-6
-    for _ in range(_STEPS):
-        chance = torch.sigmoid(rows @ weights)
-        slope = rows.T @ (chance - wanted) + penalty * weights
-        curve = (rows * (chance * (1 - chance))[:, None]).T @ rows + penalty.diag()
-        step = torch.linalg.solve(curve, slope)
-        weights = weights - step
-        if float(step.abs().max()) < 1e-9:
-            break
+    pull = torch.full((rows.shape[1],), _PENALTY, dtype=torch.float64)
+    pull[-1] = 1e-6
+    weights = fit_logistic(rows, wanted, pull)
     chance, is_right = torch.sigmoid(rows @ weights), wanted > 0
     ordered = chance[is_right].sort().values
     threshold = float(ordered[math.floor((1 - KEEP) * len(ordered))])

@@ -95,6 +95,8 @@ class PlanPrediction:
     """Whether the scored graph was a DAG before decoding kept forward edges only."""
     confidence: float | None = None
     """How likely the plan has the right tools; None for a planner that cannot tell."""
+    missing: tuple[str, ...] = ()
+    """Required arguments that the request does not give, as tool.parameter."""
 
 
 def search(

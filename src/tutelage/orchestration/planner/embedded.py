@@ -32,9 +32,11 @@ from tutelage.orchestration.data.synthetic import (
     generate_single,
     graph_of,
 )
+from tutelage.orchestration.data.tool_requests import tool_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner import saving
+from tutelage.orchestration.planner.described import has_schemas
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Phase1Settings
@@ -70,6 +72,7 @@ class PlannerRecipe:
         made_by = (
             "data/synthetic.py", "data/builtin_tools.json", "data/elsewhere.py",
             "data/other_requests.json", "data/everyday.json", "data/neighbours.py",
+            "data/tool_requests.py", "data/ways.json", "plan/parameters.py", "plan/spans.py",
         )  # fmt: skip
         code += [here / name for name in made_by]
         for entry in sorted(code, key=lambda found: found.name):
@@ -129,9 +132,13 @@ def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) 
     known, new = by_words(graph)
     size = min(recipe.workflows, recipe.for_each_tool * len(graph.catalog))
     held = min(recipe.held_out, size // 5)
-    made = _made(known, size - held, seeds.child("known"))
+    if has_schemas(graph.catalog):
+        made = tool_requests(graph.catalog, size - held, seeds.child("known"), "known")
+        fresh = tool_requests(graph.catalog, held, seeds.child("new words"), "new")
+    else:
+        made = _made(known, size - held, seeds.child("known"))
+        fresh = _made(new, held, seeds.child("new words"))
     taken = {workflow.instruction for workflow in made}
-    fresh = _made(new, held, seeds.child("new words"))
     held_out = [workflow for workflow in fresh if workflow.instruction not in taken]
     settings = Phase1Settings(
         num_epochs=recipe.epochs, width=recipe.width, early_stopping=recipe.epochs

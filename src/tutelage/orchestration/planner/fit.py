@@ -25,6 +25,7 @@ from torch import nn
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.planner.arguments import fit_scorer
 from tutelage.orchestration.planner.calibration import calibrate
 from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.decode import BeamResult, EncodedInstructions, SearchSettings
@@ -243,6 +244,7 @@ class PlannerTrainer:
 
     def _finish(self) -> None:
         self.model.remember(self.remembered)
+        self.model.scorer = fit_scorer(self.remembered, self.catalog)
         self.model.settings, self.model.confidence = self.search, self.confidence
         self.model.eval()
         self.at.stage = "done"

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
+from tutelage.orchestration.planner.arguments import ArgumentScorer
 from tutelage.orchestration.planner.confidence import Confidence, Evidence, word_rarity
 from tutelage.orchestration.planner.decode import (
     BeamResult,
@@ -32,10 +32,16 @@ from tutelage.orchestration.planner.decode import (
     SearchSettings,
     search,
 )
+from tutelage.orchestration.planner.described import (
+    compatibility,
+    described,
+    inverse_frequency,
+    read_request,
+)
 from tutelage.orchestration.planner.network import Encoded, Mentions, PlannerNetwork, PlannerShape
 from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary
-from tutelage.orchestration.planner.text import BUCKETS, Features, TextBatch, features
+from tutelage.orchestration.planner.text import BUCKETS, TextBatch
 
 SET_WEIGHT = 0.5
 """Weight of "which tools, in any order" in the cross-entropy."""
@@ -98,6 +104,7 @@ class PlannerModel(nn.Module):
         self.settings = SearchSettings()
         self.memory: PlanIndex | None = None
         self.confidence: Confidence | None = None
+        self.scorer = ArgumentScorer()
         self.use_catalog(vocabulary.catalog)
 
     @classmethod
@@ -109,12 +116,12 @@ class PlannerModel(nn.Module):
         """
         if not workflows:
             raise DataError("there are no workflows to learn from; give at least one")
-        texts = [features(w.instruction) for w in workflows]
+        texts = [read_request(w.instruction, catalog) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
-        for text in texts + _described(catalog):
+        for text in texts + described(catalog):
             active[torch.from_numpy(text.ids)] = True
         vocabulary = Vocabulary.of(workflows, catalog)
-        model = cls(vocabulary, _inverse_frequency(texts), active, shape)
+        model = cls(vocabulary, inverse_frequency(texts), active, shape)
         used = {tool for workflow in workflows for tool in workflow.tools}
         model.seen.copy_(torch.tensor([name in used for name in catalog.names]))
         model.use_catalog(catalog)
@@ -125,15 +132,15 @@ class PlannerModel(nn.Module):
         their texts alone."""
         trained = self.vocabulary.catalog
         self.catalog = catalog
-        described = _described(catalog)
-        self._texts = TextBatch.of(described)
-        self._words = SparseRows.of(described, self.idf * _inverse_frequency(described))
+        texts = described(catalog)
+        self._texts = TextBatch.of(texts)
+        self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
         # A tool's learned number, -1 for one that training did not have.
         learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
         places = [catalog.index(name) if name in catalog else -1 for name in trained.names]
         self._numbers = torch.tensor([*places, len(catalog)])
-        self._compatible = _compatibility(catalog)
+        self._compatible = compatibility(catalog)
 
     # -------------------------------------------------------------- the document's calls
 
@@ -144,7 +151,7 @@ class PlannerModel(nn.Module):
         """
         if not instructions:
             raise DataError("there are no instructions; give at least one")
-        items = [features(text) for text in instructions]
+        items = [read_request(text, self.catalog) for text in instructions]
         return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
     def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
@@ -207,7 +214,7 @@ class PlannerModel(nn.Module):
     def remember(self, workflows: Sequence[Workflow]) -> None:
         """Keep these plans as the memory of the retrieval prior."""
         plans = PlanTargets.of(workflows, self.vocabulary).types_BN
-        texts = [features(w.instruction) for w in workflows]
+        texts = [read_request(w.instruction, self.catalog) for w in workflows]
         self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
     def plan(self, instruction: str) -> Plan:
@@ -289,12 +296,14 @@ class PlannerModel(nn.Module):
             there = edges[row, :size, :size] >= settings.edge_threshold
             nodes = self._nodes(chosen[row, :size].tolist(), torch.triu(there, diagonal=1))
             names = self.vocabulary.workers
+            plan, missing = self.scorer.fill(Plan(found.instructions[row], nodes), self.catalog)
             planned.append(
                 PlanPrediction(
-                    Plan(found.instructions[row], nodes),
+                    plan,
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
                     None if sure is None else float(sure[row]),
+                    missing,
                 )
             )
         return planned
@@ -366,32 +375,3 @@ class PlannerModel(nn.Module):
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
         return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
-
-
-def _described(catalog: Catalog) -> list[Features]:
-    """What each tool is called, what it does, and what it takes and gives."""
-    return [
-        features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
-        for tool in catalog.tools
-    ]
-
-
-def _compatibility(catalog: Catalog) -> Tensor:
-    """(T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where
-    nothing is known of either.
-    """
-    items = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
-    taken = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
-    return torch.tensor(
-        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in items]
-    )
-
-
-def _inverse_frequency(texts: Sequence[Features]) -> Tensor:
-    """(BUCKETS,) IDF: log(N / texts with the bucket), at least 0.1; log(N) for unseen ones."""
-    counts = np.zeros(BUCKETS)
-    for text in texts:
-        counts[np.unique(text.ids)] += 1
-    total = max(2, len(texts))
-    idf = np.log(total / np.maximum(counts, 1.0)) + 0.1
-    return torch.from_numpy(idf.astype(np.float32))

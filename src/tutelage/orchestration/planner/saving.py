@@ -21,6 +21,7 @@ import torch
 
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
+from tutelage.orchestration.planner.arguments import ArgumentScorer
 from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
@@ -53,6 +54,7 @@ def checkpoint(
         "task_types": dict(enumerate(model.vocabulary.catalog.names)),
         "shape": asdict(model.shape),
         "search": asdict(model.settings),
+        "arguments": list(model.scorer.weights),
         "confidence": model.confidence and asdict(model.confidence),
         "memory": memory and {"texts": list(memory.texts), "plans": memory.plans_MN},
     }
@@ -166,6 +168,8 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
+    if len(found.get("arguments", ())) == len(model.scorer.weights):
+        model.scorer = ArgumentScorer(tuple(found["arguments"]))
     if found.get("confidence") is not None:
         model.confidence = Confidence(**found["confidence"])
     if found["memory"] is not None:

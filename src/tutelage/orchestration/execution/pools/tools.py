@@ -126,7 +126,9 @@ class ToolPool:
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """The tools as a catalog has them, so that planners can choose among them."""
     return tuple(
-        CatalogTool(tool.name, tool.description, tuple(_kinds(tool)), kind="tool")
+        CatalogTool(
+            tool.name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
+        )
         for tool in tools.values()
     )
 

@@ -1,0 +1,66 @@
+"""How a planner reads a catalog and the requests over it: texts of tools, rarity, fitting types.
+
+Over tools whose parameters are known, what may be an argument counts by its kind and not by its
+words: "read notes/todo.txt" and "read letters/plan.md" are the same request, and a tool that takes
+a path has that kind in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.plan.parameters import parameters
+from tutelage.orchestration.plan.spans import by_kind
+from tutelage.orchestration.planner.text import BUCKETS, Features, features
+
+
+def read_request(text: str, catalog: Catalog) -> Features:
+    """The features of a request over a catalog."""
+    return features(by_kind(text) if has_schemas(catalog) else text)
+
+
+def has_schemas(catalog: Catalog) -> bool:
+    """Whether the parameters of a catalog's tools are known."""
+    return any(tool.schema.get("properties") for tool in catalog.tools)
+
+
+def described(catalog: Catalog) -> list[Features]:
+    """What each tool is called, what it does, and what it takes and gives."""
+    return [
+        features(
+            " ".join([tool.name, tool.description, *tool.inputs, *tool.outputs, *_kinds(tool)])
+        )
+        for tool in catalog.tools
+    ]
+
+
+def _kinds(tool: CatalogTool) -> list[str]:
+    """Kinds that a tool's parameters take, as requests have them."""
+    found = {kind for each in parameters(tool) for kind in each.kinds}
+    return [by_kind(kind, name=True) for kind in sorted(found)]
+
+
+def compatibility(catalog: Catalog) -> Tensor:
+    """(T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where
+    nothing is known of either.
+    """
+    items = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
+    taken = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
+    return torch.tensor(
+        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in items]
+    )
+
+
+def inverse_frequency(texts: Sequence[Features]) -> Tensor:
+    """(BUCKETS,) IDF: log(N / texts with the bucket), at least 0.1; log(N) for unseen ones."""
+    counts = np.zeros(BUCKETS)
+    for text in texts:
+        counts[np.unique(text.ids)] += 1
+    total = max(2, len(texts))
+    idf = np.log(total / np.maximum(counts, 1.0)) + 0.1
+    return torch.from_numpy(idf.astype(np.float32))

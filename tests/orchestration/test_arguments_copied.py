@@ -1,0 +1,144 @@
+"""Arguments that a trained planner copies: spans of a request, and results of earlier nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tutelage.orchestration.data.tool_requests import tool_requests
+from tutelage.orchestration.execution.pools.tools import described
+from tutelage.orchestration.kit import make_tools
+from tutelage.orchestration.plan.arguments import tool_arguments
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.parameters import gives, parameters
+from tutelage.orchestration.plan.spans import by_kind, spans
+from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
+from tutelage.seeds import SeedTree
+from tutelage.tools import tool
+
+TOOLS = make_tools(Path(), "http://127.0.0.1:1", "2026-05-14")
+CATALOG = Catalog(described(TOOLS))
+
+
+def filled(text: str, *tools: str) -> tuple[list[dict[str, object]], tuple[str, ...]]:
+    """The arguments of a chain, and what is missing."""
+    nodes = tuple(Node(name, after=(i - 1,) if i else ()) for i, name in enumerate(tools))
+    plan, missing = ArgumentScorer().fill(Plan(text, nodes), CATALOG)
+    return [dict(node.arguments) for node in plan.nodes], missing
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("Say 'good night' to her", "quoted", "good night"),
+        ("Load https://example.org/a?b=1.", "url", "https://example.org/a?b=1"),
+        ("Write to ana@example.org", "email", "ana@example.org"),
+        ("Open work/plan.txt now", "path", "work/plan.txt"),
+        ("Open plan.txt now", "file", "plan.txt"),
+        ("Born 3 May 1980", "date", "1980-05-03"),
+        ("Since 2024-02-29", "date", "2024-02-29"),
+        ("Work out (3+4)*2", "expression", "(3+4)*2"),
+        ("Make 12% of 300", "expression", "12 / 100 * 300"),
+        ("Take 3 plus 4", "expression", "3 + 4"),
+        ("Wait 2.5 hours", "number", 2.5),
+        ("Wait seven hours", "number", 7),
+        ("Total 5, 6 and 7", "numbers", [5, 6, 7]),
+        ("Any *.png there", "pattern", "*.png"),
+        ("Show the jpg files", "pattern", "*.jpg"),
+        ("Ask Ada Byron", "name", "Ada Byron"),
+        ("Tell him that dinner is ready", "clause", "dinner is ready"),
+    ],
+)
+def test_spans_have_a_kind_and_a_value(text: str, kind: str, value: object) -> None:
+    found = [span.value for span in spans(text) if span.kind == kind]
+    assert value in found or (kind == "name" and f"Ask {value}" in found)
+
+
+def test_what_stands_for_a_kind_takes_the_place_of_the_words() -> None:
+    assert by_kind("Open work/plan.txt") == by_kind("Open old/list.csv") == "Open  kindpath "
+
+
+def test_kinds_of_a_parameter_come_from_its_schema() -> None:
+    kinds = {t.name: {p.name: set(p.kinds) for p in parameters(t)} for t in CATALOG.tools}
+    assert kinds["weekday"]["date"] == {"date"}
+    assert kinds["calculate"]["expression"] == {"expression"}
+    assert kinds["add_days"]["days"] == {"number"}
+    assert "path" in kinds["read_file"]["path"]
+    assert gives(CATALOG["today"]) == "date"
+    assert gives(CATALOG["extract_numbers"]) == "numbers"
+
+
+@pytest.mark.parametrize(
+    ("text", "tools", "wanted"),
+    [
+        ("What is 12 * 7?", ("calculate",), [{"expression": "12 * 7"}]),
+        ("Which weekday was 3 May 1980?", ("weekday",), [{"date": "1980-05-03"}]),
+        (
+            "How many feet are there in 3 metres?", ("convert_units",),
+            [{"value": 3, "from_unit": "metres", "to_unit": "feet"}],
+        ),
+        (
+            "How many words has work/plan.txt?", ("read_file", "count_words"),
+            [{"path": "work/plan.txt"}, {"text": "<node-0>"}],
+        ),
+        (
+            "How many days until 2027-01-01?", ("today", "days_between"),
+            [{}, {"first": "<node-0>", "second": "2027-01-01"}],
+        ),
+        ("How is the weather in Lima?", ("fetch_page",), [{"path": "/weather/Lima"}]),
+        (
+            "Sort work/a.txt and save it as work/b.txt", ("read_file", "sort_lines", "write_file"),
+            [{"path": "work/a.txt"}, {"text": "<node-0>"},
+             {"path": "work/b.txt", "text": "<node-1>"}],
+        ),
+        (
+            "Throw plan.txt away", ("delete_file",),
+            [{"pattern": "plan.txt"}, {"path": "<node-0>"}],
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_are_copied(
+    text: str, tools: tuple[str, ...], wanted: list[dict[str, object]]
+) -> None:
+    assert filled(text, *tools) == (wanted, ())
+
+
+def test_what_a_request_does_not_say_is_missing_by_name() -> None:
+    assert filled("Read it", "read_file") == ([{}], ("read_file.path",))
+
+
+def test_a_scorer_learns_from_plans_with_arguments_and_is_the_same_each_time() -> None:
+    made = tool_requests(CATALOG, 40, SeedTree(1), "known")
+    scorer = fit_scorer(made, CATALOG)
+    assert scorer == fit_scorer(made, CATALOG)
+    assert scorer != ArgumentScorer()
+    bare = [replace(w.plan.nodes[0], arguments={}) for w in made]
+    assert fit_scorer([replace(made[0], plan=Plan("x", (bare[0],)))], CATALOG) == ArgumentScorer()
+
+
+def test_requests_of_two_parts_have_no_value_in_common() -> None:
+    known = {w.instruction for w in tool_requests(CATALOG, 60, SeedTree(1), "known")}
+    new = {w.instruction for w in tool_requests(CATALOG, 60, SeedTree(1), "new")}
+    assert known
+    assert not any("summary." in text for text in known)
+    assert any("summary." in text for text in new)
+
+
+def test_a_search_that_found_one_thing_gives_its_name() -> None:
+    @tool
+    def read(path: str) -> str:
+        """Read a file.
+
+        Args:
+            path: Such as a/b.txt.
+        """
+        return path
+
+    assert tool_arguments({"path": "<node-0>"}, {0: '["a/b.txt"]'}, read) == {"path": "a/b.txt"}
+    both = '["a/b.txt", "c.txt"]'
+    assert tool_arguments({"path": "<node-0>"}, {0: both}, read) == {"path": both}
+    text = {"path": "see <node-0>"}
+    assert tool_arguments(text, {0: '["a/b.txt"]'}, read) == {"path": 'see ["a/b.txt"]'}
