@@ -85,8 +85,6 @@ def test_a_planner_is_an_object_or_a_function_and_needed() -> None:
 
     pool = ScriptedPool(workers("a"), right())
     assert OrchestrationSystem(Planner(), pool).execute("Sing").plan.instruction == "Sing"
-    with pytest.raises(ConfigError, match="there is no planner"):
-        OrchestrationSystem(pool=pool).execute("Sing")
     with pytest.raises(ConfigError, match="instruction is empty"):
         simple().execute("  ")
 
