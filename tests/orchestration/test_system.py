@@ -78,7 +78,7 @@ def test_the_pool_is_closed_after_each_execution_of_ordinary_code() -> None:
     assert pool.closed == 1
 
 
-def test_a_planner_is_an_object_or_a_function_and_needed() -> None:
+def test_a_planner_is_an_object_or_a_function() -> None:
     class Planner:
         def plan(self, instruction: str) -> Plan:
             return Plan(instruction, (Node("t0"),))
