@@ -51,7 +51,8 @@ def test_an_instruction_becomes_a_result() -> None:
 
 @pytest.mark.parametrize("limit", [0.3, 1.0, 1.6, 3.0])
 async def test_workflows_at_once_share_a_budget(limit: float) -> None:
-    """Four workflows of four nodes at 0.25 each want 4.0; together they never pass the limit."""
+    """Four workflows of four nodes at 0.25 each want 4.0; together they never pass the limit, and
+    one begins only if it can end: what is left below 1.0 stays. The first begins in any case."""
     system = simple(ScriptedPool(workers("a", price=0.25), right(0.001, cost=0.25)))
     money = Budget(limit)
     found = await asyncio.gather(
@@ -59,7 +60,7 @@ async def test_workflows_at_once_share_a_budget(limit: float) -> None:
     )
     spent = sum(execution.total_cost for execution in found)
     assert spent == pytest.approx(money.spent)
-    assert limit - 0.25 < spent <= limit
+    assert spent == pytest.approx(limit // 1.0 if limit >= 1 else 0.25)
     assert (money.open, money.reserved) == (0, 0.0)
     assert all(e.success or e.reason == "budget" for e in found)
 
@@ -77,15 +78,13 @@ def test_the_pool_is_closed_after_each_execution_of_ordinary_code() -> None:
     assert pool.closed == 1
 
 
-def test_a_planner_is_an_object_or_a_function_and_needed() -> None:
+def test_a_planner_is_an_object_or_a_function() -> None:
     class Planner:
         def plan(self, instruction: str) -> Plan:
             return Plan(instruction, (Node("t0"),))
 
     pool = ScriptedPool(workers("a"), right())
     assert OrchestrationSystem(Planner(), pool).execute("Sing").plan.instruction == "Sing"
-    with pytest.raises(ConfigError, match="there is no planner"):
-        OrchestrationSystem(pool=pool).execute("Sing")
     with pytest.raises(ConfigError, match="instruction is empty"):
         simple().execute("  ")
 

@@ -57,6 +57,7 @@ class _CollectConfig(WorkConfig, RunSettings):
 def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions and log them as training data."""
     from tutelage.cli.console import messages, prose, shown_path
+    from tutelage.cli.failures import tell
     from tutelage.orchestration.data.collect import assignments_of
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.runs import ExecutionRun
@@ -68,7 +69,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     made, known = asked.make_pool(), asked.read_catalog()
     workflows = _workflows(asked, known)
     plans, source = _plans(asked, known, workflows)
-    system = asked.make_system(made, known, [workflow.plan for workflow in workflows])
+    plans_of = [workflow.plan for workflow in workflows]
+    system = asked.make_system(made, known, plans_of, warn=tell)
     run_id = f"collect-{asked.seed}"
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
     prose(messages(), f"workers: {describe_pool(made)}", "dim")

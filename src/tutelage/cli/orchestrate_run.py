@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
@@ -211,7 +212,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     tools, permission = asked.load_tools(), Permission(yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     chosen = _planned(asked, catalog, tools)
-    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm)
+    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
     system.check(chosen.plan, asked.budget)
     told = {"workers": describe_pool(pool), "plan": chosen.source}
     return _Prepared(asked, chosen.plan, system, told, permission, tools)

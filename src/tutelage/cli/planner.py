@@ -178,7 +178,9 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        say(console, f"  tutelage orchestrate run {EXAMPLE} --router {router}")
+        workers = shown_path(folder.path / "phase2" / "workers.json")
+        options = f"--router {router} --workers {workers}"
+        say(console, f"  tutelage orchestrate run {EXAMPLE} {options}")
 
 
 def show(console: Console, folder: RunFolder) -> None:

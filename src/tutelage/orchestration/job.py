@@ -4,7 +4,7 @@
     metrics.jsonl                a line an epoch (phase1) and an update (phase2)
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
     checkpoints/phase1_last.pth  where training stands, until it ends
-    phase2/                      what phase 2 leaves
+    phase2/                      what phase 2 leaves; episodes/ and outcomes.json of real workers
     predictions.jsonl            the plans of the test set
     store.db                     the run with its metrics and rollouts
     result.json, report.html     the outcome
@@ -19,10 +19,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
+from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
+from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
+from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -37,7 +41,7 @@ from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpo
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
 from tutelage.orchestration.routing.simulator import SimulationResult
 from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
-from tutelage.orchestration.setup import PlannerDatasets, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
@@ -49,6 +53,8 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 
 PHASE1, PHASE2 = "phase1", "phase2"
+EPISODES = "episodes.json"
+"""How many episodes were played with real workers, and what they cost."""
 LAST = "phase1_last.pth"
 
 
@@ -197,6 +203,7 @@ class PlannerTraining(RunKind):
         own = folder.checkpoints / saving.PHASE1
         before = _lines_of_phase1(folder)
         phase = self.settings.phase2_rl
+        collected = self._episodes(run)
         progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
         def log(given: Mapping[str, Any]) -> None:
@@ -230,8 +237,8 @@ class PlannerTraining(RunKind):
         phase2_result = train_phase2(
             place,
             settings=phase,
-            outcomes=request.outcomes,
-            models=request.models,
+            outcomes=request.outcomes or (collected and collected[0]),
+            models=request.models or (collected and collected[1]),
             test_outcomes=request.test_outcomes,
             seed=request.seed,
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
@@ -246,8 +253,31 @@ class PlannerTraining(RunKind):
             "best_update": phase2_result.best_update,
             "val_reward": phase2_result.val_reward,
             "leaks": list(phase2_result.world.leaks),
+            **({} if collected is None else {"episodes": read_json(place / EPISODES)}),
             **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
         }
+
+    def _episodes(self, run: Run) -> tuple[Path, Path] | None:
+        """The table that real workers' episodes give, collected now or before; None without."""
+        request, place = self.request, run.folder.path / PHASE2
+        if request.workers is None:
+            return None
+        if not (place / EPISODES).is_file():
+            workflows, catalog = read_episodes(request)
+            asked = WorkConfig(
+                pool=request.pool, workers=Path(request.workers), seed=request.seed,
+                verifiers=None if request.verifiers is None else Path(request.verifiers),
+            )  # fmt: skip
+            pool = asked.make_pool()
+            run.progress.phase("Phase 2: episodes", steps=len(workflows) * len(pool.workers))
+            found = collect_episodes(
+                place, workflows, pool, budget=request.budget, seed=request.seed,
+                verifiers=asked.read_verifiers(pool), catalog=catalog,
+                done=lambda number, spent: run.progress.step(number, {"cost": spent}),
+            )  # fmt: skip
+            numbers = {k: getattr(found, k) for k in ("played", "planned", "cost")}
+            write_json(place / EPISODES, numbers)
+        return place / OUTCOMES, place / MODELS
 
 
 def _keep(folder: RunFolder, fitting: PlannerTrainer) -> None:

@@ -170,6 +170,14 @@ def _completed(
     return Catalog((*made.tools, *others), made.links), told
 
 
+def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | None]:
+    """The workflows that phase 2 executes with real workers, and the catalog of their tools."""
+    if request.tasks is not None:
+        return read_workflows(request.tasks)[: request.num_tasks], None
+    graph, seeds = builtin_graph(), SeedTree(request.seed).child("phase2", "tasks")
+    return generate_plain(graph, request.num_tasks, seeds), graph.catalog
+
+
 def _tool_rows(*paths: str | None) -> list[Mapping[str, Any]]:
     """Rows that describe the tools they were given, as NESTFUL's do."""
     return [row for path in paths if path is not None for row in read_rows(path) if "tools" in row]

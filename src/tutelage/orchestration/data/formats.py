@@ -193,6 +193,21 @@ class _Log(_Asked):
     tries: Sequence[_Try] = ()
     alternatives: Sequence[_Try] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _typed(cls, row: Any) -> Any:
+        """Takes the types of the subtasks from `nodes` where the planner's outputs have none."""
+        fields, outputs = cast("Mapping[str, Any]", row), row["planner_outputs"]
+        if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
+            return row
+        types = [node.get("type") for node in cast("list[Any]", fields.get("nodes") or [])]
+        if not types or None in types:
+            raise ValueError(
+                "'planner_outputs' has no 'task_types', nor 'nodes' a 'type': log the Plan itself, "
+                "log_execution(planner_outputs=plan), or add task_types, the tools by name"
+            )
+        return {**fields, "planner_outputs": {**outputs, "task_types": types}}
+
     def workflow(self) -> Workflow:
         rewards = {"success": float(bool(self.success))}
         if self.cost is not None:

@@ -224,6 +224,21 @@ def read_test_outcomes(
     return held_out.only(table.names)
 
 
+def with_skills(table: OutcomeTable) -> list[Worker]:
+    """The workers of a table; those that declare no skills get their shares of right answers."""
+    kinds, known_QW = np.array(table.types), table.known_QW
+    found: list[Worker] = []
+    for j, worker in enumerate(table.workers):
+        places = {"*": np.ones(len(table), dtype=np.bool_)} | {k: kinds == k for k in set(kinds)}
+        shares = {
+            str(kind): round(float(table.right_QW[rows & known_QW[:, j], j].mean()), 4)
+            for kind, rows in sorted(places.items())
+            if (rows & known_QW[:, j]).any()
+        }
+        found.append(worker if worker.skills else replace(worker, skills=shares))
+    return found
+
+
 def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:
     """The workers of those names, by a file of prices.
 

@@ -9,9 +9,9 @@ only on success. `plan/dag.py` gives the critical path that latency is measured 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast, get_args
 
 from tutelage.errors import ConfigError, RewardError
 
@@ -29,6 +29,23 @@ class ExecutionResult:
     total_latency_ms: float = 0.0
     verified_fraction: float = 0.0
     """Share of nodes whose verifier passed, 0 to 1."""
+
+    @staticmethod
+    def read(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
+        """A result, or the fields of one by name. Raises `RewardError` for anything else."""
+        if isinstance(result, ExecutionResult):
+            return result
+        if not isinstance(cast("object", result), Mapping) or "success" not in result:
+            raise RewardError(
+                f"an execution's result is {result!r:.80}; give what execute() returned, or its "
+                "fields: success, outputs, total_cost, total_latency_ms"
+            )
+        known = {f.name for f in fields(ExecutionResult)}
+        try:
+            given = {name: _numeric(name, result[name]) for name in known & result.keys()}
+        except (TypeError, ValueError) as error:
+            raise RewardError(f"an execution's result: {error}") from error
+        return ExecutionResult(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +71,17 @@ class References:
                 raise ConfigError(f"reference {name} is {value!r}; give a finite number above 0")
 
 
+def _numeric(name: str, value: Any) -> Any:
+    if name == "success":
+        return bool(value)
+    if name == "outputs":
+        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        return {str(i): v for i, v in enumerate(value)} if listed else dict(value)
+    return float(value)
+
+
 def reward_parts(
-    result: ExecutionResult,
+    result: ExecutionResult | Mapping[str, Any],
     *,
     preset: Preset = "normalized",
     weights: RewardWeights | None = None,
@@ -63,12 +89,14 @@ def reward_parts(
 ) -> dict[str, float]:
     """The terms `success`, `cost`, `latency`, `shaped`; the reward is their sum.
 
-    `normalized` and `gated` need `references`; their cost and latency ratios are clipped to 1.
+    `normalized` and `gated` need `references`, which an executed result has itself; their cost and
+    latency ratios are clipped to 1.
     Raises `ConfigError` for an unknown preset or missing references, `RewardError` for a result
     with a negative or non-finite number.
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
+    result = ExecutionResult.read(result)
     _check(result)
     weights = weights or RewardWeights()
     if preset in ("seed", "seed_seconds"):
@@ -76,8 +104,13 @@ def reward_parts(
         latency = result.total_latency_ms / (1.0 if preset == "seed" else 1000.0)
         shaped = float(sum(1 for output in result.outputs.values() if output))
     else:
+        references = references or getattr(result, "references", None)
         if references is None:
-            raise ConfigError(f"preset {preset!r} needs references=References(cost, latency)")
+            raise ConfigError(
+                f"preset {preset!r} measures cost and latency against references, and this result "
+                "has none: give references=References(cost, latency), a result of execute(), or "
+                "preset='seed', the published formula"
+            )
         counted = float(preset == "normalized" or result.success)
         cost = counted * min(1.0, result.total_cost / references.cost)
         latency = counted * min(1.0, result.total_latency_ms / 1000.0 / references.latency)
@@ -91,7 +124,7 @@ def reward_parts(
 
 
 def compute_reward(
-    result: ExecutionResult,
+    result: ExecutionResult | Mapping[str, Any],
     preset: Preset = "normalized",
     *,
     weights: RewardWeights | None = None,

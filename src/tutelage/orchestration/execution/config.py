@@ -8,6 +8,7 @@ without it the embedded simulated workers do the work. `runs.py` executes.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,12 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
 from tutelage.orchestration.execution.context import ExecutorSettings, OnFailure
+from tutelage.orchestration.execution.fitness import (
+    Warn,
+    replayed_words,
+    skills_lacking,
+    trained_router,
+)
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Permit, ToolPool, described, refuse
 from tutelage.orchestration.execution.system import OrchestrationSystem
@@ -193,22 +200,31 @@ class WorkConfig(PlanningConfig):
     """Maximum US dollars of one execution."""
 
     def make_system(
-        self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
+        self,
+        pool: WorkerPool,
+        catalog: Catalog | None,
+        plans: Iterable[Plan],
+        *,
+        warn: Warn = warnings.warn,
+        **more: Any,
     ) -> OrchestrationSystem:
         """What executes such plans. Without a catalog the built-in one tells the kinds of tools,
-        where it has them all. Raises `ConfigError` and `DataError` for what cannot be."""
-        known = builtin_graph().catalog
+        where it has them all. `warn` is told where workers are chosen, or outcomes taken, by
+        something else than it seems. Raises `ConfigError` and `DataError` for what cannot be."""
+        known, plans = builtin_graph().catalog, tuple(plans)
+        if isinstance(told := replayed_words(pool, plans), str):
+            warn(told)
         builtin = all(node.tool in known for plan in plans for node in plan.nodes)
         return OrchestrationSystem(
             pool=pool,
-            router=self._router(pool),
-            verifiers=self._verifiers(pool),
+            router=self._router(pool, warn),
+            verifiers=self.read_verifiers(pool),
             catalog=catalog or (known if builtin else None),
             seed=self.seed,
             **more,
         )
 
-    def _router(self, pool: WorkerPool) -> Router:
+    def _router(self, pool: WorkerPool, warn: Warn) -> Router:
         """The router. Raises `ConfigError` with those that exist."""
         name, known = self.router, {worker.name for worker in pool.workers}
         if name.startswith("cascade:"):
@@ -219,15 +235,16 @@ class WorkConfig(PlanningConfig):
                 raise ConfigError(message)
             return routing.cascade(names)
         if name in _ROUTERS:
-            return _ROUTERS[name]()
+            blind = skills_lacking(name, pool.workers, chosen="router" in self.model_fields_set)
+            if blind is not None:
+                warn(blind.told)
+            return _ROUTERS["cheapest" if blind is not None and blind.all else name]()
         if Path(name).is_file():
-            from tutelage.orchestration.routing.router import load_router
-
-            return load_router(name)
+            return trained_router(name, pool.workers, warn)
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
-    def _verifiers(self, pool: WorkerPool) -> Verifiers | None:
+    def read_verifiers(self, pool: WorkerPool) -> Verifiers | None:
         """Verifiers from the file; None: those that the pool has by itself."""
         path = self.verifiers
         if path is None:

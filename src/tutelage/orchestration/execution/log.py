@@ -52,11 +52,13 @@ class ExecutionLogger:
         *,
         instruction: str,
         planner_outputs: Mapping[str, Any] | Plan,
-        execution_result: ExecutionResult,
+        execution_result: ExecutionResult | Mapping[str, Any],
         alternatives: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Append one line and return it. Raises `DataError` for outputs that are no plan."""
-        result, now = execution_result, datetime.fromtimestamp(self._clock(), UTC)
+        """Append one line and return it; a result may be given by its fields. Raises `DataError`
+        for outputs that are no plan, `RewardError` for a result that is not valid."""
+        result = ExecutionResult.read(execution_result)
+        now = datetime.fromtimestamp(self._clock(), UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
         fields = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
         row = {

@@ -49,6 +49,7 @@ class Executor(ExecutionContext):
         run = PlanRun(self, plan, seeds, budget or Budget(), hints or {}, observers, journal)
         run.begin()
         async with run.under_way():
+            await run.admitted()
             while not run.over or await run.replan():
                 for node in run.ready():
                     run.start(node, _execute_node(run, node))

@@ -97,7 +97,7 @@ class NodeRun:
             done={k: result.kept for k, result in run.results.items()},
             ends=dict(run.ends),
             spent=run.budget.spent,
-            budget_left=run.budget.left,
+            budget_left=run.budget.left_for(run),
             elapsed=run.now,
             deadline_left=None if deadline is None else deadline - run.now,
             max_tries=settings.max_tries,
@@ -110,7 +110,7 @@ class NodeRun:
         budget = self._run.budget
         while True:
             fits = [
-                can and budget.fits(estimate.bound + self._judged)
+                can and budget.fits(estimate.bound + self._judged, self._run)
                 for can, estimate in zip(open_to, self._estimates, strict=True)
             ]
             if any(fits) or not any(open_to) or budget.open == 0:
@@ -140,7 +140,8 @@ class NodeRun:
         fields = step.to_json()
         keys = ("attempt", "worker", "choice", "log_prob", "mask")
         self._tell("dispatch", step, **{key: fields[key] for key in keys})
-        run.budget.reserve(self._estimates[worker].bound)  # its mask said that it fits
+        run.budget.reserve(self._estimates[worker].bound, run)  # its mask said that it fits
+        run.begun(self._node)
         self._slots.load[worker] += 1
         try:
             yield step
@@ -159,7 +160,7 @@ class NodeRun:
             drawn = self._work.seeds.child("pause", len(self._steps), retry).python().random()
             pause = settings.backoff * 2.0**retry * (0.5 + drawn)
         await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
-        return self._run.budget.reserve(self._estimates[step.choice.action].bound)
+        return self._run.budget.reserve(self._estimates[step.choice.action].bound, self._run)
 
     async def request(self, step: NodeStep) -> WorkerAnswer:
         """One request whose bound is reserved; settles it, whatever comes."""
@@ -217,7 +218,7 @@ class NodeRun:
         """Give the step its verdict, within the budget where a verdict costs something."""
         run, verifiers = self._run, self._run.place.verifiers
         bound = verifiers.bound(self._work, answer)
-        if bound and not run.budget.reserve(bound):
+        if bound and not run.budget.reserve(bound, run):
             message = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
             step.verdict = Verification(False, message, checked=False)
             return

@@ -60,6 +60,8 @@ class PlanRun:
         self.replans = 0
         self.unplanned = ""
         """Why a planner that was asked had no further plan."""
+        self._needs: dict[int, tuple[float, float]] = {}
+        """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
 
@@ -135,6 +137,36 @@ class PlanRun:
                 )
         return _plan_references(plan, pool, works, masks)
 
+    async def admitted(self) -> None:
+        """Wait until an enforced budget has enough for this plan beside those that share it."""
+        if not self.budget.enforced:
+            return
+        for node in range(len(self.plan.nodes)):
+            if node not in self.results:
+                self._needs[node] = self._need(node)
+        least, expected = (
+            math.fsum(need[part] for need in self._needs.values()) for part in (0, 1)
+        )
+        if not await self.budget.admit(self, least, 0.0 if self.steps else expected):
+            self.reason = "budget"
+
+    def _need(self, node: int) -> tuple[float, float]:
+        """The least bound of a try at a node, and its expected cost, once its parents have ended:
+        with answers of the longest kind as its inputs, four bytes a token."""
+        pool, longest = self.place.pool, "x" * (4 * self.settings.max_tokens)
+        inputs, hint = dict.fromkeys(self._parents[node], longest), self._hints.get(node)
+        seeds = self.seeds.child("node", node)
+        work = self.place.work(self.plan, node, inputs, hint=hint, seeds=seeds)
+        able = capable_workers(pool.workers, work)
+        asked = (pool.estimate(w, work) for w, can in zip(pool.workers, able, strict=True) if can)
+        bound, cost = min((estimate.bound, estimate.cost) for estimate in asked)
+        return bound + self.place.verifiers.bound(work), cost
+
+    def begun(self, node: int) -> None:
+        """A try at the node was dispatched, or it ended without one."""
+        if self._needs.pop(node, None) is not None:
+            self.budget.need(self, math.fsum(bound for bound, _ in self._needs.values()))
+
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the deadline, and ends what still runs when it is left."""
@@ -150,6 +182,7 @@ class PlanRun:
                         task.cancel()
                     # Each writes down what its request came to before it goes.
                     await asyncio.gather(*self._running, return_exceptions=True)
+                    self.budget.release(self)
         except TimeoutError:
             self.reason = "deadline"
 
@@ -238,6 +271,7 @@ class PlanRun:
     def _end(self, result: NodeResult, *, told: bool = False) -> None:
         node = result.node
         self.results[node] = result
+        self.begun(node)
         before = max((self.ends[k] for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
         if told:

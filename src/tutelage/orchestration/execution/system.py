@@ -9,6 +9,8 @@ code that runs in an event loop, where any number may run at once. `loop.py` is 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -32,6 +34,8 @@ from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Planner(Protocol):
@@ -68,8 +72,9 @@ class OrchestrationSystem:
         recorder: Recorder | None = None,
         realtime: bool = False,
     ) -> None:
-        """Without a pool: the simulated workers of the preset `classic`; without a router: the
-        cheapest worker first, then the next.
+        """Without a planner: the embedded one, which the first use on a machine trains (without
+        torch the nearest known plan); without a pool: the simulated workers of the preset
+        `classic`; without a router: the cheapest worker first, then the next.
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         """
@@ -132,8 +137,8 @@ class OrchestrationSystem:
         `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
         otherwise), `journal` is a file that survives a kill: call again with the same arguments and
         what had ended is not run again; `judge` makes of an execution what is kept of it, where
-        the caller knows more than its verifiers. Raises `ConfigError` without a planner and plan,
-        and what `Executor.run` raises.
+        the caller knows more than its verifiers. Raises what `Executor.run` raises, and what the
+        planner does.
         """
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
@@ -167,10 +172,22 @@ class OrchestrationSystem:
         return await cast("Callable[[str], Awaitable[Plan]]", make)(instruction)
 
     def plan(self, instruction: str) -> Plan:
-        """The planner's plan. Raises `ConfigError` without a planner."""
+        """The planner's plan; that of the embedded one without a planner."""
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
-            raise ConfigError("there is no planner; give planner=..., or a plan=...")
+            self.planner = _embedded(self.executor.catalog)
         make = getattr(self.planner, "plan", self.planner)
         return cast("Callable[[str], Plan]", make)(instruction)
+
+
+def _embedded(catalog: Catalog | None) -> PlannerLike:
+    """The planner that is there without training one."""
+    if importlib.util.find_spec("torch") is None:
+        from tutelage.orchestration.planner.nearest import nearest_planner
+
+        return nearest_planner(catalog, 0)
+    from tutelage.orchestration.planner.embedded import embedded_planner
+
+    _LOG.info("planning with the embedded planner, which the first use trains")
+    return embedded_planner(catalog).model

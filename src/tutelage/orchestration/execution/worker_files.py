@@ -21,6 +21,8 @@ from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import Latency, Worker, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
 
+WORKERS = "workers.json"
+"""The workers that a router was trained on, as a file next to its checkpoint."""
 KINDS = ("text", "code", "vision", "audio", "document", "data")
 """What workers of the preset differ in."""
 

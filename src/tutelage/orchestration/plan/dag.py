@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import cast
+from typing import Any, cast
 
 from tutelage.errors import DataError
 
@@ -155,10 +155,27 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
     return tuple(tuple(i for i in range(size) if matrix[i][j]) for j in range(size))
 
 
-def is_valid_dag(matrix: Sequence[Sequence[int]]) -> bool:
-    """Whether an adjacency matrix is square, holds only 0 and 1, and has no cycle."""
+def is_valid_dag(workflow: object) -> bool:
+    """Whether a workflow's graph is square, holds only 0 and 1, and has no cycle.
+
+    An adjacency matrix (lists, an array, a tensor), an object that has it as `planner_outputs`,
+    `workflow_graph` or `adjacency`, or a plan, which is always one. Raises `DataError` for anything
+    else.
+    """
+    if isinstance(getattr(workflow, "plan", workflow), Plan):
+        return True
+    matrix: Any = workflow
+    for key in ("planner_outputs", "workflow_graph", "adjacency"):
+        if isinstance(matrix, Mapping) and key in matrix:
+            matrix = cast("Mapping[str, Any]", matrix)[key]
+    matrix = getattr(matrix, "tolist", lambda: matrix)()
+    if not isinstance(matrix, (list, tuple)):
+        raise DataError(f"{workflow!r:.80} is no workflow; give a Plan or an adjacency matrix")
+    rows = cast("Sequence[Any]", matrix)
+    if not all(isinstance(row, (list, tuple)) for row in rows):
+        return False
     try:
-        _check(dependencies_of(matrix))
+        _check(dependencies_of(rows))
     except DataError:
         return False
     return True

@@ -119,12 +119,13 @@ def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
 
 def edge_loss(logits_BNN: Tensor, adjacency_BNN: Tensor, lengths_B: Tensor) -> Tensor:
     """Mean binary cross-entropy over the pairs i < j of nodes, which are those that decoding
-    keeps; 0 when no plan has two nodes.
+    keeps, where it is known whether there is an edge; 0 when there is no such pair.
     """
     count = logits_BNN.shape[1]
     steps = torch.arange(count)
     forward = steps[:, None] < steps[None, :]
     there = forward[None] & (steps[None, None, :] < lengths_B[:, None, None])
+    there = there & (adjacency_BNN != IGNORED)
     if not bool(there.any()):
         return logits_BNN.sum() * 0.0
     return F.binary_cross_entropy_with_logits(logits_BNN[there], adjacency_BNN[there].float())

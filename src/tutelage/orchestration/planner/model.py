@@ -40,7 +40,7 @@ from tutelage.orchestration.planner.described import (
 )
 from tutelage.orchestration.planner.network import Encoded, Mentions, PlannerNetwork, PlannerShape
 from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
-from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary
+from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary, builtin_vocabulary
 from tutelage.orchestration.planner.text import BUCKETS, TextBatch
 
 SET_WEIGHT = 0.5
@@ -88,10 +88,18 @@ class PlannerModel(nn.Module):
     """A trainable planner over the tools of a vocabulary."""
 
     def __init__(
-        self, vocabulary: Vocabulary, idf: Tensor, active: Tensor, shape: PlannerShape | None = None
+        self,
+        vocabulary: Vocabulary | None = None,
+        idf: Tensor | None = None,
+        active: Tensor | None = None,
+        shape: PlannerShape | None = None,
     ) -> None:
-        """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector."""
+        """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector; without
+        them all do alike, and without a vocabulary it is that of the built-in tools. Untrained."""
         super().__init__()
+        vocabulary = vocabulary or builtin_vocabulary()
+        idf = torch.ones(BUCKETS) if idf is None else idf
+        active = torch.ones(BUCKETS, dtype=torch.bool) if active is None else active
         wanted = shape or PlannerShape(0)
         self.vocabulary = vocabulary
         self.shape = replace(wanted, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
@@ -176,7 +184,7 @@ class PlannerModel(nn.Module):
         `targets` as `PlanTargets.given` takes them.
         """
         end = len(self.catalog)
-        plan_targets = PlanTargets.given(targets, end)
+        plan_targets = PlanTargets.given(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]
         text = outputs.text

@@ -115,6 +115,19 @@ class PlannerConfig(RunSettings):
     """Phase 2: prices of those workers."""
     test_outcomes: str | None = None
     """Phase 2: outcomes that no fit sees; the shipped router is measured on them."""
+    workers: str | None = None
+    """Phase 2: workers that execute its episodes, instead of a table of outcomes; needs --budget
+    and --verifiers."""
+    tasks: str | None = None
+    """Phase 2 with --workers: workflows to execute, instead of synthetic ones."""
+    num_tasks: Count = 40
+    """Phase 2 with --workers: workflows to execute at most, each once for each worker."""
+    verifiers: str | None = None
+    """Phase 2 with --workers: verifiers by type, as of orchestrate run."""
+    budget: NonNegative | None = None
+    """Phase 2 with --workers: maximum US dollars of all episodes."""
+    pool: Literal["openai", "simulated"] = "openai"
+    """Phase 2 with --workers: real servers, or simulated workers of that file."""
     checkpoint: str | None = None
     """Phase 2 alone: the planner of phase 1 that it goes on from."""
     against: str | None = None
@@ -141,6 +154,7 @@ class PlannerConfig(RunSettings):
                 f"--{text} {getattr(self, text)!r} needs --{lacking} FILE: a table of outcomes "
                 f"and the prices of its workers go together"
             )
+        self._check_episodes()
         if self.test_outcomes is not None and self.outcomes is None:
             raise ConfigError(
                 f"--test-outcomes {self.test_outcomes!r} needs --outcomes FILE: a router is "
@@ -153,12 +167,30 @@ class PlannerConfig(RunSettings):
             )
         return self.settings()
 
+    def _check_episodes(self) -> None:
+        """Raises `ConfigError` for episodes that cannot be collected."""
+        if self.workers is None:
+            for name in ("tasks", "verifiers", "budget"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"--{name} is for episodes; give --workers FILE with it")
+            return
+        if self.outcomes is not None:
+            raise ConfigError(
+                "--workers executes episodes and --outcomes has them already; keep one of them"
+            )
+        for name, told in (
+            ("budget", "the most that all episodes may cost, in US dollars"),
+            ("verifiers", "without one nobody knows which answers are right"),
+        ):
+            if self.pool == "openai" and getattr(self, name) is None:
+                raise ConfigError(f"--workers asks real servers and needs --{name}: {told}")
+
 
 _MISPLACED = (
     ("2", ("train", "test", "catalog", "missing_tools", "against"),
      "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
      "--outcomes and --models for its table"),
-    ("1", ("outcomes", "models", "test_outcomes", "checkpoint"),
+    ("1", ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),
      "phase 2; choose --phase 2 or --phase all"),
 )  # fmt: skip
 """Options that a phase alone has no use for, and what to do."""

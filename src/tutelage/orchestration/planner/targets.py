@@ -17,7 +17,9 @@ from torch.utils.data import Dataset
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner.loss import IGNORED
 
@@ -59,6 +61,11 @@ class Vocabulary:
         return cls(Catalog(tools), tuple(state["workers"]))
 
 
+def builtin_vocabulary() -> Vocabulary:
+    """The built-in tools, and the workers of the preset `classic` in their order."""
+    return Vocabulary(builtin_graph().catalog, tuple(worker.name for worker in classic()))
+
+
 def _worker_names(workflows: Iterable[Workflow]) -> tuple[str, ...]:
     """The workers that a set names, by number first: number k is called `worker k`.
 
@@ -83,6 +90,7 @@ class PlanTargets(NamedTuple):
     workers_BN: Tensor
     """Workers by number, IGNORED where none is known."""
     adjacency_BNN: Tensor
+    """1 for an edge, 0 for none, IGNORED where that is not known."""
     lengths_B: Tensor
 
     @classmethod
@@ -106,20 +114,29 @@ class PlanTargets(NamedTuple):
         return cls(types, workers, adjacency, lengths)
 
     @classmethod
-    def given(cls, targets: PlanTargets | Mapping[str, Any], end: int) -> PlanTargets:
-        """Targets as `compute_supervised_loss` is given them: a `PlanTargets`, a batch of a
-        `WorkflowDataset`, or ragged lists under `task_types`, `model_selections`, `dependencies`.
+    def given(
+        cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
+    ) -> PlanTargets:
+        """Targets as `compute_supervised_loss` is given them for a number of `plans`: a
+        `PlanTargets`, a batch of a `WorkflowDataset`, or ragged lists, of names or numbers, under
+        `task_types`, `model_selections`, `dependencies`.
 
-        Without dependencies or adjacency the edges are not scored: lengths are 0 there.
+        Without dependencies or adjacency the edges are not known: they are scored as a graph (the
+        DAG loss), and not against any. Raises `DataError` for what is not of this vocabulary.
         """
         if isinstance(targets, PlanTargets):
             return targets
-        types = _padded(targets["task_types"], end)
+        if targets.get("task_types") is None:
+            raise DataError("the targets have no 'task_types': the tool of each subtask")
+        end, names = len(vocabulary.catalog), vocabulary.workers
+        types = _padded("task_types", targets["task_types"], vocabulary.catalog.names, end)
+        if len(types) != plans:
+            raise DataError(f"targets of {len(types)} plans for {plans} instructions")
         lengths = ((types >= 0) & (types < end)).sum(1)
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
-            tensor = _padded(targets["model_selections"], None)
-            workers[:, : tensor.shape[1]] = tensor[:, : workers.shape[1]]
+            tensor = _padded("model_selections", targets["model_selections"], names)
+            workers[: len(tensor), : tensor.shape[1]] = tensor[:plans, : workers.shape[1]]
         count = types.shape[1]
         adjacency = torch.zeros(len(types), count, count)
         if targets.get("adjacency") is not None:
@@ -131,7 +148,7 @@ class PlanTargets(NamedTuple):
                     for parent in before:
                         adjacency[row, parent, child] = 1.0
         else:
-            lengths = torch.zeros_like(lengths)
+            adjacency = torch.full_like(adjacency, IGNORED)
         return cls(types, workers, adjacency, lengths)
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
@@ -201,10 +218,40 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         return {"instruction": self.workflows[index].instruction, **dict(tensors)}
 
 
-def _padded(rows: Any, end: int | None) -> Tensor:
-    """Ragged lists as one tensor; `end` is put after each list, where one is given."""
+def _padded(key: str, rows: Any, names: Sequence[str], end: int | None = None) -> Tensor:
+    """Ragged lists of names or numbers as one tensor; `end` is put after each list, where one is
+    given. Raises `DataError` for what is not among the names."""
     if isinstance(rows, Tensor):
-        return rows.long()
-    lists = [[int(v) for v in row] + ([] if end is None else [end]) for row in rows]
-    width = max((len(row) for row in lists), default=0)
-    return torch.tensor([row + [IGNORED] * (width - len(row)) for row in lists])
+        tensor = rows.long()
+    else:
+        try:
+            lists = [[_place(key, v, names) for v in row] for row in rows]
+        except TypeError as error:
+            raise DataError(f"{key!r} needs a list a plan, not {rows!r:.80}") from error
+        lists = [row + ([] if end is None else [end]) for row in lists]
+        width = max((len(row) for row in lists), default=0)
+        tensor = torch.tensor([row + [IGNORED] * (width - len(row)) for row in lists])
+    if tensor.dim() != 2:
+        raise DataError(f"{key!r} has the shape {tuple(tensor.shape)}; give (plans, subtasks)")
+    if bool((tensor > (len(names) if end is not None else len(names) - 1)).any()):
+        raise DataError(_too_large(key, int(tensor.max()), names))
+    return tensor
+
+
+def _place(key: str, value: Any, names: Sequence[str]) -> int:
+    """A number as it is, a name as its place."""
+    if isinstance(value, str):
+        if value not in names:
+            raise DataError(f"{key!r} has {value!r}, which the planner was not made with")
+        return names.index(value)
+    number = int(value)
+    if number >= len(names):
+        raise DataError(_too_large(key, number, names))
+    return number
+
+
+def _too_large(key: str, number: int, names: Sequence[str]) -> str:
+    return (
+        f"{key!r} has {number}, and the planner was made with {len(names)}, numbered from 0; make "
+        "it of the data: PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
+    )

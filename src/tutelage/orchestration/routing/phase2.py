@@ -23,8 +23,14 @@ import numpy as np
 import torch
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, read_test_outcomes
+from tutelage.orchestration.data.outcomes import (
+    OutcomeTable,
+    read_outcomes,
+    read_test_outcomes,
+    with_skills,
+)
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.choosers import (
@@ -282,10 +288,13 @@ class _Phase2Training:
         }
 
     def ship(self, model: ModelSelector, predictor: OutcomePredictor) -> None:
-        """Write the chosen weights with the predictor of all rows."""
+        """Write the chosen weights with the predictor of all rows, and its workers as a file."""
         state = read_checkpoint(self.folder / BEST)
         state |= {"model_state_dict": model.state_dict(), **self._router(predictor)}
         saving.write(self.folder / BEST, state)
+        rows = [worker_to(worker) for worker in with_skills(self.world.known)]
+        text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
+        (self.folder / WORKERS).write_text(text, encoding="utf-8")
 
     def restore(self) -> None:
         """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""

@@ -14,6 +14,7 @@ Legend: D decisions, W workers, A actions (workers, accept, stop), F features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
+from tutelage.errors import RewardError
 from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.routing.decisions import (
     DecisionBatch,
@@ -253,12 +255,27 @@ def _context_features(
 
 
 def compute_gae(
-    *, rewards: Tensor, values: Tensor, gamma: float = 0.99, lambda_gae: float = 0.95
+    *,
+    rewards: Tensor | Sequence[Any],
+    values: Tensor | Sequence[Any],
+    gamma: float = 0.99,
+    lambda_gae: float = 0.95,
 ) -> Tensor:
-    """Advantages of one trajectory [T], or of several [B, T] of equal length, not whitened.
+    """Advantages of one trajectory [T], or of several [B, T] of equal length, not whitened; tensors
+    or lists of numbers. Raises `RewardError` for other shapes.
 
     The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
     """
+    try:
+        rewards = torch.as_tensor(rewards, dtype=torch.float32)
+        values = torch.as_tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"rewards and values need rows of one length: {error}") from error
+    if rewards.shape != values.shape or rewards.dim() not in (1, 2):
+        raise RewardError(
+            f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)}: give both as [T] or "
+            "as [B, T]; the value after the last step is taken for 0"
+        )
     rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
     mask_BT = torch.ones_like(rows_BT)
     _, returns_BT = estimate_advantages(

@@ -1,7 +1,9 @@
 """Replayed workers: real outcomes from a table, looked up instead of asked for.
 
-A node whose `key` is a row of the table gets the recorded result of each worker on that query; a
-node without one gets a row of its type, drawn by its place in the workflow. Nothing is generated,
+A node whose `key` is a row of the table gets the recorded result of each worker on that query, and
+so does one whose description, or the whole instruction, is the text of a row. Any other gets a row
+of its type, or of any type where none has it, drawn by its place in the workflow; `unrelated`
+counts these, so that it can be said. Nothing is generated,
 so outputs only name the row, and every answer is stamped as a mock. `data/outcomes.py` reads
 tables.
 """
@@ -22,6 +24,8 @@ from tutelage.orchestration.execution.workers import (
     WorkerError,
     WorkerEstimate,
 )
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.tasks.overlap import content_of
 
 
 class ReplayPool:
@@ -37,6 +41,7 @@ class ReplayPool:
         self.workers = table.workers
         self._table = table
         self._rows = {name: i for i, name in enumerate(table.ids)}
+        self._texts = {content_of(text): i for i, text in enumerate(table.instructions)}
         self._columns = {worker.name: j for j, worker in enumerate(table.workers)}
         kinds = np.array(table.types)
         self._by_type = {kind: np.flatnonzero(kinds == kind).tolist() for kind in set(table.types)}
@@ -55,8 +60,22 @@ class ReplayPool:
                     f"{len(self._rows)} rows, such as {self._table.ids[0]!r}"
                 )
             return self._rows[work.key]
+        own = self._same(work.description, work.instruction)
+        if own is not None:
+            return own
         rows = self._by_type.get(work.type) or range(len(self._table))
         return work.seeds.child("row").python().choice(rows)
+
+    def _same(self, *texts: str) -> int | None:
+        """The row that asks for one of these, word for word."""
+        marks = (content_of(text) for text in texts if text)
+        return next((self._texts[mark] for mark in marks if mark in self._texts), None)
+
+    def unrelated(self, plan: Plan) -> tuple[int, int]:
+        """How many nodes of a plan get the row of another query: of their type, of any type."""
+        others = [n for n in plan.nodes if self._same(n.description, plan.instruction) is None]
+        of_type = sum(node.tool in self._by_type for node in others)
+        return of_type, len(others) - of_type
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The recorded outcome, after the seconds that it took."""

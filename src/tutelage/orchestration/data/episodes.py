@@ -1,0 +1,153 @@
+"""Episodes with real workers: workflows are executed, and what each worker did becomes a table.
+
+An episode is one workflow with one worker asked first at each subtask and the others after it, so
+every worker is seen on every subtask, within a budget that all episodes share. Each has a journal:
+after a kill the episodes are walked through again, what was acknowledged is taken from there, and
+only the rest is asked. The table has the form that `outcomes.py` reads, so phase 2 learns from it
+as from any other, and `--outcomes` can take it again. `collect.py` logs executions for phase 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.workflows import Workflow
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.record import Execution, NodeStep
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import Worker, WorkerPool
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.routing.contract import cascade
+from tutelage.runs.folder import write_text
+
+OUTCOMES, MODELS = "outcomes.json", "models.json"
+AT_ONCE = 8
+"""Concurrent episodes."""
+_UNKNOWN = ("network", "unauthorized", "unavailable", "rate_limited", "timeout", "cancelled")
+"""Errors after which nobody knows what the worker's answer would have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The files of a table that was collected, and what that took."""
+
+    outcomes: Path
+    models: Path
+    played: int
+    planned: int
+    """Fewer are played where the budget ends first."""
+    cost: float
+
+
+def collect_episodes(
+    folder: Path,
+    workflows: Sequence[Workflow],
+    pool: WorkerPool,
+    *,
+    budget: float | None,
+    seed: int,
+    verifiers: Verifiers | None = None,
+    catalog: Catalog | None = None,
+    done: Callable[[int, float], None] = lambda number, spent: None,
+) -> Episodes:
+    """Play the episodes and write their table to `folder`; call again to resume.
+
+    `done` is called with the number of episodes that have ended and USD spent. Raises `ConfigError`
+    when the budget does not buy the first step, or when no outcome is known in the end.
+    """
+    ranked = sorted(pool.workers, key=lambda worker: worker.price_in + worker.price_out)
+    names = [worker.name for worker in ranked]
+    systems = {
+        name: OrchestrationSystem(
+            pool=pool, router=cascade([name, *(other for other in names if other != name)]),
+            verifiers=verifiers, catalog=catalog, seed=seed,
+        )
+        for name in names
+    }  # fmt: skip
+    money = Budget(budget)
+    planned = [(k, name) for k in range(len(workflows)) for name in names]
+
+    async def play(k: int, name: str) -> Execution:
+        journal = folder / "episodes" / f"{k}-{names.index(name)}.jsonl"
+        plan = workflows[k].plan
+        return await systems[name].aexecute(
+            plan.instruction, plan=plan, budget=money, name=f"{k}/{name}", journal=journal
+        )
+
+    async def play_all() -> list[tuple[int, Execution]]:
+        played: list[tuple[int, Execution]] = []
+        try:
+            for begin in range(0, len(planned), AT_ONCE):
+                some = planned[begin : begin + AT_ONCE]
+                ended = await asyncio.gather(*(play(k, name) for k, name in some))
+                begun = [(k, e) for (k, _), e in zip(some, ended, strict=True) if e.steps]
+                played += begun
+                done(len(played), money.spent)
+                if len(begun) < len(some):
+                    break  # the budget is spent
+            return played
+        finally:
+            await pool.close()
+
+    played = run_virtual(play_all(), jumps=pool.mock)
+    rows = _rows(workflows, played)
+    known = {name for row in rows for name in row["scores"]}
+    if not rows:
+        raise ConfigError("no episode has a verified outcome; raise --budget, or give --verifiers")
+    prices = {worker.name: _price(worker) for worker in pool.workers if worker.name in known}
+    for path, content in ((folder / MODELS, prices), (folder / OUTCOMES, rows)):
+        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return Episodes(folder / OUTCOMES, folder / MODELS, len(played), len(planned), money.spent)
+
+
+def _rows(
+    workflows: Sequence[Workflow], played: Sequence[tuple[int, Execution]]
+) -> list[dict[str, Any]]:
+    """A row a subtask: means over the episodes that asked a worker there and know the verdict."""
+    tries: dict[tuple[int, int], dict[str, list[NodeStep]]] = {}
+    for k, execution in played:
+        for step in execution.steps:
+            if step.worker is not None and _judged(step):
+                tries.setdefault((k, step.node), {}).setdefault(step.worker, []).append(step)
+    return [_row(workflows[k], k, node, asked) for (k, node), asked in sorted(tries.items())]
+
+
+def _judged(step: NodeStep) -> bool:
+    answer = step.answer
+    if answer is None or (answer.error is not None and answer.error.kind in _UNKNOWN):
+        return False
+    return answer.error is not None or (step.verdict is not None and step.verdict.checked)
+
+
+def _row(
+    workflow: Workflow, k: int, node: int, asked: Mapping[str, Sequence[NodeStep]]
+) -> dict[str, Any]:
+    told = workflow.plan.nodes[node]
+    answers = {name: [s.answer for s in steps if s.answer] for name, steps in asked.items()}
+    return {
+        "id": f"{workflow.name or k}/{node}",
+        "instruction": told.description or workflow.instruction,
+        "task": told.tool,
+        "scores": {name: fmean(float(s.passed) for s in steps) for name, steps in asked.items()},
+        "cost": {name: fmean(a.cost for a in some) for name, some in answers.items()},
+        "latency": {name: fmean(a.seconds for a in some) for name, some in answers.items()},
+    }
+
+
+def _price(worker: Worker) -> dict[str, Any]:
+    return {
+        "input_price": worker.price_in,
+        "output_price": worker.price_out,
+        "latency_seconds": worker.latency.seconds,
+        "seconds_per_token": worker.latency.per_token,
+        "capabilities": list(worker.capabilities),
+    }

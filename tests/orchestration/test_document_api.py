@@ -1,0 +1,163 @@
+"""The document's calls as it writes them: they work, or our errors say what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tutelage.errors import ConfigError, DataError, RewardError
+from tutelage.orchestration import (
+    ExecutionLogger,
+    ExecutionResult,
+    Node,
+    OrchestrationSystem,
+    Plan,
+    PlannerModel,
+    compute_gae,
+    compute_reward,
+    is_valid_dag,
+)
+from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.planner import embedded
+from tutelage.orchestration.planner.network import PlannerShape
+
+SMALL = PlannerShape(0, width=8)
+RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
+CHAIN = [[0, 1], [0, 0]]
+
+
+@pytest.fixture(scope="module")
+def planner() -> PlannerModel:
+    torch.manual_seed(0)
+    return PlannerModel(shape=SMALL).eval()
+
+
+def loss_of(planner: PlannerModel, lambda_dag: float, **targets: Any) -> dict[str, torch.Tensor]:
+    outputs = planner(["Read it and say it", "Say it"])
+    return planner.compute_supervised_loss(outputs, targets=targets, lambda_dag=lambda_dag)
+
+
+def test_the_two_targets_of_the_document_have_a_dag_gradient(planner: PlannerModel) -> None:
+    targets = {"task_types": [[3, 5, 7], [2]], "model_selections": [[2, 0, 1], [0]]}
+    found = loss_of(planner, 0.3, **targets)
+    assert float(found["dag_loss"]) > 0
+    assert float(found["edge_loss"]) == 0
+    assert float(found["total_loss"]) == pytest.approx(
+        float(found["ce_loss"]) + 0.3 * float(found["dag_loss"])
+    )
+    planner.zero_grad()
+    found["dag_loss"].backward()
+    grown = [p.grad.abs().sum() for p in planner.parameters() if p.grad is not None]
+    assert float(torch.stack(grown).sum()) > 0
+    heavier = loss_of(planner, 3.0, **targets)
+    assert float(heavier["total_loss"]) > float(found["total_loss"])
+
+
+def test_targets_are_numbers_or_names_of_what_the_planner_knows(planner: PlannerModel) -> None:
+    catalog = planner.catalog.names
+    names = loss_of(
+        planner, 0.3, task_types=[[catalog[3]], [catalog[2]]],
+        model_selections=[["gpt-4"], ["llama-3-8b"]],
+    )  # fmt: skip
+    numbers = loss_of(planner, 0.3, task_types=[[3], [2]], model_selections=[[0], [2]])
+    assert torch.equal(names["total_loss"], numbers["total_loss"])
+    for targets, told in (
+        ({"model_selections": [[0]]}, "no 'task_types'"),
+        ({"task_types": [[3], [2]], "model_selections": [[99], [0]]}, "'model_selections' has 99"),
+        ({"task_types": [[999], [2]]}, r"'task_types' has 999.*PlannerModel\.of"),
+        ({"task_types": [["paint"], [2]]}, "'task_types' has 'paint'"),
+        ({"task_types": [[1]]}, "1 plans for 2 instructions"),
+        ({"task_types": [1, 2]}, "needs a list a plan"),
+    ):
+        with pytest.raises(DataError, match=told):
+            loss_of(planner, 0.3, **targets)
+
+
+def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerModel) -> None:
+    assert "summarize_text" in planner.catalog.names
+    assert planner.vocabulary.workers[0] == "gpt-4"
+    assert set(planner(["Say it"])) == {
+        "subtask_embeddings", "task_types", "model_selections", "workflow_graph",
+    }  # fmt: skip
+
+
+def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
+    plan = Plan("x", (Node("summarize_text"),))
+    result = OrchestrationSystem().execute("x", plan=plan)
+    assert compute_reward(result) == pytest.approx(result.earned().value)
+    assert compute_reward(RESULT, "seed") == pytest.approx(10 - 0.01 - 0.1 + 0.1)
+    listed = {**RESULT, "outputs": ["a", "", "b"]}
+    assert compute_reward(listed, "seed") == pytest.approx(10 - 0.01 - 0.1 + 0.2)
+    with pytest.raises(ConfigError, match="preset='seed', the published formula"):
+        compute_reward(ExecutionResult(True))
+    for wrong in ({"cost": 1.0}, None, "done", {**RESULT, "total_cost": "much"}):
+        with pytest.raises(RewardError, match="execution's result"):
+            compute_reward(wrong, "seed")  # type: ignore[arg-type]
+
+
+def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def ready(catalog: object = None) -> Any:
+        asked.append(catalog)
+        made = SimpleNamespace(plan=lambda text: Plan(text, (Node("summarize_text"),)))
+        return SimpleNamespace(model=made)
+
+    monkeypatch.setattr(embedded, "embedded_planner", ready)
+    system = OrchestrationSystem()
+    assert system.execute("Summarise it").plan.nodes[0].tool == "summarize_text"
+    system.execute("Summarise that")
+    assert asked == [None]
+
+
+def test_a_log_takes_dicts(tmp_path: Path) -> None:
+    log = ExecutionLogger(tmp_path)
+    outputs = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}}
+    row = log.log_execution(instruction="Say it", planner_outputs=outputs, execution_result=RESULT)
+    assert row["success"] is True
+    assert row["planner_outputs"]["model_selections"] == [2, 0]
+    assert json.loads(log.path.read_text())["cost"] == 0.1
+    with pytest.raises(RewardError, match="success, outputs, total_cost"):
+        log.log_execution(instruction="x", planner_outputs=outputs, execution_result={})
+
+
+def test_a_log_without_task_types_says_what_to_do() -> None:
+    outputs = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}}
+    row = {"instruction": "Say it", "success": True, "planner_outputs": outputs}
+    with pytest.raises(DataError, match=r"no 'task_types'.*planner_outputs=plan"):
+        workflow_of(row)
+    nodes = [{"node": 0, "type": "read"}, {"node": 1, "type": "say"}]
+    found = workflow_of({**row, "nodes": nodes})
+    assert found.tools == ("read", "say")
+    assert found.workers == (2, 0)
+
+
+def test_advantages_of_lists_are_those_of_tensors() -> None:
+    rewards, values = [0.0, 1.0, 2.0], [0.5, 0.25, 0.0]
+    mine = compute_gae(rewards=rewards, values=values, gamma=0.99, lambda_gae=0.95)
+    theirs = compute_gae(rewards=torch.tensor(rewards), values=torch.tensor(values))
+    assert torch.equal(mine, theirs)
+    assert compute_gae(rewards=[rewards] * 2, values=[values] * 2).shape == (2, 3)
+    with pytest.raises(RewardError, match=r"rewards \(3,\) and values \(2,\)"):
+        compute_gae(rewards=rewards, values=[0.0, 1.0])
+    with pytest.raises(RewardError, match="rows of one length"):
+        compute_gae(rewards=[[1.0], [1.0, 2.0]], values=[[1.0], [1.0, 2.0]])
+
+
+def test_the_validity_of_plans_matrices_and_logs() -> None:
+    for valid in (
+        Plan("x", (Node("a"), Node("b", after=(0,)))), CHAIN, torch.tensor(CHAIN), np.array(CHAIN),
+        {"adjacency": CHAIN}, {"planner_outputs": {"workflow_graph": {"adjacency": CHAIN}}}, [],
+    ):  # fmt: skip
+        assert is_valid_dag(valid)
+    for wrong in ([[0, 1], [1, 0]], [[1]], [[0, 1]], [[0, 2], [0, 0]], [1, 2]):
+        assert not is_valid_dag(wrong)
+    for nothing in ("plan", 3, None, {"graph": CHAIN}):
+        with pytest.raises(DataError, match="give a Plan or an adjacency matrix"):
+            is_valid_dag(nothing)

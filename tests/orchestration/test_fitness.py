@@ -1,0 +1,123 @@
+"""Routers and tables that do not fit the workers and plans: said in words, or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from routing_world import table
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.execution.config import ExecutionConfig
+from tutelage.orchestration.execution.fitness import (
+    replayed_words,
+    skills_lacking,
+    trained_router,
+)
+from tutelage.orchestration.execution.pools.replay import ReplayPool
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.worker_files import classic, read_workers
+from tutelage.orchestration.execution.workers import Subtask, Worker
+from tutelage.orchestration.routing.phase2 import train_phase2
+from tutelage.orchestration.routing.settings import Phase2Settings
+
+
+def router_of(workers: Sequence[Worker], said: list[str], **asked: Any) -> Any:
+    config = ExecutionConfig(**asked)
+    system = config.make_system(SimulatedPool(workers), None, [], warn=said.append)
+    return system.executor.router
+
+
+@pytest.mark.parametrize("name", ["accurate", "greedy"])
+def test_routers_that_go_by_skills_need_some(name: str) -> None:
+    silent = [Worker("a"), Worker("b")]
+    with pytest.raises(ConfigError, match="none of them does; give them 'skills'"):
+        router_of(silent, [], router=name)
+    said: list[str] = []
+    router_of([Worker("a", skills={"*": 0.9}), Worker("b")], said, router=name)
+    assert len(said) == 1
+    assert "b declare none: 0.5 is assumed" in said[0]
+    assert router_of(classic(), said, router=name).name == name
+    assert len(said) == 1
+
+
+def test_a_default_that_goes_by_skills_gives_way_and_says_so() -> None:
+    found = skills_lacking("accurate", [Worker("a")], chosen=False)
+    assert found is not None
+    assert found.all
+    assert "the cheapest worker is asked first" in found.told
+    assert skills_lacking("cheapest", [Worker("a")], chosen=True) is None
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    plain = Phase2Settings(val_workflows=64)
+    folder = tmp_path_factory.mktemp("router")
+    return train_phase2(folder, table=table(), settings=plain, evaluate=False).checkpoint
+
+
+def test_a_router_of_other_models_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trained on sim-120b.*gpt-4.*workers\.json"):
+        router_of(classic(), [], router=str(checkpoint))
+
+
+def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Path) -> None:
+    own, said = read_workers(checkpoint.with_name("workers.json")), list[str]()
+    assert router_of(own, said, router=str(checkpoint)).name == "lookahead"
+    assert not said
+    made = table()
+    first = made.right_QW[:, 0].mean()
+    assert own[0].skills["*"] == pytest.approx(first, abs=1e-3)
+    assert set(own[0].skills) == {"*", *made.types}
+
+
+def test_workers_that_a_router_does_not_know_are_named(checkpoint: Path) -> None:
+    said: list[str] = []
+    trained_router(str(checkpoint), [*table().workers, Worker("new-30b")], said.append)
+    assert len(said) == 1
+    assert "not trained on new-30b" in said[0]
+
+
+def test_replay_takes_the_row_of_the_instruction() -> None:
+    made = table()
+    pool = ReplayPool(made)
+    asked = Subtask(0, "anything", instruction=f"  {made.instructions[7]} ")
+    assert pool.row(asked) == 7
+    described = replace(asked, instruction="other", description=made.instructions[9])
+    assert pool.row(described) == 9
+    assert replayed_words(pool, [Plan(made.instructions[7], (Node("x"),))]) is None
+
+
+def test_replay_says_which_subtasks_get_outcomes_of_other_queries() -> None:
+    made = table()
+    known = Node(made.types[0], description=made.instructions[0])
+    plan = Plan("Do it", (known, Node(made.types[0]), Node("paint")))
+    told = replayed_words(ReplayPool(made), [plan])
+    assert told is not None
+    assert told.startswith("2 of 3 subtasks are no query of the table of outcomes: 1 get")
+    assert "1 that of any query" in told
+    assert replayed_words(SimulatedPool(classic()), [plan]) is None
+
+
+def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:
+    from typer.testing import CliRunner
+
+    from tutelage.cli import build_app
+
+    workers = tmp_path / "workers.json"
+    rows = [{"name": n, "price_in": 1, "price_out": 1, "latency": 0.1} for n in ("a", "b")]
+    workers.write_text(json.dumps(rows))
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"instruction": "x", "nodes": [{"tool": "summarize_text"}]}))
+    common = ["orchestrate", "run", "--plan", str(plan), "--output", str(tmp_path / "run")]
+    for router, told in (("greedy", "none of them does"), (str(checkpoint), "knows nothing")):
+        given = [*common, "--workers", str(workers), "--router", router]
+        done = CliRunner().invoke(build_app(), given)
+        assert done.exit_code == 2, done.output
+        assert told in " ".join(done.stderr.split())
+    assert not (tmp_path / "run").exists()
