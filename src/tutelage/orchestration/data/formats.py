@@ -11,8 +11,7 @@ key. `rows.py` reads the JSON; `prepare.py` makes training sets of logs.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from pydantic import (
 )
 
 from tutelage.errors import DataError
+from tutelage.orchestration.data.labels import meant, referring, variables
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
@@ -47,7 +47,7 @@ from tutelage.orchestration.data.workflows import (
     sorted_workflow,
 )
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import dependencies_of, references, with_texts
+from tutelage.orchestration.plan.dag import dependencies_of, references
 
 INSTRUCTION_KEYS = ("instruction", "user_request", "request", "query", "question", "input")
 NODE_KEYS = ("tool_nodes", "task_nodes", "nodes")
@@ -57,8 +57,6 @@ CALL_KEYS = ("output", "calls")
 TOOL_KEYS = ("task", "tool", "name", "id")
 RESULT_CALL = "var_result"
 """NESTFUL's last entry, which collects answers and calls nothing."""
-
-_VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
 
 
 def _name_or_number(noun: str, value: Any) -> int | str:
@@ -305,11 +303,11 @@ class _Nestful(_Asked):
         ]
         labels, tools = [label for label, _ in calls], [call.name for _, call in calls]
         parents = [
-            [_meant(label, node, labels, tools) for label in _variables(call.arguments)]
+            [meant(label, node, labels, tools) for label in variables(call.arguments)]
             for node, (_, call) in enumerate(calls)
         ]
         arguments = [
-            _referring(call.arguments, node, labels, tools) for node, (_, call) in enumerate(calls)
+            referring(call.arguments, node, labels, tools) for node, (_, call) in enumerate(calls)
         ]
         return sorted_workflow(self.instruction, tools, parents, name=self.id, arguments=arguments)
 
@@ -379,36 +377,3 @@ def _known(workflow: Workflow, catalog: Catalog | None) -> Workflow:
         except DataError as error:
             raise DataError(f"subtask {index}: {error}") from error
     return workflow
-
-
-def _meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
-    """The call that a label means at `node`: the last one before it, as a variable that is set
-    twice would, and only without one the first that comes later.
-    """
-    places = [i for i, known in enumerate(labels) if known == label]
-    if places:
-        return max((i for i in places if i < node), default=places[0])
-    raise DataError(
-        f"subtask {node} ({tools[node]!r}) refers to {f'${label}$'!r}, and no call is labelled "
-        f"{label!r}; the labels are {labels}"
-    )
-
-
-def _referring(given: Any, node: int, labels: Sequence[str], tools: Sequence[str]) -> Any:
-    """Arguments of a NESTFUL call with references as plans have them."""
-
-    def named(match: re.Match[str]) -> str:
-        member = re.match(r"\.[A-Za-z_]\w*", match[0][len(match[1]) + 1 :])
-        at = _meant(match[1], node, labels, tools)
-        return f"<node-{at}>{member[0] if member else ''}"
-
-    return with_texts(given if isinstance(given, Mapping) else {}, partial(_VARIABLE.sub, named))
-
-
-def _variables(value: Any) -> list[str]:
-    """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
-    if isinstance(value, str):
-        return _VARIABLE.findall(value)
-    inner = cast("Mapping[str, Any]", value).values() if isinstance(value, Mapping) else value
-    parts = cast("Iterable[Any]", inner) if isinstance(inner, Iterable) else ()
-    return [label for part in parts for label in _variables(part)]
