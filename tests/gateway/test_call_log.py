@@ -103,11 +103,11 @@ def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
 
 
 def test_the_record_has_what_was_sent_and_the_servers_own_words(tmp_path: Path) -> None:
-    chunks = [*BEGUN[:3], event({}, "abort"), DONE]
+    chunks = [*BEGUN[:3], event({}, "eos"), DONE]
     (line,) = recorded(tmp_path / "calls.jsonl", chunks, ASK | {"stream": True})
     sampling = {"temperature": 0.25, "top_p": 0.5, "top_k": None, "stop": None, "max_tokens": None}
     assert line["sampling"] == sampling
-    assert line["answered"] == {"model": "far-v7", "finish_reason": "abort", "usage": {}}
+    assert line["answered"] == {"model": "far-v7", "finish_reason": "eos", "usage": {}}
     assert line["finish_reason"] == "stop"
 
 

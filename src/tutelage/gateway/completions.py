@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.engine.streamed import Completion
-from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError, RemoteError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
 from tutelage.types import JSON, Call, ChatClient, Message
@@ -218,6 +218,10 @@ class PendingCompletion:
                     agent=self.agent,
                     **extra,
                 )
+            except RemoteError as error:
+                if error.part and not request.stream:
+                    self.parts[index].append(Part(fields=error.part))
+                raise
             except ConstraintError as error:
                 raise _in_clients_words(error, request.schema_field) from error
             except ContextOverflowError:
