@@ -125,6 +125,8 @@ class PendingCompletion:
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
+        self.failure: Exception | None = None
+        """What went wrong while it was written to a client."""
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
         self._wakers: set[Callable[[], None]] = set()
@@ -186,6 +188,8 @@ class PendingCompletion:
 
     def _end(self, calls: tuple[Call, ...], error: BaseException | None) -> None:
         on_end, self._on_end = self._on_end, None
+        if isinstance(error, asyncio.CancelledError) and self.failure is not None:
+            error = self.failure  # its client has not left
         if on_end is not None:
             on_end(self, calls, error)
 
