@@ -35,6 +35,8 @@ how to fix it: the exact flag, key or extra.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TutelageError(Exception):
     """Anything a user can fix; printed without a traceback."""
@@ -128,6 +130,8 @@ class RemoteError(EngineError):
         """Seconds that the server asks to wait, where it said so."""
         self.final = False
         """Whether asking again was tried, or the server said that it is pointless."""
+        self.part: dict[str, Any] = {}
+        """What had come of a reply that ended with the error, as a message."""
 
 
 class UnreachableError(EngineError):

@@ -14,6 +14,7 @@ import pytest
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
+from tutelage.gateway.reply import ReplyStream
 from tutelage.types import JSON
 
 ASK: JSON = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
@@ -103,11 +104,11 @@ def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
 
 
 def test_the_record_has_what_was_sent_and_the_servers_own_words(tmp_path: Path) -> None:
-    chunks = [*BEGUN[:3], event({}, "abort"), DONE]
+    chunks = [*BEGUN[:3], event({}, "eos"), DONE]
     (line,) = recorded(tmp_path / "calls.jsonl", chunks, ASK | {"stream": True})
     sampling = {"temperature": 0.25, "top_p": 0.5, "top_k": None, "stop": None, "max_tokens": None}
     assert line["sampling"] == sampling
-    assert line["answered"] == {"model": "far-v7", "finish_reason": "abort", "usage": {}}
+    assert line["answered"] == {"model": "far-v7", "finish_reason": "eos", "usage": {}}
     assert line["finish_reason"] == "stop"
 
 
@@ -117,3 +118,18 @@ def test_a_stream_that_does_not_say_why_it_ends_is_told_as_stop_and_said_so(
     (line,) = recorded(tmp_path / "calls.jsonl", [*BEGUN[:3], DONE], ASK | {"stream": True})
     assert (line["finish_reason"], line["answered"]["finish_reason"]) == ("stop", None)
     assert "gives no reason for the end of its replies" in caplog.text
+
+
+def test_a_reply_that_the_gateway_cannot_write_is_an_error_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def feed(self: ReplyStream) -> bytes:
+        if any(self._choices[0]._answer.parts):  # pyright: ignore[reportPrivateUsage]
+            raise KeyError("a bug")
+        return b""
+
+    monkeypatch.setattr(ReplyStream, "feed", feed)
+    body = ASK | {"stream": True}
+    (line,) = recorded(tmp_path / "calls.jsonl", BEGUN, body, leave=b"no client leaves")
+    assert (line["finish_reason"], line["error"]) == ("error", "KeyError: 'a bug'")
+    assert line["reply"]["reasoning"] == "Hm."

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tutelage.engine.reply_forms import plain
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Message, Sampled, StopReason, ToolCall
 
@@ -78,6 +79,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
     choice = data["choices"][0]
     message = choice["message"]
+    plain(message)
     content = message.get("content")
     if content is not None and not isinstance(content, str):
         raise TypeError(f"content is {type(content).__name__}")

@@ -25,8 +25,22 @@ from tutelage.engine.answered import Answered, answered, read_completion
 from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
+from tutelage.engine.reply_forms import (
+    as_status,
+    error_of,
+    failure,
+    parsed,
+    too_long,
+)
 from tutelage.engine.server_fields import ServerFields
-from tutelage.engine.streamed import Listener, OnEntries, OnFields, OnText, stream_completion
+from tutelage.engine.streamed import (
+    Listener,
+    OnEntries,
+    OnFields,
+    OnText,
+    message_so_far,
+    stream_completion,
+)
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -45,6 +59,8 @@ from tutelage.types import (
 log = logging.getLogger(__name__)
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
+_BROKEN = (httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.DecodingError)
+"""Errors of a reply from a server that was reached."""
 _LONGEST_PAUSE = 30.0
 _TOLD = 1024
 """Calls of which more than the record is remembered."""
@@ -217,7 +233,7 @@ class RemoteChatClient:
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response = await self._asked(body, headers, listener)
+                response, data = _judged(await self._asked(body, headers, listener), self._url)
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
@@ -225,16 +241,19 @@ class RemoteChatClient:
                 ) from error
             except httpx2.HTTPError as error:
                 if last:
+                    broken = isinstance(error, _BROKEN)
+                    what = "got no whole reply from" if broken else "cannot reach"
                     raise UnreachableError(
-                        f"cannot reach the server {self._url!r}: {type(error).__name__}: {error}"
+                        f"{what} the server {self._url!r}: {type(error).__name__}: {error}"
                     ) from error
             else:
                 if response.status_code < 400:
-                    return _object(response, self._url)
+                    return data
                 if last or response.status_code not in _AGAIN or _never(response):
                     refused = _refusal(response, self._url)
                     if isinstance(refused, RemoteError):
                         refused.final = attempt > 0 or _never(response)
+                        refused.part = message_so_far(data)
                     raise refused
                 wait = _retry_after(response)
             if wait is None:
@@ -311,9 +330,25 @@ class RemoteServers:
             await transport.aclose()
 
 
+def _judged(response: HTTPResponse, url: str) -> tuple[HTTPResponse, JSON]:
+    """An answer with the completion that it is; an error in a good one is an answer of its own."""
+    if response.status_code >= 400:
+        return response, {}
+    if response.status_code >= 300 or response.status_code == 204:
+        moved = response.headers.get("location")
+        where = "" if moved is None else f" and the Location {moved!r}, which is not followed"
+        words = f"the server {url!r} answered {response.status_code} without a reply{where}"
+        refused = RemoteError(words, 502)
+        refused.final = True
+        raise refused
+    data = _object(response, url)
+    failed = failure(data)
+    return response if failed is None else as_status(failed, response), data
+
+
 def _object(response: HTTPResponse, url: str) -> JSON:
     try:
-        data = response.json()
+        data = parsed(response.content)
     except ValueError as error:
         raise EngineError(f"the server {url!r} answered what is no JSON: {error}") from error
     if not isinstance(data, dict):
@@ -323,13 +358,12 @@ def _object(response: HTTPResponse, url: str) -> JSON:
 
 def _refusal(response: HTTPResponse, url: str) -> EngineError:
     """What the server's error means here."""
-    message, code = response.text[:500], None
     try:
-        told = response.json()["error"]
-        message, code = str(told["message"]), told.get("code")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass  # not OpenAI's form: the text says what it can
-    if code == "context_length_exceeded" or "maximum context length" in message:
+        told = error_of(parsed(response.content)["error"])
+    except (ValueError, KeyError, TypeError):
+        told = {"message": response.text[:500]}  # not OpenAI's form: the text says what it can
+    message = told["message"]
+    if too_long(told):
         return ContextOverflowError(f"the server {url!r} refused the prompt as too long: {message}")
     status = response.status_code
     refused = RemoteError(f"the server {url!r} answered {status}: {message}", status)

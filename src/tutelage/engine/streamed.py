@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
-from tutelage.errors import UnreachableError
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse
+from tutelage.engine.reply_forms import as_status, error_of, failure, parsed, plain
+from tutelage.errors import RemoteError, UnreachableError
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Completion:
         self.message: JSON = {"role": "assistant", "content": None}
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
         self.whole: JSON = {"choices": [self.choice]}
+        self.begun = False
+        """Whether any choice has come."""
+        self.told = False
+        """Whether any of it was told to a listener."""
         self._calls: dict[int, JSON] = {}
         self._places: dict[int, int] = {}
         """Where the call is that an index of the server's means by now."""
@@ -65,7 +70,11 @@ class Completion:
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
+            self.begun = True
             deltas.append(choice.get("delta") or {})
+            plain(deltas[-1])
+            if not isinstance(content := deltas[-1].get("content"), str | None):
+                raise TypeError(f"content is {type(content).__name__}")
             self._delta(deltas[-1])
             if choice.get("finish_reason"):
                 self.choice["finish_reason"] = choice["finish_reason"]
@@ -128,42 +137,72 @@ def _merge(whole: JSON, more: JSON) -> None:
             whole[name] = value
 
 
+def message_so_far(data: JSON) -> JSON:
+    """The message of a completion that ended with an error; empty where it makes no sense."""
+    found = Completion()
+    try:
+        found.add({"choices": [{"delta": data["choices"][0]["message"]}]})
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RemoteError):
+        return {}
+    return found.message
+
+
 async def stream_completion(
     client: httpx2.AsyncClient, url: str, body: JSON, headers: dict[str, str], listener: Listener
 ) -> HTTPResponse:
     """Ask for a stream, tell `listener` of it, and return the completion that it adds up to.
 
-    A server that answers otherwise is returned as it answers. Raises `httpx2.HTTPError`, for a
-    stream without an end, too, and `UnreachableError` where some of it was told before: another
-    reply would not begin as this one did.
+    A server that answers otherwise is returned as it answers, and an error that it reports in the
+    stream as one. Raises `httpx2.HTTPError`, for a stream without an end, too, and
+    `UnreachableError` where some of it was told before: another reply would not begin as this one
+    did.
     """
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found, told = Completion(), False
+    found = Completion()
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
             kind = response.headers.get("content-type", "")
             if response.status_code >= 400 or not kind.startswith("text/event-stream"):
                 content = b"".join([part async for part in _bounded(response)])
                 return HTTPResponse(response.status_code, response.headers, content)
-            async for data in _events(response):
-                if data == b"[DONE]":
-                    break
-                deltas, entries = _add(found, data)
-                if entries and listener.entries is not None:
-                    listener.entries(entries)
-                for delta in deltas:
-                    told |= listener.delta(delta)
-            else:
-                raise httpx2.RemoteProtocolError("the stream ended before its end")
+            failed = await _read(response, found, listener)
     except httpx2.ReadTimeout:
         raise
     except httpx2.HTTPError as error:
-        if not told:
+        if not found.told:
             raise
         raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
-    return HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
+    whole = HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
+    if failed is None:
+        return whole
+    if not found.told:
+        return as_status(failed, whole)
+    raise UnreachableError(f"the server {url!r} broke off its reply: {failed['message']}")
+
+
+async def _read(response: httpx2.Response, found: Completion, listener: Listener) -> JSON | None:
+    """Read a stream to its end, or to the error that it reports, which is returned. It has an end
+    where `[DONE]` or a finish reason has come."""
+    import httpx2
+
+    async for kind, data in _events(response):
+        if data == b"[DONE]":
+            break
+        deltas, entries, failed = _add(found, data, kind)
+        if entries and listener.entries is not None:
+            listener.entries(entries)
+        for delta in deltas:
+            found.told |= listener.delta(delta)
+        if failed is not None:
+            return failed
+    else:
+        if not found.choice["finish_reason"]:
+            raise httpx2.RemoteProtocolError("the stream ended before its end")
+    if not found.begun:
+        raise httpx2.RemoteProtocolError("the stream ended without a reply")
+    return None
 
 
 async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
@@ -177,23 +216,31 @@ async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The data of each event."""
-    rest = b""
+async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The kind of each event, empty where it says none, and its data."""
+    kind = rest = b""
     async for part in _bounded(response):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
+            if line.startswith(b"event:"):
+                kind = line[6:].strip()
+            elif line.startswith(b"data:"):
+                yield kind, line[5:].strip()
+            elif not line.strip():
+                kind = b""
 
 
-def _add(found: Completion, data: bytes) -> tuple[list[JSON], list[JSON]]:
+def _add(found: Completion, data: bytes, kind: bytes) -> tuple[list[JSON], list[JSON], JSON | None]:
+    """The deltas of an event, its log-probabilities, and the error that it reports."""
     import httpx2
 
     try:
-        chunk: Any = parse_json(data, longest=LONGEST_REPLY)
-        if "error" in chunk:
-            raise httpx2.RemoteProtocolError(f"the server broke off: {chunk['error']}")
-        return found.add(chunk)
+        chunk: Any = parsed(data)
+        failed = failure(chunk)
+        if kind == b"error" and failed is None:
+            return [], [], error_of(chunk)
+        return *found.add(chunk), failed
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if kind == b"error":
+            return [], [], error_of(data.decode("utf-8", "replace"))
         raise httpx2.DecodingError(f"an event of the stream is no chunk: {error!r}") from error

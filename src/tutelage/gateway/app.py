@@ -318,6 +318,11 @@ class App:
                 return
             await out.write(data, last=True)
             answer.delivered = True
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            answer.failure = error
+            raise
         finally:
             answer.leave(news.set)
             leaving.cancel()

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.engine.streamed import Completion
-from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError, RemoteError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
 from tutelage.types import JSON, Call, ChatClient, Message
@@ -125,6 +125,8 @@ class PendingCompletion:
         self.usage = (0, 0)
         """Prompt and completion tokens, once sampling has ended."""
         self.delivered = False
+        self.failure: Exception | None = None
+        """What went wrong while it was written to a client."""
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
         self._wakers: set[Callable[[], None]] = set()
@@ -186,6 +188,8 @@ class PendingCompletion:
 
     def _end(self, calls: tuple[Call, ...], error: BaseException | None) -> None:
         on_end, self._on_end = self._on_end, None
+        if isinstance(error, asyncio.CancelledError) and self.failure is not None:
+            error = self.failure  # its client has not left
         if on_end is not None:
             on_end(self, calls, error)
 
@@ -218,6 +222,10 @@ class PendingCompletion:
                     agent=self.agent,
                     **extra,
                 )
+            except RemoteError as error:
+                if error.part and not request.stream:
+                    self.parts[index].append(Part(fields=error.part))
+                raise
             except ConstraintError as error:
                 raise _in_clients_words(error, request.schema_field) from error
             except ContextOverflowError:

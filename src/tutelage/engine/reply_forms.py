@@ -1,0 +1,122 @@
+"""What other servers write otherwise than OpenAI does, read as one form.
+
+A reply may carry an error where a good one has its end, tool arguments as an object, content as a
+list of parts, half of a surrogate pair. It is the same in a completion that comes at once and in a
+chunk of a stream, so both are read through here: `remote.py` and `streamed.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.errors import RemoteError
+from tutelage.types import JSON
+
+FAILED = frozenset({
+    "abort", "aborted", "cancelled", "canceled", "error", "failed", "insufficient_system_resource",
+    "internal_error", "network_error", "server_error", "timeout",
+})  # fmt: skip
+"""Finish reasons by which a server says that a reply broke off; others that are not OpenAI's are
+ends. docs/gateway.md has the list too."""
+_SAID = {"function": "arguments", "function_call": "arguments", "custom": "input"}
+
+
+def parsed(content: bytes) -> Any:
+    """The value of a server's JSON. Half of a surrogate pair, which could be neither sent on nor
+    recorded, is U+FFFD. Raises `ValueError`."""
+    value = parse_json(content, longest=LONGEST_REPLY)
+    return _whole_characters(value) if b"\\ud" in content or b"\\uD" in content else value
+
+
+def _whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole_characters(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        pairs = cast("JSON", value).items()
+        return {_whole_characters(k): _whole_characters(v) for k, v in pairs}
+    return value
+
+
+def failure(data: JSON) -> JSON | None:
+    """The error that a completion or a chunk reports, in OpenAI's form; None where it is good."""
+    for each in (data, *_choices(data)):
+        if error := each.get("error"):
+            return error_of(error)
+    for choice in _choices(data):
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason.lower() in FAILED:
+            return {"message": f"the reply ended with the finish reason {reason!r}", "code": None}
+    return None
+
+
+def error_of(error: Any) -> JSON:
+    """A server's error in OpenAI's form."""
+    known = cast("JSON", error) if isinstance(error, dict) else {}
+    message = known.get("message")
+    words = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    return {"message": message if isinstance(message, str) else words, "code": known.get("code")}
+
+
+def too_long(error: JSON) -> bool:
+    """Whether an error means a prompt that the context does not hold."""
+    long = "maximum context length" in str(error["message"])
+    return long or error.get("code") == "context_length_exceeded"
+
+
+def as_status(error: JSON, response: HTTPResponse) -> HTTPResponse:
+    """An error that came with a good status, as the answer that it should have been: with the
+    status that its code is, else 502."""
+    code = str(error["code"])
+    status = int(code) if code.isdecimal() and 400 <= int(code) < 600 else 502
+    status = 400 if too_long(error) else status
+    return HTTPResponse(status, response.headers, json.dumps({"error": error}).encode())
+
+
+def plain(message: JSON) -> None:
+    """Write a message, or a delta, as OpenAI would: text parts of its content are its text and
+    thinking parts its `reasoning_content`, arguments are JSON text. Raises `RemoteError` for parts
+    that are neither."""
+    if isinstance(content := message.get("content"), list):
+        texts, thoughts = list[str](), list[str]()
+        for kind, text in _parts(cast("list[Any]", content)):
+            (thoughts if kind == "thinking" else texts).append(text)
+        message["content"] = "".join(texts) if texts else None
+        if thoughts:
+            known = message.get("reasoning_content") or ""
+            message["reasoning_content"] = "".join([known, *thoughts])
+    calls = message.get("tool_calls")
+    for call in (message, *(cast("list[Any]", calls) if isinstance(calls, list) else ())):
+        for kind, name in _SAID.items():
+            made = cast("JSON", call).get(kind) if isinstance(call, dict) else None
+            if isinstance(made, dict) and isinstance(made.get(name), (dict, list)):
+                made[name] = json.dumps(made[name], ensure_ascii=False)
+
+
+def _parts(parts: list[Any]) -> Iterator[tuple[str, str]]:
+    """The kind and the text of each part of a content."""
+    for part in parts:
+        match part:
+            case str() | {"type": "text", "text": str()}:
+                yield "text", part if isinstance(part, str) else part["text"]
+            case {"type": "thinking", "thinking": str(text)}:
+                yield "thinking", text
+            case {"type": "thinking", "thinking": list(thoughts)}:
+                yield "thinking", "".join(t for _, t in _parts(cast("list[Any]", thoughts)))
+            case _:
+                kind = cast("JSON", part).get("type") if isinstance(part, dict) else part
+                words = f"the server answered with a part of content of the type {kind!r}"
+                refused = RemoteError(f"{words}; text and thinking can be passed on", 502)
+                refused.final = True
+                raise refused
+
+
+def _choices(data: JSON) -> Iterator[JSON]:
+    choices = data.get("choices")
+    for choice in cast("list[Any]", choices) if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            yield cast("JSON", choice)

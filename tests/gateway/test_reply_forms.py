@@ -1,0 +1,296 @@
+"""Replies of other servers that are not written as OpenAI's: each comes through as what it means,
+whole and streamed, in each dialect; an error in one is told, and recorded as one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.reply_forms import FAILED
+from tutelage.gateway import Gateway
+from tutelage.gateway.call_log import CallLog
+
+from .conftest import ASK
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 1}
+BODIES: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": ASK},
+    "/responses": {"input": "hi"},
+    "/messages": {"messages": ASK, "max_tokens": 9},
+}
+EACH = [(path, stream) for path in BODIES for stream in (False, True)]
+DIED = {"message": "provider died", "code": 502}
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tutelage.engine.remote._LONGEST_PAUSE", 0.0)
+
+
+def chunk(delta: dict[str, Any], end: str | None = None, **choice: Any) -> bytes:
+    """An event of a stream."""
+    told = {"choices": [{"index": 0, "delta": delta, "finish_reason": end, **choice}]}
+    return b"data: " + json.dumps(told).encode() + b"\n\n"
+
+
+def whole(message: dict[str, Any], end: str | None = "stop", **choice: Any) -> bytes:
+    """A completion."""
+    made = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": end}
+    return json.dumps({"choices": [made | choice], "usage": USAGE}).encode()
+
+
+class Case:
+    """A gateway before a server that answers so; `lines` is its record after `ask`."""
+
+    def __init__(self, tmp_path: Path, answer: httpx2.Response | Exception | bytes) -> None:
+        self._path, self._answer, self.asked = tmp_path / "calls.jsonl", answer, 0
+
+    def _respond(self, _: httpx2.Request) -> httpx2.Response:
+        self.asked += 1
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        if isinstance(self._answer, httpx2.Response):
+            return self._answer
+        kind = "application/json" if self._answer[:1] == b"{" else "text/event-stream"
+        return httpx2.Response(200, headers={"content-type": kind}, content=self._answer)
+
+    async def ask(self, path: str = "/chat/completions", *, stream: bool = False) -> Any:
+        """One request."""
+        transport = httpx2.MockTransport(self._respond)
+        client = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+        log, gateway = CallLog(self._path), Gateway()
+        session = gateway.open("r", "a", client, on_span=log)
+        asgi = httpx2.ASGITransport(app=gateway.app)
+        headers = {"authorization": f"Bearer {session.api_key}"}
+        async with httpx2.AsyncClient(transport=asgi, headers=headers) as http:
+            body = {"model": "m", "stream": stream} | BODIES[path]
+            answer = await http.post(f"{session.base_url}{path}", json=body)
+        await session.aclose()
+        log.close()
+        self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        return answer
+
+
+@pytest.mark.parametrize("reason", [*sorted(FAILED), "ERROR"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reason_that_is_an_error_is_told_as_one(
+    tmp_path: Path, reason: str, stream: bool
+) -> None:
+    streamed = chunk({"content": "It "}) + chunk({}, reason) + DONE
+    case = Case(tmp_path, streamed if stream else whole({"content": "It "}, reason))
+    answer = await case.ask(stream=stream)
+    assert f"the finish reason '{reason}'" in answer.text
+    assert "stop" not in answer.text
+    assert answer.status_code == (200 if stream else 502)
+    (line,) = case.lines
+    assert (line["finish_reason"], line["reply"]["content"]) == ("error", "It ")
+    assert reason in line["error"]
+
+
+@pytest.mark.parametrize("reason", ["eos", "end_turn", "stop_sequence", None])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reason_of_another_name_is_an_end(
+    tmp_path: Path, reason: str | None, stream: bool
+) -> None:
+    streamed = chunk({"content": "It"}) + chunk({}, reason) + DONE
+    case = Case(tmp_path, streamed if stream else whole({"content": "It"}, reason))
+    answer = await case.ask(stream=stream)
+    assert answer.status_code == 200
+    assert '"finish_reason":"stop"' in answer.text
+    assert "error" not in answer.text
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_an_error_of_a_choice_is_told_in_the_servers_words(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    streamed = chunk({"content": "It "}) + chunk({"content": "is"}, "error", error=DIED) + DONE
+    case = Case(tmp_path, streamed if stream else whole({"content": "It is"}, error=DIED))
+    answer = await case.ask(path, stream=stream)
+    assert "provider died" in answer.text
+    (line,) = case.lines
+    assert (line["finish_reason"], line["reply"]["content"]) == ("error", "It is")
+    assert "provider died" in line["error"]
+
+
+@pytest.mark.parametrize("code", [400, 502, None, "x"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_before_any_text_has_its_status(
+    tmp_path: Path, code: Any, stream: bool
+) -> None:
+    told = json.dumps({"error": DIED | {"code": code}}).encode()
+    case = Case(tmp_path, b"data: " + told + b"\n\n" + DONE if stream else told)
+    answer = await case.ask(stream=stream)
+    assert answer.status_code == (400 if code == 400 else 502)
+    assert "provider died" in answer.json()["error"]["message"]
+    assert case.asked == (1 if code == 400 else 5)
+
+
+async def test_an_error_that_is_null_is_none(tmp_path: Path) -> None:
+    data = json.loads(whole({"content": "It is."}))
+    case = Case(tmp_path, json.dumps(data | {"error": None}).encode())
+    assert (await case.ask()).json()["choices"][0]["message"]["content"] == "It is."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        {"content": 7},
+        {"content": [{"type": "image_url"}]},
+        {"tool_calls": [7]},
+        {"tool_calls": [{"function": {"name": 7}}]},
+    ],
+)
+async def test_a_part_that_makes_no_sense_hides_no_error(tmp_path: Path, message: Any) -> None:
+    choice = {"message": message, "finish_reason": "error", "error": DIED}
+    case = Case(tmp_path, json.dumps({"choices": [choice]}).encode())
+    answer = await case.ask()
+    assert answer.status_code == 502
+    assert "provider died" in answer.text
+
+
+@pytest.mark.parametrize("data", [b'{"message": "bad day"}', b"bad day", b'"bad day"'])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_event_named_error_is_one(tmp_path: Path, data: bytes, begun: bool) -> None:
+    before = chunk({"content": "It "}) if begun else b""
+    case = Case(tmp_path, before + b"event: error\r\ndata: " + data + b"\r\n\r\n" + DONE)
+    answer = await case.ask(stream=True)
+    assert "bad day" in answer.text
+    assert answer.status_code == (200 if begun else 502)
+    assert [line["finish_reason"] for line in case.lines] == (["error"] if begun else [])
+
+
+async def test_an_event_after_one_of_a_name_has_none(tmp_path: Path) -> None:
+    named = b"event: chunk\n" + chunk({"content": "It "}) + chunk({"content": "is."}, "stop") + DONE
+    answer = await Case(tmp_path, named).ask(stream=True)
+    assert "is." in answer.text
+    assert "error" not in answer.text
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_that_only_ends_is_no_reply(tmp_path: Path, path: str) -> None:
+    answer = await Case(tmp_path, DONE).ask(path, stream=True)
+    assert answer.status_code == 502
+    assert "without a reply" in answer.text
+    assert "cannot reach" not in answer.text
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_a_stream_is_whole_with_its_finish_reason(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    end = "stop" if stream else None  # without a reason and without [DONE] it is cut
+    answer = await Case(tmp_path, chunk({"content": "It is."}) + chunk({}, end)).ask(
+        path, stream=True
+    )
+    assert "It is." in answer.text
+    assert ("error" in answer.text.replace('"error":null', "")) is not stream
+
+
+ARGUMENTS = {"expression": "1 + é"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_arguments_that_are_an_object_are_json_text(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    streamed = chunk({"tool_calls": [{"index": 0, **CALL}]}) + chunk({}, "tool_calls") + DONE
+    content = streamed if stream else whole({"tool_calls": [CALL]}, "tool_calls")
+    case = Case(tmp_path, content)
+    assert (await case.ask(path, stream=stream)).status_code == 200
+    (line,) = case.lines
+    (call,) = line["reply"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == ARGUMENTS
+
+
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+    {"type": "text", "text": "It "},
+    {"type": "text", "text": "is."},
+]
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_parts_of_content_are_text_and_thoughts(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    streamed = chunk({"content": PARTS[:1]}) + chunk({"content": PARTS[1:]}, "stop") + DONE
+    case = Case(tmp_path, streamed if stream else whole({"content": PARTS}))
+    answer = await case.ask(path, stream=stream)
+    assert answer.status_code == 200
+    assert "It is." in answer.text
+    assert "Hm." in answer.text
+    (line,) = case.lines
+    assert (line["reply"]["content"], line["reply"]["reasoning_content"]) == ("It is.", "Hm.")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_other_parts_are_refused_with_words(
+    tmp_path: Path, path: str, stream: bool, begun: bool
+) -> None:
+    part = {"content": [{"type": "image_url", "image_url": {}}]}
+    before = chunk({"content": "It "}) if begun else b""
+    streamed = before + chunk(part) + chunk({}, "stop") + DONE
+    case = Case(tmp_path, streamed if stream else whole(part))
+    answer = await case.ask(path, stream=stream)
+    assert answer.status_code == (200 if stream and begun else 502)
+    assert "part of content of the type 'image_url'" in answer.text
+    assert case.asked == 1
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_half_a_surrogate_pair_is_replaced(tmp_path: Path, path: str, stream: bool) -> None:
+    message = {"content": "a\ud800b \U0001f600", "reasoning_content": "\udc00"}
+    streamed = chunk(message) + chunk({}, "stop") + DONE
+    case = Case(tmp_path, streamed if stream else whole(message))
+    answer = await case.ask(path, stream=stream)
+    assert answer.status_code == 200
+    (line,) = case.lines
+    assert (line["finish_reason"], line["reply"]["content"]) == ("stop", "a\ufffdb \U0001f600")
+    assert line["reply"]["reasoning_content"] == "\ufffd"
+    assert "a\ufffdb" in answer.text
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_half_a_surrogate_pair_in_an_error_is_replaced(tmp_path: Path, status: int) -> None:
+    told = json.dumps({"error": {"message": "a\ud800b"}}).encode()
+    answer = await Case(tmp_path, httpx2.Response(status, content=told)).ask()
+    assert "a\ufffdb" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_without_a_reply_has_its_status_and_location_told(
+    tmp_path: Path, stream: bool
+) -> None:
+    moved = Case(tmp_path, httpx2.Response(302, headers={"location": "https://there/v1"}))
+    answer = await moved.ask(stream=stream)
+    assert (answer.status_code, moved.asked) == (502, 1)
+    assert "answered 302 without a reply and the Location 'https://there/v1'" in answer.text
+    answer = await Case(tmp_path, httpx2.Response(204)).ask(stream=stream)
+    assert answer.status_code == 502
+    assert "answered 204 without a reply" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (httpx2.ConnectError("refused"), "cannot reach the server"),
+        (httpx2.RemoteProtocolError("cut"), "got no whole reply from the server"),
+        (httpx2.ReadError("cut"), "got no whole reply from the server"),
+    ],
+)
+async def test_a_reply_that_is_cut_is_not_a_server_that_is_away(
+    tmp_path: Path, error: Exception, words: str
+) -> None:
+    answer = await Case(tmp_path, error).ask()
+    assert answer.status_code == 502
+    assert words in answer.text
