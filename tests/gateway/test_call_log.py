@@ -12,10 +12,13 @@ import httpx2
 import pytest
 
 from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 from tutelage.gateway.reply import ReplyStream
-from tutelage.types import JSON
+from tutelage.types import JSON, UNBOUNDED, Sampling
+
+from .conftest import Open
 
 ASK: JSON = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
 DONE = b"data: [DONE]\n\n"
@@ -84,13 +87,15 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
     assert line["reply"] == said
     assert line["messages"] == ASK["messages"]
     if leaves:
-        assert (line["finish_reason"], line["error"]) == ("cancelled", "CancelledError: ")
+        assert (line["finish_reason"], line["error"]) == ("cancelled", "the client left")
     else:
         assert line["finish_reason"] == "error"
         assert "broke off its reply" in line["error"]
     assert "token_ids" not in line
     assert line["sampling"]["top_p"] == 0.5
     assert (line["sampling"]["temperature"], line["sampling"]["max_tokens"]) == (0.25, None)
+    assert line["sent"] == {"temperature": 0.25, "top_p": 0.5}
+    assert line["answered"] is None
 
 
 def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
@@ -106,8 +111,9 @@ def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
 def test_the_record_has_what_was_sent_and_the_servers_own_words(tmp_path: Path) -> None:
     chunks = [*BEGUN[:3], event({}, "eos"), DONE]
     (line,) = recorded(tmp_path / "calls.jsonl", chunks, ASK | {"stream": True})
-    sampling = {"temperature": 0.25, "top_p": 0.5, "top_k": None, "stop": None, "max_tokens": None}
-    assert line["sampling"] == sampling
+    asked = {"temperature": 0.25, "top_p": 0.5}
+    silent = ("top_k", "stop", "max_tokens", "seed")
+    assert line["sampling"] == asked | dict.fromkeys(silent)
     assert line["answered"] == {"model": "far-v7", "finish_reason": "eos", "usage": {}}
     assert line["finish_reason"] == "stop"
 
@@ -133,3 +139,41 @@ def test_a_reply_that_the_gateway_cannot_write_is_an_error_on_record(
     (line,) = recorded(tmp_path / "calls.jsonl", BEGUN, body, leave=b"no client leaves")
     assert (line["finish_reason"], line["error"]) == ("error", "KeyError: 'a bug'")
     assert line["reply"]["reasoning"] == "Hm."
+
+
+async def test_a_line_has_what_log_probabilities_depend_on(
+    tmp_path: Path, attempt_session: Open
+) -> None:
+    log = CallLog(tmp_path / "calls.jsonl")
+    called = ScriptedReply(tool_calls=(("f", "{}"),))
+    unbounded = Sampling(max_tokens=UNBOUNDED)
+    case = attempt_session("a", "b", called, "c", "d", on_span=log, sampling=unbounded)
+    function: JSON = {"name": "f", "strict": True, "parameters": {"type": "object"}}
+    forced: JSON = {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+    bodies: list[tuple[str, JSON]] = [
+        ("/chat/completions", ASK | {"seed": 5, "n": 2, "max_tokens": 4}),
+        ("/chat/completions", ASK | forced),
+        ("/completions", {"model": "m", "prompt": ["1 + 1", [1, 2]]}),
+    ]
+    for path, body in bodies:
+        answer = await case.post(path, body)
+        assert answer.status_code == 200, answer.text
+    await case.attempt_session.aclose()
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    one, two, tool, text, ids = lines
+    assert (one["sampling"]["seed"], two["sampling"]["seed"]) == (5, 6)
+    assert (one["sampling"]["max_tokens"], one["constraint"]) == (4, None)
+    assert tool["constraint"] == {
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "json_schema": None,
+        "min_tokens": None,
+    }
+    assert tool["tools"][0]["function"]["strict"] is True
+    assert (tool["sampling"]["seed"], tool["sampling"]["max_tokens"]) == (None, None)
+    assert (text["prompt"], ids["prompt"]) == ("1 + 1", [1, 2])

@@ -73,7 +73,9 @@ class Wanted:
         if not self._constraint.parallel_tool_calls:
             said.append("`parallel_tool_calls` = false: at most one call")
         if self._constraint.json_schema is not None and choice in ("auto", "none"):
-            said.append(f"content that fits the schema {self._constraint.json_schema!r:.200}")
+            said.append(
+                f"content that fits the schema {_quoted(self._constraint.json_schema, 200)}"
+            )
         return "; ".join(said) or "a line whose `match` occurs in it"
 
 
@@ -91,8 +93,16 @@ def _described(reply: ScriptedReply) -> str:
     elif names:
         said = f"a call of {_listed(names)}"
     else:
-        said = f"the text {reply.content!r:.40}"
-    return said if reply.match is None else f"{said} for {reply.match!r:.40}"
+        said = f"the text {_quoted(reply.content, 40)}"
+    return said if reply.match is None else f"{said} for {_quoted(reply.match, 40)}"
+
+
+def _quoted(value: Any, most: int) -> str:
+    """A value as it is written, of one that is longer its beginning; a text keeps both quotes."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= most else f"{value[:most]} ...")
+    said = repr(value)
+    return said if len(said) <= most else f"{said[:most]} ..."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,25 +1,28 @@
 """The record of `tutelage serve --record`: a line of JSON for each call, and for each span that an
 agent sends.
 
-A call's line has messages, tools, token ids, log-probabilities and the reply, and what another
-server was sent and said beside them. What had come of a reply that broke off, or that its client
-left, is a line too, with the reason and without tokens. `record.py` has the spans of calls that
-this is told.
+A call's line has messages (or the prompt), tools, how it was sampled and constrained, token ids,
+log-probabilities and the reply, and what another server was sent and said beside them. What had
+come of a reply that broke off, or that its client left, is a line too, with the reason and without
+tokens. `record.py` has the spans of calls that this is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from tutelage.engine.answered import sent_sampling
+from tutelage.engine.answered import answered, sent_sampling
+from tutelage.engine.asked import passed_on
 from tutelage.errors import StoreError
 from tutelage.gateway.record import CallSpan
+from tutelage.gateway.request import ChatRequest
 from tutelage.tracing import SpanRecord
-from tutelage.types import JSON
+from tutelage.types import JSON, UNBOUNDED, ChatOptions, Sampling, ToolSpec
 
 
 class CallLog:
@@ -62,32 +65,74 @@ class CallLog:
         for i, reply in enumerate(span.partial):
             if asked is None or not any(value for name, value in reply.items() if name != "role"):
                 continue
-            passed = None if asked.passed is None else self._defaults | asked.passed
+            sent = self._sent(asked, i)
             yield {
                 "choice": i,
+                **_prompt(asked, i),
                 "messages": [m.to_dict(extra=True) for m in asked.messages],
-                "tools": [t.to_dict() for t in asked.tools],
-                "sampling": asked.sampling if passed is None else sent_sampling(passed),
+                "tools": _tools(asked.tools, asked),
+                "sampling": _sampling(asked.sampling, asked.seed_of(i), sent),
+                "constraint": asked.constraint,
                 "reply": reply,
                 "finish_reason": "cancelled" if span.left else "error",
-                "error": span.error,
+                "error": "the client left" if span.left else span.error,
+                **({} if sent is None else {"sent": sent, "answered": None}),
             }
+
+    def _sent(self, asked: ChatRequest, index: int) -> JSON | None:
+        """What another server was asked for a choice, as `Answered.sent` has it; None where none
+        was."""
+        if asked.passed is None:
+            return None
+        options: ChatOptions = {"sampling": asked.sampling, "seed": asked.seed_of(index)}
+        body = self._defaults | passed_on(asked.passed, asked.messages, options)
+        return answered({"choices": [{}]}, body).sent
 
 
 def _whole(span: CallSpan) -> Iterator[JSON]:
+    asked = span.request
     for i, call in enumerate(span.calls):
         told = span.answered[i]
+        seed = None if asked is None else asked.seed_of(i)
         yield {
             "choice": i,
+            **_prompt(asked, i),
             "messages": [m.to_dict(extra=True) for m in call.messages],
-            "tools": [t.to_dict() for t in call.tools],
-            "sampling": call.sampling if told is None else sent_sampling(told.sent),
+            "tools": _tools(call.tools, asked),
+            "sampling": _sampling(call.sampling, seed, None if told is None else told.sent),
+            "constraint": call.constraint,
             "reply": call.reply.to_dict(extra=True),
             "finish_reason": span.finish_reasons[i],
             "prompt_ids": call.prompt_ids,
             "token_ids": call.sampled.token_ids,
             "logprobs": call.sampled.logprobs,
             "parse_errors": call.parse_errors,
-            "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
+            "usage": None
+            if told is not None and not (told.usage or call.prompt_ids)
+            else {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             **({} if told is None else told.to_dict()),
         }
+
+
+def _prompt(asked: ChatRequest | None, index: int) -> JSON:
+    """What a choice continues in place of messages."""
+    prompt = None if asked is None else asked.prompt_of(index)
+    return {} if prompt is None else {"prompt": prompt}
+
+
+def _tools(tools: Sequence[ToolSpec], asked: ChatRequest | None) -> list[JSON]:
+    """The tools, with `strict` where the request says so."""
+    told = [tool.to_dict() for tool in tools]
+    for tool in told:
+        if asked is not None and tool["function"]["name"] in asked.strict:
+            tool["function"]["strict"] = True
+    return told
+
+
+def _sampling(sampling: Sampling, seed: int | None, sent: JSON | None) -> JSON:
+    """How it was sampled, here or by a server that was sent this; a limit that nobody named is
+    null."""
+    if sent is not None:
+        return {**sent_sampling(sent), "seed": sent.get("seed")}
+    limit = sampling.max_tokens if sampling.max_tokens < UNBOUNDED else None
+    return {**asdict(sampling), "max_tokens": limit, "seed": seed}

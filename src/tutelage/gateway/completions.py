@@ -83,11 +83,29 @@ class ServedModel:
         them from its server."""
         prompts = sampled = longest = 0
         for i, call in enumerate(calls):
-            prompt, new = self.counted(call) or (len(call.prompt_ids), len(call.sampled.token_ids))
+            prompt, new = self._counts(call)
             longest = prompt if i % n == 0 else max(longest, prompt)
             prompts += longest if i % n == n - 1 else 0
             sampled += new
         return prompts, sampled
+
+    def _counts(self, call: Call) -> tuple[int, int]:
+        """Prompt and completion tokens of a call; where another server's number is none, those on
+        record."""
+        known = len(call.prompt_ids), len(call.sampled.token_ids)
+        told = self.answered(call)
+        if told is None:
+            return self.counted(call) or known
+        prompt = whole_number(told.usage.get("prompt_tokens"))
+        new = whole_number(told.usage.get("completion_tokens"))
+        return known[0] if prompt is None else prompt, known[1] if new is None else new
+
+
+def whole_number(value: Any) -> int | None:
+    """A count as a server may tell it, 7.0 for 7 too; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if value >= 0 and value % 1 == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +259,13 @@ class PendingCompletion:
         if request.constraint is not None:
             extra["constraint"] = request.constraint
         if request.seed is not None:
-            extra["seed"] = request.seed + index % request.n
+            extra["seed"] = request.seed_of(index)
         if request.top_logprobs:
             extra["top_logprobs"] = request.top_logprobs
         if request.passed is not None:
             extra["passed"] = request.passed
         if request.prompts:
-            extra["prompt"] = request.prompts[index // request.n]
+            extra["prompt"] = request.prompt_of(index)
         if self.model.tells_prompt and request.stream:
             extra["on_prompt"] = self._prompt
         if self.model.streams and request.stream:

@@ -47,7 +47,7 @@ class CallSpan:
     unused: JSON = field(default_factory=lambda: {})
     """What the request said that changes nothing here, such as its `metadata` and `user`."""
     request: ChatRequest | None = None
-    """What was asked, of a request that failed."""
+    """What was asked."""
     partial: tuple[JSON, ...] = ()
     """What had come of each choice before that, as messages of chat completions."""
     left: bool = False

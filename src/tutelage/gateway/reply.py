@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from tutelage.engine.answered import Answered
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
-from tutelage.gateway.completions import PendingCompletion
+from tutelage.gateway.completions import PendingCompletion, whole_number
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut
@@ -69,11 +69,17 @@ class ChatReply:
                 out[name] = _sum(out.get(name), value) if name.startswith("completion") else value
         return out
 
+    @property
+    def uncounted(self) -> bool:
+        """Whether another server counted nothing, and there are no ids to count either."""
+        told = self.answered()
+        return bool(told) and not any(each.usage for each in told) and self.usage == (0, 0)
+
     def detail(self, of: str, name: str) -> int:
         """A number among the details of what another server counted, 0 where it says none."""
         match self.counted.get(f"{of}_tokens_details"):
-            case dict(details) if isinstance(value := cast("JSON", details).get(name), int):
-                return value
+            case dict(details):
+                return whole_number(cast("JSON", details).get(name)) or 0
             case _:
                 return 0
 

@@ -22,6 +22,8 @@ class ChatRequest:
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...] = ()
+    strict: tuple[str, ...] = ()
+    """The names of the tools that are `strict`, for the record."""
     constraint: Constraint | None = None
     schema_field: str = SCHEMA_FIELD
     """The client's field that has the schema of the constraint, where there is one."""
@@ -64,3 +66,11 @@ class ChatRequest:
     def choices(self) -> int:
         """How many replies are sampled."""
         return self.n * max(1, len(self.prompts))
+
+    def seed_of(self, index: int) -> int | None:
+        """The seed of a choice, None where the request names none."""
+        return None if self.seed is None else self.seed + index % self.n
+
+    def prompt_of(self, index: int) -> str | tuple[int, ...] | None:
+        """The prompt that a choice continues, None where it answers messages."""
+        return self.prompts[index // self.n] if self.prompts else None

@@ -217,7 +217,8 @@ class AttemptSession:
             if pending_completion is not None:
                 return pending_completion
         model = self.model(request.model)
-        if request.logprobs and model.decoder is None:
+        unread = model.passes and request.prompts  # of which its client refuses more
+        if request.logprobs and model.decoder is None and not unread:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
         if request.template and request.passed is None and not _in_force(model, request):
             raise invalid(
@@ -302,7 +303,7 @@ class AttemptSession:
             error=None if error is None else f"{type(error).__name__}: {error}",
             answered=tuple(map(answer.model.answered, calls)),
             unused=answer.request.unused,
-            request=None if error is None else answer.request,
+            request=answer.request,
             partial=() if error is None else answer.partial(),
             left=isinstance(error, asyncio.CancelledError),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from tutelage.bounded import parse_json
 from tutelage.engine.asked import THOUGHTS
@@ -30,6 +30,8 @@ class TurnBlock:
     text: str = ""
     entries: list[JSON] = field(default_factory=list[JSON])
     """What is said of the tokens of a text."""
+    annotations: list[JSON] = field(default_factory=list[JSON])
+    """Where another server has a text from, in the words of chat completions."""
     source: str = ""
     """The field in which a thought came."""
     id: str = ""
@@ -71,13 +73,20 @@ def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
+def annotations_of(choice: Call) -> list[JSON]:
+    """What a message of another server says of its text; what is no object is left out."""
+    told = choice.reply.extra.get("annotations")
+    listed = cast("list[Any]", told) if isinstance(told, list) else []
+    return [cast("JSON", each) for each in listed if isinstance(each, dict)]
+
+
 def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
     content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
     said = [
         TurnBlock("thought", 0, thought, source=source),
-        TurnBlock("text", 0, content, reply.logprobs(choice) or []),
+        TurnBlock("text", 0, content, reply.logprobs(choice) or [], annotations_of(choice)),
         TurnBlock("refusal", 0, refusal if isinstance(refusal, str) else ""),
     ]
     calls = (
@@ -151,6 +160,9 @@ class BlockStream:
                 self._is(known[at] if at < len(known) else self._new("call"), block)
             elif block.kind == "text":
                 out += self._rest(rest)
+                texts = [each for each in self.blocks if each.kind == "text"]
+                if texts:
+                    texts[-1].annotations = block.annotations
             elif block.kind not in told:
                 out += self.text(block.kind, block.text, source=block.source)
         return out + self._flush(ended=True)

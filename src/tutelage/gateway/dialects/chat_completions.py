@@ -50,6 +50,7 @@ from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
+_HOTTEST = 2
 _THEIRS = frozenset({"logprobs", "top_logprobs"})
 """What another server tells in its own words, which go back as they are."""
 
@@ -158,7 +159,7 @@ class _Request(TurnReader):
         """Of a request that is passed on, what of its tools and log-probabilities is read here."""
         if not passing:
             return values
-        read = {name: value for name, value in values.items() if name not in _THEIRS}
+        read = {name: value for name, value in values.items() if not _is_left(name, value)}
         if isinstance(values.get("tools"), list):
             read["tools"] = [tool for tool in values["tools"] if not _is_theirs(tool)]
         return read
@@ -198,6 +199,7 @@ class ChatCompletions:
                 defaults, request.max_completion_tokens or request.max_tokens
             ),
             tools=tools,
+            strict=tuple(t.function.name for t in request.tools if t.function.strict),
             constraint=request.constraint(tools, _schema(request.response_format), passing=passing),
             schema_field=request.schema_field,
             seed=request.seed,
@@ -225,6 +227,16 @@ class ChatCompletions:
 
 
 # ---------------------------------------------------------------- reading
+
+
+def _is_left(name: str, value: Any) -> bool:
+    """Whether a field is another server's alone, for its value too: what is the most there may be
+    more than here, or none."""
+    if name in _THEIRS:
+        return True
+    if name == "temperature":
+        return isinstance(value, int | float) and value > _HOTTEST
+    return name in ("max_tokens", "max_completion_tokens") and type(value) is int and value == 0
 
 
 def _is_theirs(tool: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, stopped_by
 from tutelage.types import JSON, Call
 
 
@@ -24,12 +24,12 @@ def written(reply: ChatReply) -> JSON:
             {
                 "index": i,
                 "message": _written_message(choice),
-                **_ending(choice, reply.logprobs(choice)),
+                **_ending(reply, choice, reply.logprobs(choice)),
                 **({"token_ids": choice.sampled.token_ids} if with_ids else {}),
             }
             for i, choice in enumerate(reply.choices)
         ],
-        "usage": reply.counted | usage(reply),
+        **({} if reply.uncounted else {"usage": reply.counted | usage(reply)}),
         **_more(reply),
     }
     if with_ids:
@@ -68,8 +68,12 @@ def _written_message(choice: Call) -> JSON:
     return {"refusal": None, **told, "content": content}
 
 
-def _ending(choice: Call, entries: Sequence[JSON] | None) -> JSON:
-    return {"logprobs": _logprobs(entries), "finish_reason": finish_reason(choice)}
+def _ending(reply: ChatReply, choice: Call, entries: Sequence[JSON] | None) -> JSON:
+    """The end of a choice; `stop_reason` is vLLM's field for the stop string that matched."""
+    reason = finish_reason(choice)
+    stop = stopped_by(reply, choice) if reason == "stop" else None
+    stopped = {} if stop is None else {"stop_reason": stop}
+    return {"logprobs": _logprobs(entries), "finish_reason": reason, **stopped}
 
 
 def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
@@ -87,11 +91,17 @@ class Chunks:
         self._begun = [False] * reply.request.n
         self._told: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that went out before its end."""
+        self._named: list[dict[int, bool]] = [{} for _ in self._begun]
+        """Whether each call that went out before the end had an id, by its place."""
 
     def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice, or of its thought or tool calls."""
         said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
         self._told[index].update(new.fields)
+        named = self._named[index]
+        for part in new.fields.get("tool_calls") or ():
+            at = part["index"]
+            named[at] = named.get(at, False) or bool(part.get("id"))
         return self._begin(index) + self._chunk(index, new.fields or {"content": new.text}, said)
 
     def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
@@ -103,6 +113,7 @@ class Chunks:
             if more := {k: v for k, v in choice.reply.extra.items() if k not in told}:
                 out += self._chunk(i, more)
             calls = () if "tool_calls" in told else choice.reply.to_dict().get("tool_calls", ())
+            out += self._ids(i, choice)
             for at, call in enumerate(calls):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
@@ -110,13 +121,20 @@ class Chunks:
                 out += self._chunk(i, {"tool_calls": [fields]})
             # Where no text is left, the tokens that are none are told with the end.
             out += self._last(i, reply, choice, None if rest.text else rest.logprobs or None)
-        if self._include_usage:
+        if self._include_usage and not reply.uncounted:
             out += event({**self._head, "choices": [], "usage": reply.counted | usage(reply)})
         return out + DONE
 
     def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
         return event(error.body())
+
+    def _ids(self, index: int, choice: Call) -> bytes:
+        """The ids on record of calls that went out without."""
+        named = self._named[index]
+        pairs = zip(sorted(named), choice.reply.tool_calls, strict=False)
+        ids = [{"index": at, "id": call.id} for at, call in pairs if not named[at]]
+        return self._chunk(index, {"tool_calls": ids}) if ids else b""
 
     def _begin(self, index: int) -> bytes:
         if self._begun[index]:
@@ -129,8 +147,8 @@ class Chunks:
     ) -> bytes:
         more = _more(reply)
         if not reply.request.token_ids:
-            return self._chunk(index, {}, _ending(choice, entries), **more)
-        ending = {**_ending(choice, entries), "token_ids": choice.sampled.token_ids}
+            return self._chunk(index, {}, _ending(reply, choice, entries), **more)
+        ending = {**_ending(reply, choice, entries), "token_ids": choice.sampled.token_ids}
         return self._chunk(index, {}, ending, prompt_token_ids=choice.prompt_ids, **more)
 
     def _chunk(

@@ -146,8 +146,7 @@ def _head(reply: ChatReply) -> JSON:
 
 def _prompt(reply: ChatReply, index: int) -> str:
     """The prompt's text before a choice, where the request wants to see it again."""
-    request = reply.request
-    return str(request.prompts[index // request.n]) if request.echo else ""
+    return str(reply.request.prompt_of(index)) if reply.request.echo else ""
 
 
 def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSON | None) -> JSON:

@@ -259,6 +259,7 @@ def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> C
         messages=(*([] if system is None else [system]), *read_turns(request.messages)),
         sampling=request.sampling(defaults, request.max_tokens),
         tools=tools,
+        strict=tuple(tool.name for tool in request.tools if tool.strict),
         constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
         schema_field=request.schema_field,
         seed=request.seed,

@@ -144,7 +144,7 @@ class _Document(_Shown):
             case _Content(content=blocks):
                 return _lines(self.title, self.context, "".join(b.said() for b in blocks))
             case _:
-                return ""
+                return self.context
 
     def parts(self) -> list[JSON]:
         """See `_Shown`. Images of a document follow its text."""
@@ -152,7 +152,8 @@ class _Document(_Shown):
         if isinstance(self.source, _Data):
             data = f"data:{self.source.media_type};base64,{self.source.data}"
             file = {"filename": self.title or _FILE, "file_data": data}
-            return [{"type": "file", "file": file, **more}]
+            context = [{"type": "text", "text": self.context}] if self.context else []
+            return [*context, {"type": "file", "file": file, **more}]
         inner = self.source.content if isinstance(self.source, _Content) else []
         images = [part for each in inner if isinstance(each, _Image) for part in each.parts()]
         return [{"type": "text", "text": self.said(), **more}, *images]

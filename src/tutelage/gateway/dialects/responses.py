@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.dialect import Path
@@ -25,6 +25,7 @@ from tutelage.gateway.dialects.reading import (
     RequestObject,
     TopLogprobs,
     TurnReader,
+    passed_on,
     read,
     reply_schema,
     tool_specs,
@@ -84,11 +85,19 @@ class _Tool(FunctionTool):
     def prepared(cls, values: JSON, passing: bool) -> JSON:
         """A tool without a schema is another server's."""
         custom = values.get("type") == "custom"
-        if custom and not passing:
-            raise PydanticCustomError("literal_error", "it should be 'function'", {"name": "type"})
         if "format" in values and not custom:
             raise unsupported("format")
         return values
+
+
+def _of_a_type(tool: Any, info: ValidationInfo) -> Any:
+    """A tool of a type that can go on, or be called here; of others no field is read."""
+    known = ("function", "custom") if passed_on(info) else ("function",)
+    kind = cast("JSON", tool).get("type") if isinstance(tool, dict) else None
+    if kind is not None and kind not in known:
+        words = "it should be " + " or ".join(map(repr, known))
+        raise PydanticCustomError("literal_error", "{words}", {"name": "type", "words": words})
+    return tool
 
 
 class _Request(TurnReader):
@@ -112,7 +121,9 @@ class _Request(TurnReader):
     ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
-    tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
+    tools: Items[Annotated[_Tool, BeforeValidator(_of_a_type)]] = Field(
+        default_factory=list[_Tool], max_length=MAX_TOOLS
+    )
     text: _Text | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
@@ -174,6 +185,7 @@ class Responses:
             else (Message("system", instructions), *conversation),
             sampling=request.sampling(defaults, request.max_output_tokens),
             tools=tools,
+            strict=tuple(tool.name for tool in request.tools if tool.strict),
             constraint=request.constraint(tools, schema, passing=passing),
             schema_field=request.schema_field,
             seed=request.seed,

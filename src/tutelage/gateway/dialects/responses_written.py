@@ -48,7 +48,9 @@ def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
             _item(reply, block, last if i == len(blocks) - 1 else "completed")
             for i, block in enumerate(blocks)
         ],
-        "usage": {
+        "usage": None
+        if reply.uncounted
+        else {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": sampled,
@@ -112,7 +114,18 @@ def _part(block: TurnBlock) -> JSON:
     if block.kind == "refusal":
         return {"type": "refusal", "refusal": block.text}
     logprobs = with_bytes(block.entries)
-    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
+    annotations = list(map(_annotation, block.annotations))
+    out: JSON = {"type": "output_text", "text": block.text, "annotations": annotations}
+    return out | {"logprobs": logprobs}
+
+
+def _annotation(told: JSON) -> JSON:
+    """An annotation of a chat completion, whose fields stand under its type there."""
+    match told:
+        case {"type": str(kind)} if isinstance(told.get(kind), dict):
+            return {"type": kind, **told[kind]}
+        case _:
+            return told
 
 
 _EVENTS = {
@@ -168,7 +181,7 @@ class ResponseEvents:
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """A new item."""
-        empty = replace(block, text="", entries=[])
+        empty = replace(block, text="", entries=[], annotations=[])
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":
@@ -199,7 +212,12 @@ class ResponseEvents:
             return self._events((_name(block) + ".done", whole), done)
         part = _part(block)
         whole = {k: v for k, v in part.items() if k in ("text", "logprobs", "refusal")}
+        added = (
+            {**where, "annotation_index": i, "annotation": annotation}
+            for i, annotation in enumerate(part.get("annotations", ()))
+        )
         return self._events(
+            *((_EVENTS["text"] + ".annotation.added", each) for each in added),
             (_name(block) + ".done", {**where, **whole}),
             ("response.content_part.done", {**where, "part": part}),
             done,

@@ -1,0 +1,135 @@
+"""Behind another server, what is easily lost: ids of calls, citations, counts, values that are
+beyond ours, the words of refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.engine.script import ScriptedReply
+from tutelage.errors import RemoteError
+from tutelage.gateway.errors import error_response
+
+from .conftest import Open
+from .test_gateway_passing import Upstream, event
+from .test_gateway_passing_dialects import body, ending, respond, say
+from .test_gateway_passing_streams import END, part, raw, responses, served
+
+CITED = {"type": "url_citation", "url_citation": {"url": "http://x", "title": "t"}}
+
+
+async def test_a_chat_stream_gives_a_call_without_an_id_the_one_on_record() -> None:
+    chunks = [event(part(0, None, "f", "{}")), event(part(1, "c1", "f", "{}")), *END]
+    with served(chunks) as (session, remote):
+        ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"authorization": f"Bearer {session.api_key}"}
+        async with httpx2.AsyncClient(headers=headers) as http:
+            answer = await http.post(f"{session.base_url}/chat/completions", json=ask)
+    lines = [each[6:] for each in answer.text.splitlines() if each.startswith("data: {")]
+    deltas = [each["delta"] for line in lines for each in json.loads(line)["choices"]]
+    pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
+    ids = [(piece["index"], piece["id"]) for piece in pieces if piece.get("id")]
+    first, second = remote.calls[0].reply.tool_calls
+    assert sorted(ids) == [(0, first.id), (1, second.id)]
+
+
+async def test_the_context_of_a_file_goes_on_as_text() -> None:
+    case = Upstream()
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AA"}
+    document = {"type": "document", "title": "T", "context": "Of May.", "source": source}
+    await say(case, messages=[{"role": "user", "content": [document]}])
+    text, file = body(case)["messages"][0]["content"]
+    assert text == {"type": "text", "text": "Of May."}
+    assert file["file"]["filename"] == "T"
+
+
+COUNTS: list[tuple[dict[str, Any], tuple[int, int]]] = [
+    ({"prompt_tokens": 7.0, "completion_tokens": 3}, (7, 3)),
+    ({"prompt_tokens": None, "completion_tokens": 3.0}, (0, 3)),
+    ({"prompt_tokens": 7, "completion_tokens": "3"}, (7, 0)),
+    ({"prompt_tokens": -5, "completion_tokens": 3}, (0, 3)),
+]
+
+
+@pytest.mark.parametrize(("usage", "counts"), COUNTS)
+async def test_each_count_of_another_server_is_read_by_itself(
+    usage: dict[str, Any], counts: tuple[int, int]
+) -> None:
+    case = Upstream(answer=ending("Hi") | {"usage": usage})
+    told = (await case.ask()).json()["usage"]
+    assert (told["prompt_tokens"], told["completion_tokens"]) == counts
+
+
+async def test_what_nobody_counted_is_not_told() -> None:
+    answer = ending("Hi")
+    answer.pop("usage", None)
+    case = Upstream(answer=answer)
+    assert "usage" not in (await case.ask()).json()
+    assert (await respond(case)).json()["usage"] is None
+    assert (await say(case)).json()["usage"]["output_tokens"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_choice_says_the_stop_string_that_matched(
+    attempt_session: Open, stream: bool
+) -> None:
+    case = attempt_session("It is. No", "It is.")
+    stopped = await case.chat(stop=["."], stream=stream)
+    assert '"stop_reason":"."' in stopped.text.replace(" ", "")
+    assert "stop_reason" not in (await case.chat(stream=stream)).text
+
+
+async def test_log_probabilities_of_a_raw_prompt_are_refused_for_the_prompt() -> None:
+    answer = await Upstream().ask("/completions", messages=None, prompt="hi", logprobs=1)
+    assert answer.status_code == 400
+    assert "raw prompt" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("tool", [{"type": "mcp", "server_label": "x"}, {"type": "web_search"}])
+async def test_other_tools_are_refused_by_their_type(
+    attempt_session: Open, tool: dict[str, Any]
+) -> None:
+    behind = (await respond(Upstream(), tools=[tool])).json()["error"]
+    ours = (await attempt_session("x").respond(tools=[tool])).json()["error"]
+    assert behind["param"] == ours["param"] == "tools[0].type"
+    assert behind["message"].endswith("it should be 'function' or 'custom'")
+    assert ours["message"].endswith("it should be 'function'")
+
+
+def test_an_overloaded_server_is_told_as_such() -> None:
+    told = error_response(RemoteError("busy", 529)).anthropics_body()
+    assert told["error"]["type"] == "overloaded_error"
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 2.5), ("max_tokens", 0)])
+async def test_a_value_beyond_ours_goes_on(attempt_session: Open, name: str, value: Any) -> None:
+    case, asked = Upstream(), {name: value}
+    answer = await case.ask("/chat/completions", **asked)
+    assert answer.status_code == 200
+    assert body(case)[name] == value
+    assert (await attempt_session("x").chat(**asked)).status_code == 400
+
+
+async def test_a_script_quotes_texts_whole(attempt_session: Open) -> None:
+    case = attempt_session(ScriptedReply("a" * 50, match="never said"))
+    words = (await case.chat()).json()["error"]["message"]
+    assert f"the text '{'a' * 40} ...' for 'never said'" in words
+
+
+async def test_citations_stand_in_the_text_of_a_response() -> None:
+    answer = ending("Hi", "stop", annotations=[CITED])
+    part_of = (await respond(Upstream(answer=answer))).json()["output"][0]["content"][0]
+    assert part_of["annotations"] == [{"type": "url_citation", "url": "http://x", "title": "t"}]
+
+
+def test_and_in_its_stream() -> None:
+    end = event({}, finish_reason="stop")
+    chunks = [event({"content": "Hi"}), event({"annotations": [CITED]}), end, *END[1:]]
+    with served(chunks) as (session, _), responses(session) as stream:
+        events = raw(stream)
+    added = [each for each in events if each.type == "response.output_text.annotation.added"]
+    assert [each.annotation.url for each in added] == ["http://x"]
+    assert events[-1].response.output[0].content[0].annotations[0].url == "http://x"
