@@ -196,7 +196,7 @@ def test_a_dry_run_plays_a_task_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.full  # it trains the embedded planner, which takes forty seconds
+@pytest.mark.full  # it trains the embedded planner, which takes more than a minute
 def test_the_execution_of_the_readme_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """The planner that is there before a user trained one: learned once, from synthetic workflows.
 
 `tutelage orchestrate` plans with it until `tutelage train planner` has left another. The first use
-over a catalog trains it in about forty CPU seconds and keeps it in the user's cache directory,
+over a catalog trains it in about 75 CPU seconds and keeps it in the user's cache directory,
 under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
 It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
 user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`). `nearest.py`
@@ -51,9 +51,9 @@ Watch = Callable[[int, int], None]
 class PlannerRecipe:
     """How it is trained."""
 
-    workflows: int = 4800
+    workflows: int = 7200
     """Most of them short and plain: people ask for one, two or three things at a time."""
-    held_out: int = 480
+    held_out: int = 720
     """Of those, to choose the search weights and to fit the confidence on."""
     epochs: int = 10
     width: int = 64
