@@ -196,7 +196,7 @@ def test_a_cache_that_is_full_or_cannot_be_written_is_said(
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0.3e9}))
         text = refused()
-    assert "needs 0.54 GB" in text
+    assert "needs 0.73 GB" in text
     assert "0.30 GB are free" in text
     (place / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(place / "file"))

@@ -29,7 +29,7 @@ Shape = Literal["single", "chain", "dag"]
 
 SHARES: Mapping[Shape, float] = {"single": 0.15, "chain": 0.45, "dag": 0.4}
 """How often each shape is drawn."""
-_PLAIN_SHARES: Mapping[Shape, float] = {"single": 0.4, "chain": 0.4, "dag": 0.2}
+_EVERYDAY_SHARES: Mapping[Shape, float] = {"single": 0.4, "chain": 0.4, "dag": 0.2}
 _TRIES = 60
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _HIDDEN = 0.15
@@ -152,19 +152,23 @@ def generate(
     return found
 
 
-def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+def generate_plain(
+    graph: ToolGraph, count: int, seeds: SeedTree, *, everyday: bool = False
+) -> list[Workflow]:
     """At most `count` short workflows in plain words: fewer where the graph has no more of them.
 
     People ask for one, two or three things at a time, one after another, without openings and
     asides. Learned beside those of `generate`, they keep a planner from reading more into a short
-    instruction than is there.
+    instruction than is there. `everyday` sentences ask in none of a tool's own words, and more of
+    the workflows are one alone.
     """
-    phrases = {tool: (*own, *graph.asked.get(tool, ())) for tool, own in graph.phrases.items()}
-    words = {**graph.words, **PLAIN}
-    slots = cast("Mapping[str, Sequence[str]]", graph.words["slots"])
-    words["slots"] = {**_everyday()["slots"], **slots}
+    words, phrases, shares = {**graph.words, **PLAIN}, graph.phrases, SHARES
+    if everyday:
+        phrases = {tool: (*own, *graph.asked.get(tool, ())) for tool, own in phrases.items()}
+        slots = cast("Mapping[str, Sequence[str]]", graph.words["slots"])
+        words["slots"], shares = {**_everyday()["slots"], **slots}, _EVERYDAY_SHARES
     plain = replace(graph, words=words, phrases=phrases)
-    made = _distinct(plain, count, seeds, SHORT, _PLAIN_SHARES)
+    made = _distinct(plain, count, seeds, SHORT, shares)
     return [workflow for workflow in made if workflow is not None]
 
 

@@ -72,7 +72,7 @@ _SAME = {"file": "path", "path": "path"}
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ArgumentValue:
     """Something that a parameter may get: a span, or the result of an earlier node."""
 
     value: object
@@ -120,7 +120,7 @@ class ArgumentScorer:
                 least = LEAST if parameter.required else LEAST_OPTIONAL
                 scored += [(-c, p, i) for i, c in enumerate(chances) if c >= least]
         values: dict[int, object] = {}
-        taken: list[Candidate] = []
+        taken: list[ArgumentValue] = []
         for _, p, i in sorted(scored):
             if p not in values and not any(_overlap(candidates[i], each) for each in taken):
                 values[p] = candidates[i].value
@@ -207,9 +207,9 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
 
 def candidates_of(
     text: str, tool: CatalogTool, found: Sequence[Span], before: Sequence[Node]
-) -> list[Candidate]:
+) -> list[ArgumentValue]:
     """What the parameters of a tool may get."""
-    made = [Candidate(span.value, span) for span in found]
+    made = [ArgumentValue(span.value, span) for span in found]
     lowered = text.lower()
     for template in templates(tool):
         word = template.split("/")[1]
@@ -227,13 +227,13 @@ def candidates_of(
                 if name is None
                 else replace(name, value=value, kind="path")
             )
-            made.append(Candidate(value, span, listed=True))
-    return made + [Candidate(f"<node-{i}>", node=i) for i in range(len(before))]
+            made.append(ArgumentValue(value, span, listed=True))
+    return made + [ArgumentValue(f"<node-{i}>", node=i) for i in range(len(before))]
 
 
 def pair_features(
     text: str, tool: CatalogTool, own: Sequence[Parameter], parameter: Parameter,
-    candidate: Candidate, node: Node, before: Sequence[Node], catalog: Catalog,
+    candidate: ArgumentValue, node: Node, before: Sequence[Node], catalog: Catalog,
 ) -> list[float]:  # fmt: skip
     """The features of a pair of a parameter and a candidate, in the order of `FEATURES`."""
     on = {"constant"}
@@ -355,7 +355,7 @@ def _stem(text: str) -> str:
     return text.lower().removesuffix("s")
 
 
-def _overlap(a: Candidate, b: Candidate) -> bool:
+def _overlap(a: ArgumentValue, b: ArgumentValue) -> bool:
     if a.span is None or b.span is None:
         return a.node is not None and a.node == b.node
     return a.span.start < b.span.end and b.span.start < a.span.end

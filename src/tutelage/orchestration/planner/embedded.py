@@ -158,7 +158,7 @@ def _made(graph: ToolGraph, size: int, seeds: SeedTree) -> list[Workflow]:
     """Workflows with different instructions, most of them short and plain, in a drawn order."""
     single = generate_single(graph, round(SINGLE_SHARE * size), seeds.child("single"))
     rest = size - len(single)
-    short = generate_plain(graph, rest // 2, seeds.child("short"))
+    short = generate_plain(graph, rest // 2, seeds.child("short"), everyday=True)
     longer = generate(graph, rest - rest // 2, seeds.child("longer"))
     made = list({w.instruction: w for w in (*single, *short, *longer)}.values())
     seeds.child("order").python().shuffle(made)
