@@ -108,7 +108,7 @@ class PlannerConfig(RunSettings):
     """The tools that plans may use."""
     missing_tools: Literal["add", "refuse"] | None = None
     """Phase 1: tools that plans use and nobody describes: add them by their names alone, or refuse
-    the file. Without it what --catalog lacks is refused, what the rows of a file leave out added."""
+    the file. Without it what --catalog lacks is refused, what rows of a file leave out added."""
     outcomes: str | None = None
     """Phase 2: which worker answered what right."""
     models: str | None = None
