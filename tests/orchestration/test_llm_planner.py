@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.orchestration.test_tools import TOOLS
 
+from tutelage.errors import RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
@@ -214,7 +216,7 @@ class Paid(LLMPlanner):
 
     async def _reply(self, client: Any, messages: Any, tools: Any) -> str:
         said = await LLMPlanner._reply(self, client, messages, tools)
-        self.costs[-1] = 0.5 / len(self.costs)
+        self.calls[-1] = replace(self.calls[-1], cost=0.5 / len(self.calls))
         return said
 
 
@@ -232,6 +234,21 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
     same = system(WRONG).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert same.total_cost == 0.75
     assert same.resumed == 5
+
+
+def test_a_request_before_one_that_fails_is_counted() -> None:
+    class Twice(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            if len(self.calls) == 2:
+                raise RemoteError("the server is gone", 503)
+            return await super().chat(*args, **more)
+
+    client, tools = Twice([WRONG, "no plan"]), {"read": read, **TOOLS}
+    llm = Paid(lambda: client, tools, constrained=False)
+    done = OrchestrationSystem(llm, ToolPool(tools)).execute("Read the notes")
+    assert "the server is gone" in done.unplanned
+    assert [call.cost for call in done.plan.calls] == [0.5, 0.25]
+    assert done.total_cost == 0.75
 
 
 def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) -> None:
@@ -262,8 +279,6 @@ def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) 
 
 
 def test_a_server_without_schemas_is_asked_without() -> None:
-    from tutelage.errors import RemoteError
-
     class Refusing(ScriptedClient):
         async def chat(self, *args: Any, constraint: Any = None, **more: Any) -> Any:
             if constraint is not None:

@@ -110,7 +110,7 @@ class ExecutionJournal:
                     self.nodes[result.node] = result
                 case "replan":
                     added = read_as(_NODES, event["nodes"], "added nodes")
-                    calls = read_as(_CALLS, event["calls"], "a planner's calls")
+                    calls = read_as(_CALLS, event.get("calls"), "a planner's calls")
                     self.replans.append((added, tuple(event["abandoned"]), calls))
                 case _:
                     pass

@@ -280,6 +280,8 @@ def _planner_events(execution: Execution) -> Iterator[SpanEvent]:
             names.RESPONSE_ID: _planner_call_id(execution, index),
             names.REQUEST_MODEL: "planner",
             names.COST: call.cost,
+            names.INPUT_TOKENS: call.tokens_in,
+            names.OUTPUT_TOKENS: call.tokens_out,
         }
         yield SpanEvent(names.DECISION, int(call.started * 1e9), fields)
 

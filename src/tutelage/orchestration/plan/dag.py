@@ -84,6 +84,9 @@ class PlannerCall:
     reply: str
     cost: float = 0.0
     """USD."""
+    tokens_in: int = 0
+    """Of the prompt, and of the reply below; 0 where nobody told."""
+    tokens_out: int = 0
     started: float = 0.0
     """When it was sent, in seconds since 1970."""
     seconds: float = 0.0

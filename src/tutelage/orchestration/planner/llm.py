@@ -19,14 +19,14 @@ from pydantic import Field, TypeAdapter
 
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import DataError, RemoteError
+from tutelage.errors import DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.tools.tool import Tool
-from tutelage.types import JSON, Call, ChatClient, Constraint, Message, Sampling
+from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
 SHOWN_TOOLS = 30
 """Tools in a prompt: of more, those whose words are nearest to the instruction's."""
@@ -77,13 +77,11 @@ class LLMPlanner:
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0, max_tokens=1024))
     instructions: str = SYSTEM
     """What the model is told before the list of tools; a prompt search may tune it."""
-    calls: list[Call] = field(default_factory=list[Call])
+    calls: list[PlannerCall] = field(default_factory=list[PlannerCall])
     price: Callable[[int, int], float] = lambda read, written: 0.0
     """USD of tokens read and written; a model of this machine is free."""
     priced: bool = True
     """Whether that is what they cost; False where nobody knows."""
-    costs: list[float] = field(default_factory=list[float])
-    """USD of each of `calls`."""
     constrained: bool = True
     """Whether the reply is held to a schema; turned off by a server that refuses that."""
 
@@ -101,12 +99,18 @@ class LLMPlanner:
 
     async def rest(self, execution: Execution) -> Plan:
         """The plan of an execution that failed, with further nodes, none where nothing can help.
-        Raises as `plan` does."""
+        Raises `NoPlanError`, with the calls until then."""
         plan = execution.plan
         lines = [_line(execution, node) for node in range(len(plan.nodes))]
         words = _REST.format("\n".join(lines), len(plan.nodes))
         lost = {node.node for node in execution.nodes if not node.kept}
-        return await self._asked(plan, f"{_REQUEST.format(plan.instruction)}\n\n{words}", lost)
+        request, begun = f"{_REQUEST.format(plan.instruction)}\n\n{words}", len(self.calls)
+        try:
+            return await self._asked(plan, request, lost)
+        except EngineError as error:
+            refusal = NoPlanError(f"the model that plans cannot be asked: {error}")
+            refusal.calls = self._with_calls(plan, begun).calls
+            raise refusal from error
 
     async def _asked(self, before: Plan, request: str, lost: Container[int] = ()) -> Plan:
         """The plan so far with the nodes that the model adds; it is asked once more where they
@@ -131,18 +135,7 @@ class LLMPlanner:
 
     def _with_calls(self, plan: Plan, begun: int) -> Plan:
         """The plan with the calls that were made for it."""
-        made = zip(self.calls[begun:], self.costs[begun:], strict=True)
-        new = (
-            PlannerCall(
-                tuple((message.role, message.content or "") for message in call.messages),
-                call.reply.content or "",
-                cost,
-                call.started,
-                call.seconds,
-            )
-            for call, cost in made
-        )
-        return replace(plan, calls=(*plan.calls, *new))
+        return replace(plan, calls=(*plan.calls, *self.calls[begun:]))
 
     async def _reply(
         self, client: ChatClient, messages: Sequence[Message], tools: Mapping[str, Tool]
@@ -157,12 +150,18 @@ class LLMPlanner:
                 raise
             self.constrained = False  # this server knows no schemas
             return await self._reply(client, messages, tools)
-        self.calls.append(call)
         tokens = client.usage(call) if isinstance(client, RemoteChatClient) else None
+        told = tokens or (len(call.prompt_ids), len(call.sampled.token_ids))
         if tokens is None:  # not told: at most a token for each byte, and all that may be written
             read = sum(len((message.content or "").encode()) for message in messages)
             tokens = (read, self.sampling.max_tokens)
-        self.costs.append(self.price(*tokens))
+        asked = tuple((message.role, message.content or "") for message in call.messages)
+        self.calls.append(
+            PlannerCall(
+                asked, call.reply.content or "", self.price(*tokens), *told, call.started,
+                call.seconds,
+            )
+        )  # fmt: skip
         return call.reply.content or ""
 
     def _read(self, said: str, before: Plan, lost: Container[int]) -> Plan:
