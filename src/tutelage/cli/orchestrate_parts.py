@@ -118,7 +118,7 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
 
 
 _FIRST = (
-    "No planner was trained here. The embedded one is trained now, once: about fifty seconds of a "
+    "No planner was trained here. The embedded one is trained now, once: 75 seconds or so of a "
     "core."
 )
 
