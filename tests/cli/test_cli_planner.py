@@ -132,6 +132,17 @@ def test_the_plans_of_the_test_are_rollouts_that_show_and_compare_read(run: Path
     assert row["means"]["exact_after"] == pytest.approx(scores["exact"])
 
 
+def test_a_score_that_no_plan_has_makes_no_column(run: Path) -> None:
+    test = json.loads((run / "result.json").read_text())["phase1"]["test"]
+    for table in planning_tables(test):
+        assert "arguments F1" not in table.columns
+    assert "exact plan" in planning_tables(test)[0].columns
+    test["scores"]["planner"]["argument_f1"] = 0.5
+    (score,) = (row for row in planning_tables(test)[0].rows if row.cells[0] == "planner")
+    assert planning_tables(test)[0].columns[-1] == "arguments F1"
+    assert score.cells[-1] == "50.0"
+
+
 def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
     # What so few workflows have taught is sure of little.

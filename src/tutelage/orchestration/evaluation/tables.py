@@ -31,8 +31,11 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
 
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """With all columns but the first set to the right."""
-    return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
+    """With all columns but the first set to the right, and none that is empty in every row."""
+    cells = [list(row) for row in rows]
+    filled = [i for i in range(len(columns)) if i == 0 or any(row[i] for row in cells)]
+    shown = [TableRow([row[i] for i in filled]) for row in cells]
+    return Table([columns[i] for i in filled], shown, range(1, len(filled)), title, lead)
 
 
 def _scores_table(test: Mapping[str, Any]) -> Table:
