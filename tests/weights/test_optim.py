@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.config.rl import OptimizerConfig
+from tutelage.weights import optim
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
 
@@ -71,6 +73,35 @@ def test_a_saved_state_goes_on_bit_for_bit(make: Callable[[], Made], tmp_path: A
             tensor.copy_(saved[name])
     work(unprepared, without, range(4, 9))
     assert not all(a.equal(b) for (_, a), (_, b) in zip(named, unprepared, strict=True))
+
+
+class Products(TorchDispatchMode):
+    """Notes the number formats of products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.formats: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.formats.add(args[-1].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def test_muon_multiplies_in_float32_where_the_processor_lacks_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[Tensor] = []
+    for has, wanted in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(optim, "_has_bfloat16", lambda has=has: has)
+        named, optimizer = make_muon()
+        with Products() as products:
+            work(named, optimizer, range(2))
+        assert products.formats == {wanted}
+        assert all(t.dtype == torch.float32 for _, t in named)
+        ends.append(torch.cat([t.detach().flatten() for _, t in named]))
+    moved = ends[1] - torch.cat([t.detach().flatten() for _, t in parameters()])
+    assert 0 < (ends[0] - ends[1]).norm() < 0.05 * moved.norm()
 
 
 @pytest.mark.parametrize("make", [make_adamw, make_muon])
