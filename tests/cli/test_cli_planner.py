@@ -184,6 +184,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.full  # test_phase2.py has it below the command
 def test_a_run_that_was_killed_goes_on_bit_for_bit(
     run: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

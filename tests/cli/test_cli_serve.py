@@ -167,7 +167,9 @@ def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
     "secrets",
     [
         pytest.param({}, marks=pytest.mark.full, id="drawn"),
-        pytest.param({"TUTELAGE_SECRET": "a $ecret of 'twenty' two"}, id="secret"),
+        pytest.param(
+            {"TUTELAGE_SECRET": "a $ecret of 'twenty' two"}, id="secret", marks=pytest.mark.full
+        ),
     ],
 )
 def test_what_is_printed_is_pasted_into_a_shell(tmp_path: Path, secrets: dict[str, str]) -> None:

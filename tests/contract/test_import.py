@@ -39,8 +39,15 @@ def test_importing_leaves_heavy_packages_alone(module: str, light: tuple[str, ..
     assert [name for name in light if name in loaded] == []
 
 
+def test_no_module_has_the_name_of_a_public_thing() -> None:
+    """It would take that name's place in the package once it is imported."""
+    names = {module.split(".")[1] for module in modules() if "." in module}
+    assert len(names) > 20
+    assert names & set(tutelage.__all__) == set()
+
+
+@pytest.mark.full  # ten seconds; the test above has the one way that is known
 def test_public_names_are_themselves_after_every_module_was_imported() -> None:
-    """A submodule of the same name would take a public name's place once it is imported."""
     names = [m for m in modules() if not m.endswith("__main__")]
     changed = in_a_new_process(
         f"""

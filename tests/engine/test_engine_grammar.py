@@ -78,7 +78,7 @@ def fits(arguments: str, name: str) -> bool:
 # ---------------------------------------------------------------- what is asked for comes
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["qwen2", pytest.param("qwen3", marks=pytest.mark.full), "gpt2"])
 async def test_a_required_call_is_made_and_fits_its_schema(layout: str, tiny: Any) -> None:
     calls = await asked(tiny(layout), Constraint("required"), range(8), temperature=3.0)
     ended = [c for c in calls if c.sampled.stop_reason is StopReason.STOP]
@@ -109,10 +109,10 @@ async def test_one_call_is_made_where_one_is_allowed(constraint: Constraint, tin
 async def test_no_call_is_made_where_none_is_allowed(tiny: Any) -> None:
     policy = tiny("qwen2")
     marker = policy.codec.tokenizer.get_vocab()["<tool_call>"]
-    hot = {"temperature": 4.0, "max_tokens": 60}
-    free = await asked(policy, None, range(12), **hot)
+    hot = {"temperature": 4.0, "max_tokens": 40}
+    free = await asked(policy, None, range(8), **hot)
     assert any(marker in c.sampled.token_ids for c in free)
-    for call in await asked(policy, Constraint("none"), range(12), **hot):
+    for call in await asked(policy, Constraint("none"), range(8), **hot):
         assert marker not in call.sampled.token_ids
         assert call.reply.tool_calls == ()
         assert call.parse_errors == ()

@@ -55,7 +55,14 @@ def talk_request(i: int, said: Sequence[Sampled]) -> Request:
     return Request(ids, sampling, 7 * i + len(said), i, f"talk{i}")
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama", "gpt2", "gemma"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "qwen2",
+        *(pytest.param(k, marks=pytest.mark.full) for k in ("qwen3", "llama", "gpt2")),
+        "gemma",
+    ],
+)
 def test_in_invariant_mode_a_request_is_the_same_bit_for_bit_in_any_company(
     kind: str, tiny: Any
 ) -> None:

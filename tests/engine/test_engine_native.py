@@ -226,7 +226,7 @@ def test_a_layout_of_transformers_is_sampled_in_batches(
 def test_it_ends_with_the_end_of_turn_token(tiny: Any) -> None:
     policy: Policy = tiny("qwen2")
     engine = tiny_engine(policy, slots=8)
-    results = finish(engine, [request(s, temperature=2.5, max_tokens=240) for s in range(24)])
+    results = finish(engine, [request(s, temperature=2.5, max_tokens=160) for s in range(12)])
     ended = [r for r in results if r.stop_reason is StopReason.STOP]
     assert ended
     for r in results:
@@ -521,10 +521,10 @@ def test_cache_grows_with_the_longest_sequence_and_keeps_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wide rows of short sequences take more memory, so a long context is not allocated at once."""
-    policy = tiny_policy(max_positions=4096)
-    short, long = prompt(1, 40), prompt(2, 1100)
+    policy = tiny_policy(max_positions=2048)
+    short, long = prompt(1, 40), prompt(2, 600)
     asked = [
-        Request(ids, Sampling(max_tokens=40), seed, 0, name)
+        Request(ids, Sampling(max_tokens=16), seed, 0, name)
         for seed, (ids, name) in enumerate([(short, "a"), (long, "b"), (short, "c")])
     ]
 
@@ -535,4 +535,4 @@ def test_cache_grows_with_the_longest_sequence_and_keeps_what_it_has(
         more = short + found[0].token_ids + prompt(3, 8)
         return [*found, one(engine, Request(more, Sampling(max_tokens=8), 9, 0, "a"))]
 
-    assert played(64) == played(4096)
+    assert played(64) == played(2048)

@@ -56,7 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> 
     """A folder with a model, tasks that are not in the order of their ids, and a reward."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    tiny_policy(max_positions=1024).save(tmp_path / "model")
+    tiny_policy(max_positions=256).save(tmp_path / "model")
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TASKS))
     (tmp_path / "r.py").write_text(REWARD)
     return tmp_path
@@ -198,7 +198,7 @@ def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, sai
     with pytest.raises(KeyboardInterrupt):
         lifecycle.start(PolicyEvaluation("model", asked), create(place / "run"), Interrupt(1))
     if changed == "model":
-        tiny_policy(seed=1, max_positions=1024).save(place / "model", replace=True)
+        tiny_policy(seed=1, max_positions=256).save(place / "model", replace=True)
     else:
         (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
     refused = " ".join(command("resume", "run", code=2).split())
@@ -231,7 +231,7 @@ def test_code_of_the_run_that_is_evaluated_is_asked_about(
     keys = ["agent.reward_name=r.py:vary", "agent.max_tokens_per_turn=4"]
     resolved = resolve("math", keys, machine=Machine(0, 2))
     write_json(theirs.config, {"kind": "weights", **json.loads(resolved.to_json())})
-    tiny_policy(max_positions=1024).save(theirs.policy)
+    tiny_policy(max_positions=256).save(theirs.policy)
     asked = EvaluationConfig(test=("t.jsonl",), samples=2)
     refused = "it was not begun on this machine"
     eval_theirs = ("eval", "theirs", "--test", "t.jsonl", "--output", "refused")

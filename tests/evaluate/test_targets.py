@@ -231,8 +231,8 @@ def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: s
 
 def test_evaluations_of_the_same_are_compared_plainly(place: Path, one_thread: None) -> None:
     """The weights count, not how they were named, and an agent is no model."""
-    tiny_policy(max_positions=1024).save(place / "model")
-    tiny_policy(max_positions=1024, seed=1).save(place / "other")
+    tiny_policy(max_positions=256).save(place / "model")
+    tiny_policy(max_positions=256, seed=1).save(place / "other")
     shutil.copytree(place / "model", place / "copy")
 
     def evaluated(name: str, *words: str) -> str:
@@ -379,7 +379,7 @@ def test_no_torch_is_loaded_for_a_server(place: Path, url: str) -> None:
 
 
 def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) -> None:
-    tiny_policy(max_positions=1024).save(place / "model")
+    tiny_policy(max_positions=256).save(place / "model")
     found = told("agent.py", "--model", "model", "--samples", "2")
     assert found["rollouts"] == 12
     assert found["success"] == 0.0

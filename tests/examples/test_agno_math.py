@@ -303,6 +303,7 @@ def test_the_dry_run_plays_one_task_and_trains_nothing(
     assert not (place / "runs").exists()
 
 
+@pytest.mark.full  # three seconds of imports
 def test_without_an_endpoint_it_says_both_ways_out(place: Path) -> None:
     (place / ".env").unlink(missing_ok=True)
     done = command(place, "--iterations", "3")
@@ -442,6 +443,7 @@ def test_where_no_collector_listens_one_warning_says_so(
     assert config.configure(config.read_arguments([]))[0].otlp is None
 
 
+@pytest.mark.full  # three seconds
 def test_fewer_iterations_than_asked_for_are_explained(here: Any, capsys: Any) -> None:
     few = ["--iterations", "20", "--rollouts", "100", *TINY]
     assert here([*few, "--output", "runs/twenty"]) in (0, 3, 4)

@@ -71,7 +71,10 @@ async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
     assert [len(build_rows(r.last.calls)) for r in rollouts] == [rows] * 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.full] * (n in ("openai", "agno"))) for n in NAMES],
+)
 def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: Any) -> None:
     framework = example("gather").FRAMEWORKS[name]
     need(framework)

@@ -121,6 +121,7 @@ def test_preparing_and_phase_1_as_written(folder: Path) -> None:
     assert all(node.tool in builtin_graph().catalog for node in tools)
 
 
+@pytest.mark.full  # four seconds of imports
 def test_phase_1_fails_with_the_reason_and_copies_nothing(folder: Path) -> None:
     done = python(
         folder, "scripts/train_phase1.py", "--data", "nowhere.json", "--output_dir", "checkpoints/",

@@ -38,6 +38,7 @@ def test_phase_2_as_written_and_carrying_phase_1_along(tmp_path: Path) -> None:
     assert {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"} <= set(state)
 
 
+@pytest.mark.full  # three seconds of imports
 def test_a_wrong_checkpoint_is_told_without_a_traceback(tmp_path: Path) -> None:
     done = script("--checkpoint", "absent.pth", "--output_dir", str(tmp_path))
     assert done.returncode == 2

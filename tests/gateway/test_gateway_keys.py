@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from tutelage.errors import ConfigError
-from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.keys import CLOSED_KEYS, SessionRegistry
+from tutelage.gateway import Gateway, ScriptedClient, keys
+from tutelage.gateway.keys import SessionRegistry
 
 from .conftest import ASK, Open
 
@@ -111,13 +111,15 @@ async def test_a_closed_attempt_is_gone_for_every_key(attempt_session: Open) -> 
     assert (await case.chat()).json()["choices"][0]["message"]["content"] == "new"
 
 
-def test_closed_keys_are_forgotten_in_the_end() -> None:
+def test_closed_keys_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert keys.CLOSED_KEYS >= 10_000
+    monkeypatch.setattr(keys, "CLOSED_KEYS", 100)
     gateway = Gateway()
-    for i in range(CLOSED_KEYS + 50):
+    for i in range(150):
         gateway.open("r", f"a{i}", ScriptedClient(["x"])).close()
     registry: SessionRegistry = vars(gateway)["_registry"]
     assert len(registry) == 0
-    assert len(vars(registry)["_closed"]) == CLOSED_KEYS
+    assert len(vars(registry)["_closed"]) == 100
     assert not vars(registry)["_by_key"]
 
 

@@ -171,6 +171,7 @@ def test_bad_datasets_name_the_workflow(change: dict[str, list[object]], message
 # ------------------------------------------------------------ learning and decoding
 
 
+@pytest.mark.full  # seven seconds; benchmarks/orchestration measures it
 def test_it_learns_more_than_to_copy(
     trained: PlannerTrainer, sets: tuple[list[Workflow], ...]
 ) -> None:

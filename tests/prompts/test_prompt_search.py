@@ -145,6 +145,7 @@ async def test_a_journal_of_another_search_is_refused_without_a_flag(tmp_path: P
     assert (await searched(algorithm, accepted, journal=SearchJournal(tmp_path / "j.db"))).best
 
 
+@pytest.mark.full  # six seconds
 async def test_the_placebo_gives_no_evidence() -> None:
     verdicts = [await _placebo(seed) for seed in range(20)]
     assert verdicts.count(Verdict.NO_EVIDENCE) >= 17

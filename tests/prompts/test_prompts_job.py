@@ -321,6 +321,7 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     assert len(tested) == 100, "the fresh tasks are the old ones"
 
 
+@pytest.mark.full  # the one above has it at an endpoint
 def test_the_native_engine_gives_the_same_with_one_runner_and_eight(
     tmp_path: Path, fresh: Any
 ) -> None:
@@ -352,7 +353,7 @@ def _lineage(place: Path) -> bytes:
     return (place / "lineage.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("named", ["by its key", "in .env"])
+@pytest.mark.parametrize("named", [pytest.param("by its key", marks=pytest.mark.full), "in .env"])
 def test_traces_go_to_a_collector(
     named: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

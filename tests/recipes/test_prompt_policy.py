@@ -93,7 +93,14 @@ def test_other_lessons_are_another_policy(monkeypatch: pytest.MonkeyPatch) -> No
     assert fingerprint(TINY) != before
 
 
-@pytest.mark.parametrize("lost", ["built.json", "config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "built.json",
+        pytest.param("config.json", marks=pytest.mark.full),
+        pytest.param("model.safetensors", marks=pytest.mark.full),
+    ],
+)
 def test_a_broken_policy_is_built_again(tmp_path: Path, lost: str) -> None:
     folder = built_policy(tmp_path, recipe=TINY).folder
     (folder / lost).unlink()

@@ -103,7 +103,10 @@ def test_killed_while_checkpoints_are_written(
 
 @pytest.mark.parametrize(
     "text",
-    ["control: best_of_n\n", pytest.param("reinforcement learning", marks=pytest.mark.full)],
+    [
+        pytest.param(text, marks=pytest.mark.full)
+        for text in ("control: best_of_n\n", "reinforcement learning")
+    ],
 )
 def test_killed_as_a_phase_begins(
     references: dict[str, Reference], text: str, tutelage: Command

@@ -176,6 +176,7 @@ async def test_the_server_ends_with_the_block() -> None:
     assert (after.error, after.text) == ("raised", "Error: the MCP server ended")
 
 
+@pytest.mark.full  # three seconds of starting a server
 async def test_the_server_ends_when_the_rollout_is_cancelled() -> None:
     pids: list[int] = []
 

@@ -71,8 +71,12 @@ def under_the_table(folder: RunFolder, result: dict[str, Any]) -> list[str]:
 
 
 def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
-    one_thread: None, tmp_path: Path, measured: dict[str, list[float]]
+    one_thread: None,
+    tmp_path: Path,
+    measured: dict[str, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cold_start, "MIXED_EVERY", 2)
     measured["greedy"] = [0.5, 0.95, 1.0]  # skilled after 4 steps; the last after the cool-down
     measured["sampled"] = [0.6, 0.2]
     folder, result = run(tmp_path, "data.level=hard")

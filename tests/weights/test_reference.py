@@ -62,7 +62,7 @@ def gradient(policy: Any, learner: Learner, seed: int) -> tuple[list[Tensor], Ma
 @pytest.mark.parametrize(
     ("layout", "kind"),
     [
-        *(("qwen2", k) for k in KINDS),
+        *(pytest.param("qwen2", k, marks=[pytest.mark.full] * (k == "full")) for k in KINDS),
         *(pytest.param("qwen2", f"{k}+", marks=[pytest.mark.full] * (k == "full")) for k in KINDS),
         ("gpt2", "k3"),
         pytest.param("gpt2", "full", marks=pytest.mark.full),

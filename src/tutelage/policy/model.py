@@ -150,14 +150,14 @@ class Policy:
         copies: what is yielded holds until the next update. Adapters are merged."""
         return self.network.hf_tensors()
 
-    def save(self, folder: Path, *, replace: bool = False) -> None:
+    def save(self, folder: Path | str, *, replace: bool = False) -> None:
         """Write an ordinary Hugging Face folder, aside first and then renamed into place.
 
         A folder that holds anything is refused; with `replace`, for one that the caller made, its
         policy is replaced and files of other names stay. Raises `ModelError` for that, and when
         the disk refuses; what was in the folder before stays then.
         """
-        put_folder(folder, self._write, replace=replace)
+        put_folder(Path(folder), self._write, replace=replace)
 
     def _write(self, aside: Path) -> None:
         from safetensors.torch import save_file
