@@ -6,12 +6,10 @@ unless `TUTELAGE_TEST_FULL` is set, as `make test-full` does.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -81,44 +79,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Whole files to a worker; all of tests/system to one, which alone makes what they share.
-
-    By then a worker has imported much and holds what that and its tests left: a new process takes
-    its place, which saves half a gigabyte of what both hold at the end.
-    """
+    """Whole files to a worker; all of tests/system to one, which alone makes what they share."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Spread(LoadFileScheduling):
-        renewed: Any = ()
-
         def _split_scope(self, nodeid: str) -> str:
             system = nodeid.startswith("tests/system/")
             return "tests/system" if system else super()._split_scope(nodeid)
 
-        def _reschedule(self, node: Any) -> None:
-            if node not in self.registered_collections:
-                return  # it is still collecting
-            if not self.renewed and next(iter(self.workqueue), "") == "tests/system":
-                self.renewed = tuple(self.nodes)
-            if node not in self.renewed:
-                super()._reschedule(node)
-            elif not node.shutting_down:
-                node.shutdown()  # when it has played what it was given
-
     return Spread(config, log)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker whose time was up has played its last test: it ends, and another one begins."""
-    session = node.config.pluginmanager.get_plugin("dsession")
-    if error is None and node in getattr(session.sched, "renewed", ()):
-        node.ensure_teardown()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            node.gateway._io.popen.wait(60)  # so that both never hold memory at once
-        session._clone_node(node)
 
 
 @pytest.fixture(scope="session", autouse=True)
