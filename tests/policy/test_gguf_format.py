@@ -135,6 +135,7 @@ def test_every_format_is_read_as_transformers_reads_it(kind: str, tmp_path: Path
         ({"facts": {"llama.rope.scaling.type": "yarn"}}, "llama.rope.scaling.type='yarn'"),
         ({"facts": {"llama.rope.dimension_count": 4}}, "only a part of each head"),
         ({"facts": {"llama.block_count": 1}}, "the tensor 'blk.1."),
+        ({"facts": {"llama.block_count": 3}}, "lacks 9 of the tensors of its 3 layers"),
         ({"facts": {"llama.embedding_length": None}}, "no metadata 'embedding_length'"),
         ({"facts": {"tokenizer.ggml.model": "llama"}}, "its tokenizer is 'llama'"),
         ({"facts": {"tokenizer.ggml.pre": "default"}}, "the splitting rule 'default'"),
@@ -148,6 +149,17 @@ def test_what_is_not_understood_is_refused_by_name(
     with pytest.raises(ModelError, match=r"m\.gguf") as refused:
         read_gguf(file, tmp_path / "folder")
     assert said in str(refused.value)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    file = gguf_file(tmp_path / "m.gguf")
+    content = bytearray(file.read_bytes())
+    matrix = next(t for t in gguf.GGUFReader(str(file)).tensors if t.data.ndim == 2)
+    content[matrix.data_offset : matrix.data_offset + 2] = b"\x00\x7c"  # infinite in F16
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.gguf' is damaged: its tensor .* no finite numbers"):
+        read_gguf(file, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.config import Machine
-from tutelage.errors import ConfigError, RewardError
+from tutelage.errors import ConfigError, ModelError, RewardError
 from tutelage.runs.inputs import load_tasks, load_tools
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.testing import tiny_policy
@@ -144,6 +144,24 @@ def test_an_agent_that_is_off_has_no_tools() -> None:
     assert list(load_tools(config())) == ["calculator", "sum_1_to_n", "lookup"]
     assert load_tools(config("agent.use_agent=false")) == {}
     assert list(load_tools(config("agent.tools=[lookup]"))) == ["lookup"]
+
+
+def test_a_template_that_leaves_out_what_the_recipes_tasks_need_is_refused(
+    one_thread: None, tmp_path: Path
+) -> None:
+    """Tools that nobody asked for, over tasks of one's own, are left out instead."""
+    tiny_policy(max_positions=1024).save(tmp_path / "model")
+    says_all = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}"
+    (tmp_path / "model" / "chat_template.jinja").write_text(says_all)
+    few = ["data.train_tasks=8", "trainer.val_tasks=2"]
+    model = f"model.path={tmp_path}/model"
+    for recipe in ("math", "word-problems"):
+        with pytest.raises(ModelError, match="leaves tools out"):
+            prepare_rl(resolve(recipe, [model, *few], machine=LAPTOP).config)
+    assert prepare_rl(resolve("math", [model, *few, "tools=[]"], machine=LAPTOP).config).tools == {}
+    tasks = write_rows(tmp_path / "tasks.jsonl", rows(0, 4))
+    own = [model, f"data.train_files={tasks}", "reward=math"]
+    assert prepare_rl(resolve("rl", own, machine=LAPTOP).config).tools == {}
 
 
 def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None:

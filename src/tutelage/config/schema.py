@@ -389,6 +389,11 @@ class RunConfig(RunSettings):
         return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
+    def asks_for_tools(self) -> bool:
+        """Whether tools are named, or the recipe's own tasks need them, or calls are required."""
+        return bool(self.agent.tools) or not self.data.train_files or self.needs_calls
+
+    @property
     def needs_reference(self) -> bool:
         """Whether a KL from the reference policy is on, so that its model is loaded."""
         kl_on = self.algorithm.use_kl_in_reward or self.actor.use_kl_loss

