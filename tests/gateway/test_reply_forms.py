@@ -4,6 +4,7 @@ whole and streamed, in each dialect; an error in one is told, and recorded as on
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,39 @@ async def test_a_stream_is_whole_with_its_finish_reason(
     )
     assert "It is." in answer.text
     assert ("error" in answer.text.replace('"error":null', "")) is not stream
+
+
+class Cut(httpx2.AsyncByteStream):
+    """A stream whose connection breaks after these chunks."""
+
+    def __init__(self, error: type[httpx2.HTTPError], *chunks: bytes) -> None:
+        self._error, self._chunks = error, chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for each in self._chunks:
+            yield each
+        raise self._error("cut")
+
+
+CUTS = [httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.ReadTimeout]
+
+
+@pytest.mark.parametrize("error", CUTS)
+@pytest.mark.parametrize(("path", "ended"), EACH)
+async def test_a_connection_that_breaks_after_the_end_has_cut_nothing(
+    tmp_path: Path, path: str, ended: bool, error: type[httpx2.HTTPError]
+) -> None:
+    chunks = [chunk({"content": "It is."}), chunk({}, "length")]
+    stream = Cut(error, *chunks[: 2 if ended else 1])
+    kind = {"content-type": "text/event-stream"}
+    case = Case(tmp_path, httpx2.Response(200, headers=kind, stream=stream))
+    answer = await case.ask(path, stream=True)
+    assert "It is." in answer.text
+    assert ("error" in answer.text.replace('"error":null', "")) is not ended
+    (line,) = case.lines
+    assert (line["finish_reason"], line["reply"]["content"]) == (
+        "length" if ended else "error", "It is."
+    )  # fmt: skip
 
 
 ARGUMENTS = {"expression": "1 + é"}

@@ -65,6 +65,11 @@ class Completion:
         self._places: dict[int, int] = {}
         """Where the call is that an index of the server's means by now."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said why it ends."""
+        return bool(self.choice["finish_reason"])
+
     def add(self, chunk: JSON) -> tuple[list[JSON], list[JSON]]:
         """Take a chunk; the deltas and the log-probabilities that it brings."""
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
@@ -160,7 +165,7 @@ async def stream_completion(
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found = Completion()
+    found, failed = Completion(), None
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
             kind = response.headers.get("content-type", "")
@@ -168,12 +173,12 @@ async def stream_completion(
                 content = b"".join([part async for part in _bounded(response)])
                 return HTTPResponse(response.status_code, response.headers, content)
             failed = await _read(response, found, listener)
-    except httpx2.ReadTimeout:
-        raise
     except httpx2.HTTPError as error:
-        if not found.told:
-            raise
-        raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
+        # What comes after the end, such as what was used, can be missing.
+        if not (found.ended and isinstance(error, httpx2.TransportError)):
+            if isinstance(error, httpx2.ReadTimeout) or not found.told:
+                raise
+            raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
     whole = HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
     if failed is None:
         return whole
@@ -198,7 +203,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
         if failed is not None:
             return failed
     else:
-        if not found.choice["finish_reason"]:
+        if not found.ended:
             raise httpx2.RemoteProtocolError("the stream ended before its end")
     if not found.begun:
         raise httpx2.RemoteProtocolError("the stream ended without a reply")
