@@ -134,6 +134,10 @@ class RemoteError(EngineError):
         """What had come of a reply that ended with the error, as a message."""
 
 
+class MalformedReplyError(EngineError):
+    """A server answered a request with success, and with what is no reply."""
+
+
 class UnreachableError(EngineError):
     """No server answered at an address, however often it was asked."""
 

@@ -133,6 +133,83 @@ async def test_an_error_before_any_text_has_its_status(
     assert case.asked == (1 if code == 400 else 5)
 
 
+NAMES = [
+    ({"code": "invalid_api_key", "type": "invalid_request_error"}, 401),
+    ({"code": "model_not_found"}, 404),
+    ({"type": "invalid_request_error"}, 400),
+    ({"type": "BadRequestError", "code": None}, 400),
+    ({"code": "content_filter"}, 400),
+    ({"status": "PERMISSION_DENIED"}, 403),
+    ({"status": 404}, 404),
+]
+
+
+@pytest.mark.parametrize(("names", "status"), NAMES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_that_names_a_lasting_reason_is_not_asked_about_again(
+    tmp_path: Path, names: dict[str, Any], status: int, stream: bool
+) -> None:
+    told = json.dumps({"error": {"message": "it is so", **names}}).encode()
+    case = Case(tmp_path, b"data: " + told + b"\n\n" + DONE if stream else told)
+    answer = await case.ask(stream=stream)
+    assert (answer.status_code, case.asked) == (status, 1)
+    assert "it is so" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("names", [{"type": "overloaded_error"}, {"code": "rate_limit_exceeded"}])
+async def test_one_that_names_a_passing_reason_is(tmp_path: Path, names: dict[str, Any]) -> None:
+    told = json.dumps({"error": {"message": "wait", "type": "invalid_request_error", **names}})
+    case = Case(tmp_path, told.encode())
+    assert (await case.ask()).status_code in (429, 503)
+    assert case.asked == 5
+
+
+@pytest.mark.parametrize(
+    "status", [400, 401, 403, 404, 405, 413, 422, 408, 409, 425, 429, 500, 501]
+)
+async def test_statuses_are_asked_about_again_as_by_the_openai_client(
+    tmp_path: Path, status: int
+) -> None:
+    case = Case(tmp_path, httpx2.Response(status, json={"error": {"message": "no"}}))
+    assert (await case.ask()).status_code == status
+    assert case.asked == (5 if status in (408, 409, 425, 429) or status >= 500 else 1)
+
+
+NONSENSE = {
+    "no JSON": b"<html>Try later</html>",
+    "no object": b"[1, 2]",
+    "no choices": b'{"choices": [], "said": "Try later"}',
+    "no text": b'{"choices": [{"message": {"content": 7}}]}',
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_a_body_that_is_no_completion_is_told_by_its_first_words(
+    tmp_path: Path, path: str, stream: bool, body: bytes
+) -> None:
+    case = Case(tmp_path, httpx2.Response(200, headers={"content-type": "x"}, content=body))
+    answer = await case.ask(path, stream=stream)
+    assert (answer.status_code, case.asked) == (502, 1)
+    error = answer.json()["error"]
+    assert "answered 200 with" in error["message"]
+    assert repr(body.decode())[1:-1] in error["message"]
+    messages = path == "/messages"
+    assert error["type"] == ("api_error" if messages else "server_error")
+    assert ("code" not in error) if messages else (error["code"] == "upstream_error")
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_and_so_is_an_event_that_is_no_chunk(tmp_path: Path, path: str, begun: bool) -> None:
+    before = chunk({"content": "It "}) if begun else b""
+    case = Case(tmp_path, before + b"data: <html>Try later\n\n" + DONE)
+    answer = await case.ask(path, stream=True)
+    assert (answer.status_code, case.asked) == (200 if begun else 502, 1)
+    assert "answered 200 with an event that is no chunk" in answer.text
+    assert "'<html>Try later'" in answer.text
+
+
 async def test_an_error_that_is_null_is_none(tmp_path: Path) -> None:
     data = json.loads(whole({"content": "It is."}))
     case = Case(tmp_path, json.dumps(data | {"error": None}).encode())

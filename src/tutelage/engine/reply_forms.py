@@ -21,6 +21,23 @@ FAILED = frozenset({
 })  # fmt: skip
 """Finish reasons by which a server says that a reply broke off; others that are not OpenAI's are
 ends. docs/gateway.md has the list too."""
+_STATUSES = {
+    400: ("bad_request", "content_filter", "content_policy_violation", "invalid_argument",
+          "invalid_prompt", "invalid_request", "unsupported_parameter", "unsupported_value"),
+    401: ("authentication", "invalid_api_key", "unauthenticated", "unauthorized"),
+    402: ("billing",),
+    403: ("forbidden", "permission", "permission_denied"),
+    404: ("model_not_found", "not_found"),
+    413: ("request_too_large",),
+    422: ("unprocessable_entity",),
+    429: ("insufficient_quota", "rate_limit", "rate_limit_exceeded", "too_many_requests"),
+    500: ("internal_server", "server"),
+    503: ("overloaded", "service_unavailable"),
+    504: ("gateway_timeout", "timeout"),
+}  # fmt: skip
+_STATUS_OF = {name.replace("_", ""): at for at, names in _STATUSES.items() for name in names}
+"""The status of an error that servers name so, as a `code`, `type` or `status`."""
+_NAMES = ("code", "status", "type")
 _SAID = {"function": "arguments", "function_call": "arguments", "custom": "input"}
 
 
@@ -50,7 +67,7 @@ def failure(data: JSON) -> JSON | None:
     for choice in _choices(data):
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason.lower() in FAILED:
-            return {"message": f"the reply ended with the finish reason {reason!r}", "code": None}
+            return error_of(f"the reply ended with the finish reason {reason!r}")
     return None
 
 
@@ -59,7 +76,8 @@ def error_of(error: Any) -> JSON:
     known = cast("JSON", error) if isinstance(error, dict) else {}
     message = known.get("message")
     words = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-    return {"message": message if isinstance(message, str) else words, "code": known.get("code")}
+    names = {name: known.get(name) for name in _NAMES}
+    return {"message": message if isinstance(message, str) else words, **names}
 
 
 def too_long(error: JSON) -> bool:
@@ -70,11 +88,19 @@ def too_long(error: JSON) -> bool:
 
 def as_status(error: JSON, response: HTTPResponse) -> HTTPResponse:
     """An error that came with a good status, as the answer that it should have been: with the
-    status that its code is, else 502."""
-    code = str(error["code"])
-    status = int(code) if code.isdecimal() and 400 <= int(code) < 600 else 502
-    status = 400 if too_long(error) else status
+    status that it names, else 502."""
+    named = (_named_status(error[name]) for name in _NAMES)
+    status = 400 if too_long(error) else next(filter(None, named), 502)
     return HTTPResponse(status, response.headers, json.dumps({"error": error}).encode())
+
+
+def _named_status(name: Any) -> int | None:
+    """The status that a name or a number of an error means, None for others."""
+    said = str(name).lower()
+    if said.isascii() and said.isdecimal():
+        return int(said) if 400 <= int(said) < 600 else None
+    letters = "".join(filter(str.isalpha, said))
+    return _STATUS_OF.get(letters.removesuffix("exception").removesuffix("error"))
 
 
 def plain(message: JSON) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import LONGEST_REPLY, HTTPResponse
 from tutelage.engine.reply_forms import as_status, error_of, failure, parsed, plain
-from tutelage.errors import RemoteError, UnreachableError
+from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _PARTS = frozenset({"role", "content", "tool_calls"})
 _WHOLE = frozenset({"id", "type", "format"})
 """Texts that come at once."""
+_SHOWN = 200
+"""Bytes of an event that an error shows."""
 OnText = Callable[[str], None]
 OnEntries = Callable[[list[JSON]], None]
 """Is told the server's log-probabilities of the tokens of what is told next."""
@@ -158,9 +160,9 @@ async def stream_completion(
     """Ask for a stream, tell `listener` of it, and return the completion that it adds up to.
 
     A server that answers otherwise is returned as it answers, and an error that it reports in the
-    stream as one. Raises `httpx2.HTTPError`, for a stream without an end, too, and
-    `UnreachableError` where some of it was told before: another reply would not begin as this one
-    did.
+    stream as one. Raises `httpx2.HTTPError`, for a stream without an end, too,
+    `MalformedReplyError` for an event that is no chunk, and `UnreachableError` where some of it was
+    told before: another reply would not begin as this one did.
     """
     import httpx2
 
@@ -195,7 +197,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
     async for kind, data in _events(response):
         if data == b"[DONE]":
             break
-        deltas, entries, failed = _add(found, data, kind)
+        deltas, entries, failed = _add(response, found, data, kind)
         if entries and listener.entries is not None:
             listener.entries(entries)
         for delta in deltas:
@@ -235,10 +237,10 @@ async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, bytes
                 kind = b""
 
 
-def _add(found: Completion, data: bytes, kind: bytes) -> tuple[list[JSON], list[JSON], JSON | None]:
+def _add(
+    response: httpx2.Response, found: Completion, data: bytes, kind: bytes
+) -> tuple[list[JSON], list[JSON], JSON | None]:
     """The deltas of an event, its log-probabilities, and the error that it reports."""
-    import httpx2
-
     try:
         chunk: Any = parsed(data)
         failed = failure(chunk)
@@ -248,4 +250,6 @@ def _add(found: Completion, data: bytes, kind: bytes) -> tuple[list[JSON], list[
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if kind == b"error":
             return [], [], error_of(data.decode("utf-8", "replace"))
-        raise httpx2.DecodingError(f"an event of the stream is no chunk: {error!r}") from error
+        began = data[:_SHOWN].decode("utf-8", "replace")
+        words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
+        raise MalformedReplyError(f"the server {str(response.url)!r} {words}: {began!r}") from error
