@@ -104,13 +104,48 @@ def test_an_overloaded_server_is_told_as_such() -> None:
     assert told["error"]["type"] == "overloaded_error"
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 2.5), ("max_tokens", 0)])
-async def test_a_value_beyond_ours_goes_on(attempt_session: Open, name: str, value: Any) -> None:
+BEYOND: list[tuple[str, str, Any, dict[str, Any] | None]] = [
+    *(
+        (path, name, value, None)
+        for path in ("/chat/completions", "/responses", "/messages")
+        for name, value in (
+            ("temperature", 2.5), ("temperature", -1), ("top_p", 0), ("top_k", -2),
+            ("seed", 1 << 63), ("stop", ["x"] * 17),
+        )
+    ),
+    ("/chat/completions", "max_tokens", 0, None),
+    ("/chat/completions", "max_completion_tokens", -1, None),
+    ("/chat/completions", "top_logprobs", 50, None),
+    ("/responses", "max_output_tokens", 0, {"max_tokens": 0}),
+    ("/messages", "max_tokens", 0, None),
+    ("/messages", "stop_sequences", ["x"] * 17, {"stop": ["x"] * 17}),
+]  # fmt: skip
+"""Path, field, a value that cannot be honoured here, and what goes on where it is another field."""
+
+
+@pytest.mark.parametrize(("path", "name", "value", "sent"), BEYOND)
+async def test_a_value_beyond_ours_goes_on(
+    attempt_session: Open, path: str, name: str, value: Any, sent: dict[str, Any] | None
+) -> None:
     case, asked = Upstream(), {name: value}
-    answer = await case.ask("/chat/completions", **asked)
-    assert answer.status_code == 200
-    assert body(case)[name] == value
-    assert (await attempt_session("x").chat(**asked)).status_code == 400
+    ask = {"/responses": respond, "/messages": say}.get(path, Upstream.ask)
+    answer = await ask(case, **asked)
+    assert answer.status_code == 200, answer.text
+    assert body(case) == body(case) | (sent or asked)
+    if path == "/responses" and name in ("temperature", "max_output_tokens"):
+        assert answer.json()[name] == value
+    ours = attempt_session("x")
+    chat = {"/responses": ours.respond, "/chat/completions": ours.chat}.get(path)
+    assert chat is None or (await chat(**asked)).status_code == 400
+
+
+@pytest.mark.parametrize("fields", [{"temperature": "hot"}, {"max_tokens": 0, "stream": 7}])
+async def test_what_is_of_no_kind_is_refused_here(fields: dict[str, Any]) -> None:
+    case = Upstream()
+    answer = await case.ask(**fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == [*fields][-1]
+    assert not case.seen
 
 
 async def test_a_script_quotes_texts_whole(attempt_session: Open) -> None:

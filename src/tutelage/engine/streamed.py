@@ -175,7 +175,7 @@ async def stream_completion(
                 content = b"".join([part async for part in _bounded(response)])
                 return HTTPResponse(response.status_code, response.headers, content)
             failed = await _read(response, found, listener)
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, MalformedReplyError) as error:
         # What comes after the end, such as what was used, can be missing.
         if not (found.ended and isinstance(error, httpx2.TransportError)):
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
