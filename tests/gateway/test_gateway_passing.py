@@ -52,7 +52,7 @@ class Upstream:
         self._given, self._refuses = answer, refuses
         transport = httpx2.MockTransport(self._answer)
         self.client = RemoteChatClient(
-            "http://up/v1", "k", "far", keep=0, passes=passes, transport=transport, **given
+            "http://up/v1", "k", "far", passes=passes, transport=transport, **{"keep": 0, **given}
         )
         self.gateway = Gateway()
         self.spans: list[Any] = []

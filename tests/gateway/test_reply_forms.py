@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.engine.reply_forms import FAILED
+from tutelage.engine.reply_forms import FAILED, parsed
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 
@@ -369,6 +369,48 @@ async def test_half_a_surrogate_pair_is_replaced(tmp_path: Path, path: str, stre
     assert (line["finish_reason"], line["reply"]["content"]) == ("stop", "a\ufffdb \U0001f600")
     assert line["reply"]["reasoning_content"] == "\ufffd"
     assert "a\ufffdb" in answer.text
+
+
+def called(said: str, **more: Any) -> dict[str, Any]:
+    """A piece of a tool call."""
+    return {"tool_calls": [{"index": 0, "function": {"arguments": said}, **more}]}
+
+
+HEAD = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '"\ud83d'}}
+SPLIT: list[tuple[list[dict[str, Any]], str]] = [
+    ([{"content": "a\ud83d"}, {"content": "\ude00b"}], "a\U0001f600b"),
+    ([{"content": "a\ud83d"}, {"reasoning_content": "x"}, {"content": "\ude00"}], "a\U0001f600"),
+    ([{"content": "a\ud83d"}, {"content": "b"}], "a\ufffdb"),
+    ([{"content": "a\ud83d"}], "a\ufffd"),
+    ([{"reasoning_content": "\ud83d"}, {"reasoning_content": "\ude00"}], "\U0001f600"),
+    ([{"reasoning_content": "\ud83d"}, {"content": "b"}], "\ufffd"),
+    ([{"tool_calls": [HEAD]}, called('\ude00"')], '"\U0001f600"'),
+    ([{"tool_calls": [HEAD]}], '"\ufffd'),
+]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(("deltas", "said"), SPLIT)
+async def test_a_character_in_two_pieces_is_one(
+    tmp_path: Path, path: str, deltas: list[dict[str, Any]], said: str
+) -> None:
+    case = Case(tmp_path, b"".join(map(chunk, deltas)) + chunk({}, "stop") + DONE)
+    answer = await case.ask(path, stream=True)
+    assert answer.status_code == 200
+    (line,) = case.lines
+    reply = line["reply"]
+    calls = [call["function"]["arguments"] for call in reply.get("tool_calls") or ()]
+    assert said in (reply["content"], reply.get("reasoning_content"), *calls)
+    assert "error" not in answer.text.replace('"error":null', "")
+    lone = [c for c in answer.text if "\ud800" <= c <= "\udfff"]
+    assert not lone
+    last = said[-1] if said[-1] != '"' else said[-2]
+    assert last in answer.text
+
+
+def test_half_a_pair_in_bytes_is_replaced_too() -> None:
+    assert parsed(b'"a\xed\xa0\xbdb"') == "a\ufffdb"
+    assert parsed('"\ud55c\uad6d"'.encode()) == "\ud55c\uad6d"
 
 
 @pytest.mark.parametrize("status", [200, 500])

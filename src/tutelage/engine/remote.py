@@ -16,12 +16,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import httpx2
 
 from tutelage.bounded import HTTPResponse, fetch
-from tutelage.engine.answered import Answered, answered, read_completion
+from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
 from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
@@ -137,7 +138,10 @@ class RemoteChatClient:
         seeds = self._seeds.child("call", index)
         body = self._body(messages, options, passed)
         started, begun = time.time(), time.perf_counter()
-        listener = None if on_text is None else Listener(on_text, on_entries, on_fields)
+        listener = None
+        if on_text is not None:
+            call_id = partial(call_id_of, seeds)
+            listener = Listener(on_text, on_entries, on_fields, call_id)
         asked = {name for name, value in (passed or {}).items() if value}
         sent, response, data = await self._spoken(body, seeds, listener, asked)
         try:

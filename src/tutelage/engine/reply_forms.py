@@ -45,18 +45,67 @@ def parsed(content: bytes) -> Any:
     """The value of a server's JSON. Half of a surrogate pair, which could be neither sent on nor
     recorded, is U+FFFD. Raises `ValueError`."""
     value = parse_json(content, longest=LONGEST_REPLY)
-    return _whole_characters(value) if b"\\ud" in content or b"\\uD" in content else value
+    return whole_characters(value) if has_halves(content) else value
 
 
-def _whole_characters(value: Any) -> Any:
+def has_halves(content: bytes) -> bool:
+    """Whether there may be halves of surrogate pairs in a text of JSON."""
+    return b"\\ud" in content or b"\\uD" in content or b"\xed" in content
+
+
+def whole_characters(value: Any) -> Any:
+    """A value of JSON in which half of a surrogate pair is U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_whole_characters(each) for each in cast("list[Any]", value)]
+        return [whole_characters(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         pairs = cast("JSON", value).items()
-        return {_whole_characters(k): _whole_characters(v) for k, v in pairs}
+        return {whole_characters(k): whole_characters(v) for k, v in pairs}
     return value
+
+
+class HalfCharacters:
+    """Texts that come in pieces, of which one may end with half of a surrogate pair: it is kept
+    until the other half comes with the next piece of the same text."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str | int, ...], str] = {}
+        """Halves by the place of their text in a delta; a tool call is placed by its index."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def joined(self, value: Any, place: tuple[str | int, ...] = ()) -> Any:
+        """A delta, or what is at a place of it, in whole characters."""
+        if isinstance(value, str):
+            text = self._held.pop(place, "") + value
+            if "\ud800" <= text[-1:] <= "\udbff":
+                self._held[place], text = text[-1], text[:-1]
+            return whole_characters(text)
+        if isinstance(value, dict):
+            fields = cast("JSON", value).items()
+            return {whole_characters(k): self.joined(v, (*place, k)) for k, v in fields}
+        if isinstance(value, list) and place == ("tool_calls",):
+            calls = cast("list[Any]", value)
+            return [self.joined(each, (*place, _index(each, i))) for i, each in enumerate(calls)]
+        return whole_characters(value)
+
+    def rest(self) -> list[JSON]:
+        """At the end, a delta for each half that is left alone."""
+        deltas = list[JSON]()
+        for place in self._held:
+            value: Any = "\ufffd"
+            for name in reversed(place):
+                value = {name: value} if isinstance(name, str) else [{"index": name, **value}]
+            deltas.append(value)
+        self._held.clear()
+        return deltas
+
+
+def _index(call: Any, at: int) -> int:
+    given = cast("JSON", call).get("index") if isinstance(call, dict) else None
+    return given if isinstance(given, int) else at
 
 
 def failure(data: JSON) -> JSON | None:

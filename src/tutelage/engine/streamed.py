@@ -11,8 +11,16 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.bounded import LONGEST_REPLY, HTTPResponse
-from tutelage.engine.reply_forms import as_status, error_of, failure, parsed, plain
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.engine.reply_forms import (
+    HalfCharacters,
+    as_status,
+    error_of,
+    failure,
+    has_halves,
+    plain,
+    whole_characters,
+)
 from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
@@ -38,6 +46,8 @@ class Listener:
     text: OnText
     entries: OnEntries | None = None
     fields: OnFields | None = None
+    call_id: Callable[[int], str] | None = None
+    """Makes the id of a tool call, by its place, that the server gives none."""
 
     def delta(self, delta: JSON) -> bool:
         """Take a delta: its thought, its text, its tool calls. Whether any of it was told."""
@@ -55,7 +65,10 @@ class Listener:
 class Completion:
     """The object that the chunks so far add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_id: Callable[[int], str] | None = None) -> None:
+        """`call_id` is that of the `Listener`."""
+        self._call_id = call_id
+        self._halves = HalfCharacters()
         self.message: JSON = {"role": "assistant", "content": None}
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
         self.whole: JSON = {"choices": [self.choice]}
@@ -64,6 +77,8 @@ class Completion:
         self.told = False
         """Whether any of it was told to a listener."""
         self._calls: dict[int, JSON] = {}
+        self._made: dict[int, str] = {}
+        """Ids that were made here, by the place of their call."""
         self._places: dict[int, int] = {}
         """Where the call is that an index of the server's means by now."""
 
@@ -72,14 +87,16 @@ class Completion:
         """Whether the server has said why it ends."""
         return bool(self.choice["finish_reason"])
 
-    def add(self, chunk: JSON) -> tuple[list[JSON], list[JSON]]:
-        """Take a chunk; the deltas and the log-probabilities that it brings."""
+    def add(self, chunk: JSON, *, halves: bool = False) -> tuple[list[JSON], list[JSON]]:
+        """Take a chunk; the deltas and the log-probabilities that it brings. `halves` says that
+        there may be halves of characters in its deltas."""
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
             self.begun = True
-            deltas.append(choice.get("delta") or {})
-            plain(deltas[-1])
+            delta = choice.get("delta") or {}
+            plain(delta)
+            deltas.append(self._halves.joined(delta) if halves or self._halves else delta)
             if not isinstance(content := deltas[-1].get("content"), str | None):
                 raise TypeError(f"content is {type(content).__name__}")
             self._delta(deltas[-1])
@@ -95,6 +112,13 @@ class Completion:
                 new += entries
         return deltas, new
 
+    def rest(self) -> list[JSON]:
+        """At the end, deltas of what was kept for the next chunk."""
+        deltas = self._halves.rest()
+        for delta in deltas:
+            self._delta(delta)
+        return deltas
+
     def _delta(self, delta: JSON) -> None:
         for part in delta.get("tool_calls") or ():
             self._called(part)
@@ -107,10 +131,19 @@ class Completion:
             self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
             self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
         call = self._calls[at]
-        call["id"] = part.get("id") or call["id"]
+        self._identify(call, part, at)
         for kind in call.keys() & part.keys() - {"id"}:
             for name in call[kind]:
                 call[kind][name] += (part[kind] or {}).get(name) or ""
+
+    def _identify(self, call: JSON, part: JSON, at: int) -> None:
+        """A call has the latest id of its pieces. Where the first has none, one is made here, which
+        that piece gets and the call keeps."""
+        if at in self._made:
+            part.pop("id", None)
+        elif not (part.get("id") or call["id"]) and self._call_id is not None:
+            part["id"] = self._made[at] = self._call_id(at)
+        call["id"] = part.get("id") or call["id"]
 
     def _place(self, part: JSON) -> int:
         """Which call a piece is of. Some servers give every call the index 0, or none: there a name
@@ -118,7 +151,7 @@ class Completion:
         given, id = part.get("index"), part.get("id")
         last = max(self._calls, default=0)
         at = last if given is None else self._places.get(int(given), int(given))
-        known = self._calls.get(at, {}).get("id")
+        known = None if at in self._made else self._calls.get(at, {}).get("id")
         named = (part.get("function") or part.get("custom") or {}).get("name")
         if id and known and id != known and named:
             same = (place for place, call in self._calls.items() if call["id"] == id)
@@ -167,7 +200,7 @@ async def stream_completion(
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found, failed = Completion(), None
+    found, failed = Completion(listener.call_id), None
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
             kind = response.headers.get("content-type", "")
@@ -181,6 +214,8 @@ async def stream_completion(
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
                 raise
             raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
+    for delta in found.rest():
+        found.told |= listener.delta(delta)
     whole = HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
     if failed is None:
         return whole
@@ -242,14 +277,27 @@ def _add(
 ) -> tuple[list[JSON], list[JSON], JSON | None]:
     """The deltas of an event, its log-probabilities, and the error that it reports."""
     try:
-        chunk: Any = parsed(data)
+        chunk: Any = parse_json(data, longest=LONGEST_REPLY)
+        halves = has_halves(data)
+        if halves:
+            chunk = _but_deltas(chunk)
         failed = failure(chunk)
         if kind == b"error" and failed is None:
             return [], [], error_of(chunk)
-        return *found.add(chunk), failed
+        return *found.add(chunk, halves=halves), failed
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if kind == b"error":
             return [], [], error_of(data.decode("utf-8", "replace"))
         began = data[:_SHOWN].decode("utf-8", "replace")
         words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
         raise MalformedReplyError(f"the server {str(response.url)!r} {words}: {began!r}") from error
+
+
+def _but_deltas(chunk: JSON) -> JSON:
+    """A chunk in whole characters, but for its deltas, whose texts go on in the next."""
+    choices = chunk.get("choices") or ()
+    whole = whole_characters(chunk)
+    for choice, left in zip(whole.get("choices") or (), choices, strict=True):
+        if "delta" in left:
+            choice["delta"] = left["delta"]
+    return whole

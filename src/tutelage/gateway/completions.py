@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from tutelage.engine.answered import whole_number
 from tutelage.engine.streamed import Completion
 from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError, RemoteError
 from tutelage.gateway.request import ChatRequest
@@ -99,13 +100,6 @@ class ServedModel:
         prompt = whole_number(told.usage.get("prompt_tokens"))
         new = whole_number(told.usage.get("completion_tokens"))
         return known[0] if prompt is None else prompt, known[1] if new is None else new
-
-
-def whole_number(value: Any) -> int | None:
-    """A count as a server may tell it, 7.0 for 7 too; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if value >= 0 and value % 1 == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
