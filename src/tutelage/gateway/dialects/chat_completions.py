@@ -4,7 +4,7 @@ its stream, `responses.py` is the other API of OpenAI.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -51,6 +51,7 @@ from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
+_NO_ITEMS: Callable[[], list[Any]] = list
 _THEIRS = frozenset({"logprobs", "top_logprobs"})
 """What another server tells in its own words, which go back as they are."""
 
@@ -101,13 +102,14 @@ class _Message(MessageObject):
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
-    tool_calls: Items[_ToolCall] = Field(default_factory=lambda: [])
+    tool_calls: Items[_ToolCall] = Field(default_factory=_NO_ITEMS)
     tool_call_id: StrictStr | None = None
 
     @classmethod
     def prepared(cls, values: JSON, passing: bool) -> JSON:
         """Content that is text, with its parts where they say more."""
-        return with_parts(values, "content", passing) if "content" in values else values
+        listed = values.get("content").__class__ is list
+        return with_parts(values, "content", passing) if listed else values
 
 
 class _Schema(RequestObject):
@@ -144,7 +146,7 @@ class _Request(TurnReader):
         "function_call": ("auto", "none"),
     }
     messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
-    tools: Items[_Tool] = Field(default_factory=lambda: [], max_length=MAX_TOOLS)
+    tools: Items[_Tool] = Field(default_factory=_NO_ITEMS, max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)

@@ -29,8 +29,7 @@ def written(reply: ChatReply) -> JSON:
             }
             for i, choice in enumerate(reply.choices)
         ],
-        **({} if reply.uncounted else {"usage": reply.counted | usage(reply)}),
-        **_more(reply),
+        **(_told(reply) if reply.answered() else {"usage": usage(reply)}),
     }
     if with_ids:
         out["prompt_token_ids"] = reply.choices[0].prompt_ids
@@ -54,6 +53,12 @@ def usage(reply: ChatReply) -> JSON:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
     }
+
+
+def _told(reply: ChatReply) -> JSON:
+    """What another server counted, and further fields of its answer."""
+    counted = {} if reply.uncounted else {"usage": reply.counted | usage(reply)}
+    return {**counted, **_more(reply)}
 
 
 def _more(reply: ChatReply) -> JSON:
