@@ -83,17 +83,20 @@ async def test_one_thread_encodes_at_a_time_while_the_loop_serves_others(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched, at_work = Watched(codec, monkeypatch), 0
-    render, leave, most = watched.policy._render, threading.Event(), 0
+    render, leave, most, loop = codec.render, threading.Event(), 0, threading.current_thread()
 
-    def slow(*given: Any) -> None:
+    def slow(*given: Any) -> tuple[int, ...]:
         nonlocal at_work, most
+        if threading.current_thread() is loop:
+            return render(*given)
         at_work += 1
         most = max(most, at_work)
         assert leave.wait(30)
-        render(*given)
+        ids = render(*given)
         at_work -= 1
+        return ids
 
-    monkeypatch.setattr(watched.policy, "_render", slow)
+    monkeypatch.setattr(codec, "render", slow)
     long = [
         asyncio.ensure_future(
             watched.policy.chat([Message("user", f"{i}{TEXT}")], sampling=SAMPLING)
@@ -111,7 +114,8 @@ async def test_what_does_not_fit_is_refused_from_there(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(codec, monkeypatch, context=64)
-    for asked in ({"messages": [USER]}, {"messages": (), "prompt": TEXT}):
+    both: list[dict[str, Any]] = [{"messages": [USER]}, {"messages": (), "prompt": TEXT}]
+    for asked in both:
         with pytest.raises(ContextOverflowError, match="more than 64 tokens"):
             await watched.policy.chat(**asked, sampling=SAMPLING)
     assert not [length for length in watched.here if length > 4096]

@@ -261,7 +261,7 @@ class RemoteChatClient:
                 wait = retry_after(response)
             if wait is None:
                 jitter = 0.5 + seeds.child("retry", attempt).python().random()
-                wait = 0.5 * 2**attempt * jitter
+                wait = float(0.5 * 2**attempt * jitter)
             await asyncio.sleep(min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 

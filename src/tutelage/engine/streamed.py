@@ -7,7 +7,7 @@ is read from the same object as a completion that came at once.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -201,9 +201,11 @@ async def stream_completion(
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
     found, failed = Completion(listener.call_id), None
+    answered: Mapping[str, str] = {}
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
-            kind = response.headers.get("content-type", "")
+            answered = response.headers
+            kind = answered.get("content-type", "")
             if response.status_code >= 400 or not kind.startswith("text/event-stream"):
                 content = b"".join([part async for part in _bounded(response)])
                 return HTTPResponse(response.status_code, response.headers, content)
@@ -216,7 +218,7 @@ async def stream_completion(
             raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
     for delta in found.rest():
         found.told |= listener.delta(delta)
-    whole = HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
+    whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())
     if failed is None:
         return whole
     if not found.told:
