@@ -23,6 +23,7 @@ through the run.
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
     │   ├── RemoteError           a server answered a request with an error status
+    │   ├── MalformedReplyError   a server answered with success, and what is no reply
     │   └── UnreachableError      no server answered: refused, not resolved, or too late
     ├── SyncError                 a server's weights are not those of the trainer  exit 1
     └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
@@ -132,6 +133,10 @@ class RemoteError(EngineError):
         """Whether asking again was tried, or the server said that it is pointless."""
         self.part: dict[str, Any] = {}
         """What had come of a reply that ended with the error, as a message."""
+
+
+class MalformedReplyError(EngineError):
+    """A server answered a request with success, and with what is no reply."""
 
 
 class UnreachableError(EngineError):

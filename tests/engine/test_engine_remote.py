@@ -194,6 +194,34 @@ async def test_what_cannot_be_had_is_an_engine_error(
         assert caught.value.status == answer.status_code
 
 
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"retry-after": "7.5"}, 7.5, 7.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25, 0.25),
+        ({"retry-after": "86400"}, 30, 30),
+        ({"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}, 30, 30),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0, 0),
+        ({"retry-after": "soon"}, 0.25, 0.75),
+        ({"retry-after": "nan"}, 0, 30),
+    ],
+)
+async def test_it_waits_as_long_as_the_server_says(
+    headers: dict[str, str], least: float, most: float, no_pause: list[float]
+) -> None:
+    remote, _ = client(httpx2.Response(429, headers=headers), completion())
+    await remote.chat(ASK, sampling=SAMPLING)
+    (pause,) = no_pause
+    assert least <= pause <= most
+
+
+async def test_a_server_may_ask_for_a_repeat(no_pause: list[float]) -> None:
+    headers = {"x-should-retry": "true"}
+    remote, seen = client(httpx2.Response(404, headers=headers), completion())
+    await remote.chat(ASK, sampling=SAMPLING)
+    assert len(seen) == 2
+
+
 async def test_the_record_can_be_bounded() -> None:
     remote, _ = client(completion(), keep=2)
     calls = [await remote.chat(ASK, sampling=SAMPLING) for _ in range(3)]

@@ -46,13 +46,14 @@ class Upstream:
         sampling: Sampling = SILENT,
         answer: dict[str, Any] | None = None,
         refuses: str | None = None,
+        keep: int = 0,
         **given: Any,
     ) -> None:
         self.seen: list[dict[str, Any]] = []
         self._given, self._refuses = answer, refuses
         transport = httpx2.MockTransport(self._answer)
         self.client = RemoteChatClient(
-            "http://up/v1", "k", "far", keep=0, passes=passes, transport=transport, **given
+            "http://up/v1", "k", "far", passes=passes, transport=transport, keep=keep, **given
         )
         self.gateway = Gateway()
         self.spans: list[Any] = []

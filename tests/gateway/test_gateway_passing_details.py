@@ -4,6 +4,7 @@ beyond ours, the words of refusals."""
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx2
@@ -14,9 +15,9 @@ from tutelage.errors import RemoteError
 from tutelage.gateway.errors import error_response
 
 from .conftest import Open
-from .test_gateway_passing import Upstream, event
+from .test_gateway_passing import SILENT, Upstream, event
 from .test_gateway_passing_dialects import body, ending, respond, say
-from .test_gateway_passing_streams import END, part, raw, responses, served
+from .test_gateway_passing_streams import END, messages, part, raw, responses, served
 
 CITED = {"type": "url_citation", "url_citation": {"url": "http://x", "title": "t"}}
 
@@ -33,7 +34,25 @@ async def test_a_chat_stream_gives_a_call_without_an_id_the_one_on_record() -> N
     pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
     ids = [(piece["index"], piece["id"]) for piece in pieces if piece.get("id")]
     first, second = remote.calls[0].reply.tool_calls
-    assert sorted(ids) == [(0, first.id), (1, second.id)]
+    assert ids == [(0, first.id), (1, second.id)]
+    assert all(piece["function"]["name"] == "f" for piece in pieces), "with the first piece"
+
+
+@pytest.mark.parametrize("later", [None, "c9"])
+@pytest.mark.parametrize("ask", [responses, messages])
+def test_a_call_without_an_id_begins_with_its_first_piece(ask: Any, later: str | None) -> None:
+    """And keeps the id that it was told with, though one comes later."""
+    chunks = [event(part(0, None, "f", '{"a"')), event(part(0, later, None, ": 1}")), *END]
+    leave, begun = threading.Event(), ""
+    with served(chunks, leave, b": 1}") as (session, remote), ask(session) as stream:
+        for each in stream._raw_stream:
+            new = getattr(each, "item", None) or getattr(each, "content_block", None)
+            if not begun and new is not None:
+                assert not remote.calls, "the server has not ended"
+                begun = getattr(new, "call_id", None) or new.id
+                leave.set()
+    (call,) = remote.calls[0].reply.tool_calls
+    assert (call.id, call.arguments) == (begun, '{"a": 1}')
 
 
 async def test_the_context_of_a_file_goes_on_as_text() -> None:
@@ -61,6 +80,15 @@ async def test_each_count_of_another_server_is_read_by_itself(
     case = Upstream(answer=ending("Hi") | {"usage": usage})
     told = (await case.ask()).json()["usage"]
     assert (told["prompt_tokens"], told["completion_tokens"]) == counts
+
+
+async def test_a_client_tells_counts_as_the_gateway_does() -> None:
+    counts = {"prompt_tokens": 7.0, "completion_tokens": 3.0}
+    for usage, told in ((counts, (7, 3)), (counts | {"completion_tokens": "3"}, None)):
+        case = Upstream(answer=ending("Hi") | {"usage": usage}, keep=9)
+        call = await case.client.chat([], sampling=SILENT)
+        assert case.client.usage(call) == told
+        assert all(type(count) is int for count in told or ())
 
 
 async def test_what_nobody_counted_is_not_told() -> None:
@@ -104,13 +132,48 @@ def test_an_overloaded_server_is_told_as_such() -> None:
     assert told["error"]["type"] == "overloaded_error"
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 2.5), ("max_tokens", 0)])
-async def test_a_value_beyond_ours_goes_on(attempt_session: Open, name: str, value: Any) -> None:
+BEYOND: list[tuple[str, str, Any, dict[str, Any] | None]] = [
+    *(
+        (path, name, value, None)
+        for path in ("/chat/completions", "/responses", "/messages")
+        for name, value in (
+            ("temperature", 2.5), ("temperature", -1), ("top_p", 0), ("top_k", -2),
+            ("seed", 1 << 63), ("stop", ["x"] * 17),
+        )
+    ),
+    ("/chat/completions", "max_tokens", 0, None),
+    ("/chat/completions", "max_completion_tokens", -1, None),
+    ("/chat/completions", "top_logprobs", 50, None),
+    ("/responses", "max_output_tokens", 0, {"max_tokens": 0}),
+    ("/messages", "max_tokens", 0, None),
+    ("/messages", "stop_sequences", ["x"] * 17, {"stop": ["x"] * 17}),
+]  # fmt: skip
+"""Path, field, a value that cannot be honoured here, and what goes on where it is another field."""
+
+
+@pytest.mark.parametrize(("path", "name", "value", "sent"), BEYOND)
+async def test_a_value_beyond_ours_goes_on(
+    attempt_session: Open, path: str, name: str, value: Any, sent: dict[str, Any] | None
+) -> None:
     case, asked = Upstream(), {name: value}
-    answer = await case.ask("/chat/completions", **asked)
-    assert answer.status_code == 200
-    assert body(case)[name] == value
-    assert (await attempt_session("x").chat(**asked)).status_code == 400
+    ask = {"/responses": respond, "/messages": say}.get(path, Upstream.ask)
+    answer = await ask(case, **asked)
+    assert answer.status_code == 200, answer.text
+    assert body(case) == body(case) | (sent or asked)
+    if path == "/responses" and name in ("temperature", "max_output_tokens"):
+        assert answer.json()[name] == value
+    ours = attempt_session("x")
+    chat = {"/responses": ours.respond, "/chat/completions": ours.chat}.get(path)
+    assert chat is None or (await chat(**asked)).status_code == 400
+
+
+@pytest.mark.parametrize("fields", [{"temperature": "hot"}, {"max_tokens": 0, "stream": 7}])
+async def test_what_is_of_no_kind_is_refused_here(fields: dict[str, Any]) -> None:
+    case = Upstream()
+    answer = await case.ask(**fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == [*fields][-1]
+    assert not case.seen
 
 
 async def test_a_script_quotes_texts_whole(attempt_session: Open) -> None:
@@ -123,6 +186,44 @@ async def test_citations_stand_in_the_text_of_a_response() -> None:
     answer = ending("Hi", "stop", annotations=[CITED])
     part_of = (await respond(Upstream(answer=answer))).json()["output"][0]["content"][0]
     assert part_of["annotations"] == [{"type": "url_citation", "url": "http://x", "title": "t"}]
+
+
+URL_ONLY = {"type": "url_citation", "url": "http://x", "title": "t"}
+LATE = {"type": "url_citation", "url_citation": {"url": "http://y", "title": "u"}}
+
+
+def calls_after_a_citation(*, with_text: bool) -> list[bytes]:
+    text = (
+        [event({"content": "Hi", "annotations": [CITED]})]
+        if with_text
+        else [event({"content": "Hi"}), event({"annotations": [CITED]})]
+    )
+    call, text_after = (
+        event(part(0, "c", "f", "{}")),
+        event({"content": "Yo", "annotations": [LATE]}),
+    )
+    return [*text, call, text_after, *END]
+
+
+@pytest.mark.parametrize("with_text", [False, True])
+def test_citations_stay_with_their_text_where_a_call_follows(with_text: bool) -> None:
+    chunks = calls_after_a_citation(with_text=with_text)
+    with served(chunks) as (session, remote), responses(session) as stream:
+        events = raw(stream)
+    done = [e.item for e in events if e.type == "response.output_item.done"]
+    for items in (done, events[-1].response.output):
+        texts = [item.content[0] for item in items if item.type == "message"]
+        assert [[a.url for a in text.annotations] for text in texts] == [["http://x"], ["http://y"]]
+    added = [e for e in events if e.type == "response.output_text.annotation.added"]
+    assert [(e.output_index, e.annotation.url) for e in added] == [(0, "http://x"), (2, "http://y")]
+    assert remote.calls[0].reply.extra["annotations"] == [CITED, LATE]
+
+
+async def test_and_where_a_reply_with_a_call_comes_at_once() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer = ending("Hi", "tool_calls", annotations=[CITED], tool_calls=[call])
+    text, called = (await respond(Upstream(answer=answer))).json()["output"]
+    assert (text["content"][0]["annotations"], called["type"]) == ([URL_ONLY], "function_call")
 
 
 def test_and_in_its_stream() -> None:

@@ -4,6 +4,7 @@ whole and streamed, in each dialect; an error in one is told, and recorded as on
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx2
 import pytest
 
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.engine.reply_forms import FAILED
+from tutelage.engine.reply_forms import FAILED, parsed
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 
@@ -132,6 +133,83 @@ async def test_an_error_before_any_text_has_its_status(
     assert case.asked == (1 if code == 400 else 5)
 
 
+NAMES = [
+    ({"code": "invalid_api_key", "type": "invalid_request_error"}, 401),
+    ({"code": "model_not_found"}, 404),
+    ({"type": "invalid_request_error"}, 400),
+    ({"type": "BadRequestError", "code": None}, 400),
+    ({"code": "content_filter"}, 400),
+    ({"status": "PERMISSION_DENIED"}, 403),
+    ({"status": 404}, 404),
+]
+
+
+@pytest.mark.parametrize(("names", "status"), NAMES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_that_names_a_lasting_reason_is_not_asked_about_again(
+    tmp_path: Path, names: dict[str, Any], status: int, stream: bool
+) -> None:
+    told = json.dumps({"error": {"message": "it is so", **names}}).encode()
+    case = Case(tmp_path, b"data: " + told + b"\n\n" + DONE if stream else told)
+    answer = await case.ask(stream=stream)
+    assert (answer.status_code, case.asked) == (status, 1)
+    assert "it is so" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("names", [{"type": "overloaded_error"}, {"code": "rate_limit_exceeded"}])
+async def test_one_that_names_a_passing_reason_is(tmp_path: Path, names: dict[str, Any]) -> None:
+    told = json.dumps({"error": {"message": "wait", "type": "invalid_request_error", **names}})
+    case = Case(tmp_path, told.encode())
+    assert (await case.ask()).status_code in (429, 503)
+    assert case.asked == 5
+
+
+@pytest.mark.parametrize(
+    "status", [400, 401, 403, 404, 405, 413, 422, 408, 409, 425, 429, 500, 501]
+)
+async def test_statuses_are_asked_about_again_as_by_the_openai_client(
+    tmp_path: Path, status: int
+) -> None:
+    case = Case(tmp_path, httpx2.Response(status, json={"error": {"message": "no"}}))
+    assert (await case.ask()).status_code == status
+    assert case.asked == (5 if status in (408, 409, 425, 429) or status >= 500 else 1)
+
+
+NONSENSE = {
+    "no JSON": b"<html>Try later</html>",
+    "no object": b"[1, 2]",
+    "no choices": b'{"choices": [], "said": "Try later"}',
+    "no text": b'{"choices": [{"message": {"content": 7}}]}',
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_a_body_that_is_no_completion_is_told_by_its_first_words(
+    tmp_path: Path, path: str, stream: bool, body: bytes
+) -> None:
+    case = Case(tmp_path, httpx2.Response(200, headers={"content-type": "x"}, content=body))
+    answer = await case.ask(path, stream=stream)
+    assert (answer.status_code, case.asked) == (502, 1)
+    error = answer.json()["error"]
+    assert "answered 200 with" in error["message"]
+    assert repr(body.decode())[1:-1] in error["message"]
+    messages = path == "/messages"
+    assert error["type"] == ("api_error" if messages else "server_error")
+    assert ("code" not in error) if messages else (error["code"] == "upstream_error")
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_and_so_is_an_event_that_is_no_chunk(tmp_path: Path, path: str, begun: bool) -> None:
+    before = chunk({"content": "It "}) if begun else b""
+    case = Case(tmp_path, before + b"data: <html>Try later\n\n" + DONE)
+    answer = await case.ask(path, stream=True)
+    assert (answer.status_code, case.asked) == (200 if begun else 502, 1)
+    assert "answered 200 with an event that is no chunk" in answer.text
+    assert "'<html>Try later'" in answer.text
+
+
 async def test_an_error_that_is_null_is_none(tmp_path: Path) -> None:
     data = json.loads(whole({"content": "It is."}))
     case = Case(tmp_path, json.dumps(data | {"error": None}).encode())
@@ -192,6 +270,39 @@ async def test_a_stream_is_whole_with_its_finish_reason(
     )
     assert "It is." in answer.text
     assert ("error" in answer.text.replace('"error":null', "")) is not stream
+
+
+class Cut(httpx2.AsyncByteStream):
+    """A stream whose connection breaks after these chunks."""
+
+    def __init__(self, error: type[httpx2.HTTPError], *chunks: bytes) -> None:
+        self._error, self._chunks = error, chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for each in self._chunks:
+            yield each
+        raise self._error("cut")
+
+
+CUTS = [httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.ReadTimeout]
+
+
+@pytest.mark.parametrize("error", CUTS)
+@pytest.mark.parametrize(("path", "ended"), EACH)
+async def test_a_connection_that_breaks_after_the_end_has_cut_nothing(
+    tmp_path: Path, path: str, ended: bool, error: type[httpx2.HTTPError]
+) -> None:
+    chunks = [chunk({"content": "It is."}), chunk({}, "length")]
+    stream = Cut(error, *chunks[: 2 if ended else 1])
+    kind = {"content-type": "text/event-stream"}
+    case = Case(tmp_path, httpx2.Response(200, headers=kind, stream=stream))
+    answer = await case.ask(path, stream=True)
+    assert "It is." in answer.text
+    assert ("error" in answer.text.replace('"error":null', "")) is not ended
+    (line,) = case.lines
+    assert (line["finish_reason"], line["reply"]["content"]) == (
+        "length" if ended else "error", "It is."
+    )  # fmt: skip
 
 
 ARGUMENTS = {"expression": "1 + é"}
@@ -258,6 +369,48 @@ async def test_half_a_surrogate_pair_is_replaced(tmp_path: Path, path: str, stre
     assert (line["finish_reason"], line["reply"]["content"]) == ("stop", "a\ufffdb \U0001f600")
     assert line["reply"]["reasoning_content"] == "\ufffd"
     assert "a\ufffdb" in answer.text
+
+
+def called(said: str, **more: Any) -> dict[str, Any]:
+    """A piece of a tool call."""
+    return {"tool_calls": [{"index": 0, "function": {"arguments": said}, **more}]}
+
+
+HEAD = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '"\ud83d'}}
+SPLIT: list[tuple[list[dict[str, Any]], str]] = [
+    ([{"content": "a\ud83d"}, {"content": "\ude00b"}], "a\U0001f600b"),
+    ([{"content": "a\ud83d"}, {"reasoning_content": "x"}, {"content": "\ude00"}], "a\U0001f600"),
+    ([{"content": "a\ud83d"}, {"content": "b"}], "a\ufffdb"),
+    ([{"content": "a\ud83d"}], "a\ufffd"),
+    ([{"reasoning_content": "\ud83d"}, {"reasoning_content": "\ude00"}], "\U0001f600"),
+    ([{"reasoning_content": "\ud83d"}, {"content": "b"}], "\ufffd"),
+    ([{"tool_calls": [HEAD]}, called('\ude00"')], '"\U0001f600"'),
+    ([{"tool_calls": [HEAD]}], '"\ufffd'),
+]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(("deltas", "said"), SPLIT)
+async def test_a_character_in_two_pieces_is_one(
+    tmp_path: Path, path: str, deltas: list[dict[str, Any]], said: str
+) -> None:
+    case = Case(tmp_path, b"".join(map(chunk, deltas)) + chunk({}, "stop") + DONE)
+    answer = await case.ask(path, stream=True)
+    assert answer.status_code == 200
+    (line,) = case.lines
+    reply = line["reply"]
+    calls = [call["function"]["arguments"] for call in reply.get("tool_calls") or ()]
+    assert said in (reply["content"], reply.get("reasoning_content"), *calls)
+    assert "error" not in answer.text.replace('"error":null', "")
+    lone = [c for c in answer.text if "\ud800" <= c <= "\udfff"]
+    assert not lone
+    last = said[-1] if said[-1] != '"' else said[-2]
+    assert last in answer.text
+
+
+def test_half_a_pair_in_bytes_is_replaced_too() -> None:
+    assert parsed(b'"a\xed\xa0\xbdb"') == "a\ufffdb"
+    assert parsed('"\ud55c\uad6d"'.encode()) == "\ud55c\uad6d"
 
 
 @pytest.mark.parametrize("status", [200, 500])

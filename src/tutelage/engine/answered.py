@@ -42,13 +42,21 @@ class Answered:
     @property
     def tokens(self) -> tuple[int, int] | None:
         """Prompt and completion tokens, where both were counted."""
-        prompt, new = self.usage.get("prompt_tokens"), self.usage.get("completion_tokens")
-        return (prompt, new) if isinstance(prompt, int) and isinstance(new, int) else None
+        prompt = whole_number(self.usage.get("prompt_tokens"))
+        new = whole_number(self.usage.get("completion_tokens"))
+        return None if prompt is None or new is None else (prompt, new)
 
     def to_dict(self) -> JSON:
         """All but the log-probabilities, as the record of `tutelage serve` has it."""
         told = {"model": self.model, "finish_reason": self.finish_reason, "usage": self.usage}
         return {"sent": self.sent, "answered": {**told, **self.more}}
+
+
+def whole_number(value: Any) -> int | None:
+    """A count as a server may tell it, 7.0 for 7 too; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if value >= 0 and value % 1 == 0 else None
 
 
 def sent_sampling(sent: Mapping[str, Any]) -> JSON:
@@ -75,6 +83,11 @@ def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
     )
 
 
+def call_id_of(seeds: SeedTree, place: int) -> str:
+    """The id of a tool call that its server gives none."""
+    return seeds.child("tool", place).id("call")
+
+
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
     """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
     choice = data["choices"][0]
@@ -85,9 +98,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
         raise TypeError(f"content is {type(content).__name__}")
     made = [ToolCall.from_dict(c) for c in message.get("tool_calls") or ()]
     calls = tuple(
-        ToolCall(
-            str(c.id or seeds.child("tool", i).id("call")), str(c.name), str(c.arguments), c.custom
-        )
+        ToolCall(str(c.id or call_id_of(seeds, i)), str(c.name), str(c.arguments), c.custom)
         for i, c in enumerate(made)
     )
     ids = tuple(int(i) for i in choice.get("token_ids") or ())

@@ -16,21 +16,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from functools import partial
+from typing import Any, Unpack
 
 import httpx2
 
 from tutelage.bounded import HTTPResponse, fetch
-from tutelage.engine.answered import Answered, answered, read_completion
+from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
 from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.options import recorded_options
-from tutelage.engine.reply_forms import (
-    as_status,
-    error_of,
-    failure,
-    parsed,
-    too_long,
+from tutelage.engine.refusals import (
+    judged,
+    malformed,
+    never_again,
+    refusal,
+    retry_after,
+    worth_asking_again,
 )
 from tutelage.engine.server_fields import ServerFields
 from tutelage.engine.streamed import (
@@ -43,8 +45,6 @@ from tutelage.engine.streamed import (
 )
 from tutelage.errors import (
     ConfigError,
-    ContextOverflowError,
-    EngineError,
     RemoteError,
     UnreachableError,
 )
@@ -57,8 +57,6 @@ from tutelage.types import (
 )
 
 log = logging.getLogger(__name__)
-_AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-"""Statuses after which the same request may succeed."""
 _BROKEN = (httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.DecodingError)
 """Errors of a reply from a server that was reached."""
 _LONGEST_PAUSE = 30.0
@@ -127,7 +125,7 @@ class RemoteChatClient:
         that a client sent, which goes on as it came.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
-        other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
+        other refusal, `UnreachableError` when nobody answers, `MalformedReplyError` for nonsense.
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
@@ -140,15 +138,17 @@ class RemoteChatClient:
         seeds = self._seeds.child("call", index)
         body = self._body(messages, options, passed)
         started, begun = time.time(), time.perf_counter()
-        listener = None if on_text is None else Listener(on_text, on_entries, on_fields)
+        listener = None
+        if on_text is not None:
+            call_id = partial(call_id_of, seeds)
+            listener = Listener(on_text, on_entries, on_fields, call_id)
         asked = {name for name, value in (passed or {}).items() if value}
-        sent, data = await self._spoken(body, seeds, listener, asked)
+        sent, response, data = await self._spoken(body, seeds, listener, asked)
         try:
             reply, sampled, prompt = read_completion(data, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise EngineError(
-                f"the server {self._url!r} answered what is no chat completion: {error!r}"
-            ) from error
+            what = f"what is no chat completion ({error!r})"
+            raise malformed(response, self._url, what) from error
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -209,31 +209,34 @@ class RemoteChatClient:
 
     async def _spoken(
         self, body: JSON, seeds: SeedTree, listener: Listener | None, asked: Set[str]
-    ) -> tuple[JSON, JSON]:
-        """A request in the server's words, which are kept once it took them, and its answer.
+    ) -> tuple[JSON, HTTPResponse, JSON]:
+        """A request in the server's words, which are kept once it took them, and its answer, with
+        the completion that it is.
         `asked` names what a client wants itself."""
         words = replace(self._words)
         while True:
             sent = words.spoken(body, asked)
             try:
-                data = await self._post(sent, seeds, listener)
-            except RemoteError as refusal:
-                other = words.after(refusal, sent)
+                response, data = await self._post(sent, seeds, listener)
+            except RemoteError as refused:
+                other = words.after(refused, sent)
                 if other is None:
                     raise
                 words = other
             else:
                 self._words.learn(words)
-                return sent, data
+                return sent, response, data
 
-    async def _post(self, body: JSON, seeds: SeedTree, listener: Listener | None) -> JSON:
+    async def _post(
+        self, body: JSON, seeds: SeedTree, listener: Listener | None
+    ) -> tuple[HTTPResponse, JSON]:
         """The answer; asks again while that may help."""
         for attempt in range(self._attempts):
             last = attempt == self._attempts - 1
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response, data = _judged(await self._asked(body, headers, listener), self._url)
+                response, data = judged(await self._asked(body, headers, listener), self._url)
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
@@ -248,18 +251,18 @@ class RemoteChatClient:
                     ) from error
             else:
                 if response.status_code < 400:
-                    return data
-                if last or response.status_code not in _AGAIN or _never(response):
-                    refused = _refusal(response, self._url)
+                    return response, data
+                if last or not worth_asking_again(response):
+                    refused = refusal(response, self._url)
                     if isinstance(refused, RemoteError):
-                        refused.final = attempt > 0 or _never(response)
+                        refused.final = attempt > 0 or never_again(response)
                         refused.part = message_so_far(data)
                     raise refused
-                wait = _retry_after(response)
+                wait = retry_after(response)
             if wait is None:
                 jitter = 0.5 + seeds.child("retry", attempt).python().random()
-                wait = min(_LONGEST_PAUSE, 0.5 * 2**attempt * jitter)
-            await asyncio.sleep(wait)
+                wait = float(0.5 * 2**attempt * jitter)
+            await asyncio.sleep(min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 
     async def _asked(
@@ -328,56 +331,3 @@ class RemoteServers:
         while self._transports:
             _, transport = self._transports.popitem()
             await transport.aclose()
-
-
-def _judged(response: HTTPResponse, url: str) -> tuple[HTTPResponse, JSON]:
-    """An answer with the completion that it is; an error in a good one is an answer of its own."""
-    if response.status_code >= 400:
-        return response, {}
-    if response.status_code >= 300 or response.status_code == 204:
-        moved = response.headers.get("location")
-        where = "" if moved is None else f" and the Location {moved!r}, which is not followed"
-        words = f"the server {url!r} answered {response.status_code} without a reply{where}"
-        refused = RemoteError(words, 502)
-        refused.final = True
-        raise refused
-    data = _object(response, url)
-    failed = failure(data)
-    return response if failed is None else as_status(failed, response), data
-
-
-def _object(response: HTTPResponse, url: str) -> JSON:
-    try:
-        data = parsed(response.content)
-    except ValueError as error:
-        raise EngineError(f"the server {url!r} answered what is no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise EngineError(f"the server {url!r} answered {type(data).__name__} instead of an object")
-    return cast("JSON", data)
-
-
-def _refusal(response: HTTPResponse, url: str) -> EngineError:
-    """What the server's error means here."""
-    try:
-        told = error_of(parsed(response.content)["error"])
-    except (ValueError, KeyError, TypeError):
-        told = {"message": response.text[:500]}  # not OpenAI's form: the text says what it can
-    message = told["message"]
-    if too_long(told):
-        return ContextOverflowError(f"the server {url!r} refused the prompt as too long: {message}")
-    status = response.status_code
-    refused = RemoteError(f"the server {url!r} answered {status}: {message}", status)
-    refused.retry_after = _retry_after(response)
-    return refused
-
-
-def _never(response: HTTPResponse) -> bool:
-    return response.headers.get("x-should-retry") == "false"
-
-
-def _retry_after(response: HTTPResponse) -> float | None:
-    try:
-        wait = float(response.headers["retry-after"])
-    except (KeyError, ValueError):
-        return None
-    return min(max(wait, 0.0), _LONGEST_PAUSE)

@@ -21,6 +21,23 @@ FAILED = frozenset({
 })  # fmt: skip
 """Finish reasons by which a server says that a reply broke off; others that are not OpenAI's are
 ends. docs/gateway.md has the list too."""
+_STATUSES = {
+    400: ("bad_request", "content_filter", "content_policy_violation", "invalid_argument",
+          "invalid_prompt", "invalid_request", "unsupported_parameter", "unsupported_value"),
+    401: ("authentication", "invalid_api_key", "unauthenticated", "unauthorized"),
+    402: ("billing",),
+    403: ("forbidden", "permission", "permission_denied"),
+    404: ("model_not_found", "not_found"),
+    413: ("request_too_large",),
+    422: ("unprocessable_entity",),
+    429: ("insufficient_quota", "rate_limit", "rate_limit_exceeded", "too_many_requests"),
+    500: ("internal_server", "server"),
+    503: ("overloaded", "service_unavailable"),
+    504: ("gateway_timeout", "timeout"),
+}  # fmt: skip
+_STATUS_OF = {name.replace("_", ""): at for at, names in _STATUSES.items() for name in names}
+"""The status of an error that servers name so, as a `code`, `type` or `status`."""
+_NAMES = ("code", "status", "type")
 _SAID = {"function": "arguments", "function_call": "arguments", "custom": "input"}
 
 
@@ -28,18 +45,67 @@ def parsed(content: bytes) -> Any:
     """The value of a server's JSON. Half of a surrogate pair, which could be neither sent on nor
     recorded, is U+FFFD. Raises `ValueError`."""
     value = parse_json(content, longest=LONGEST_REPLY)
-    return _whole_characters(value) if b"\\ud" in content or b"\\uD" in content else value
+    return whole_characters(value) if has_halves(content) else value
 
 
-def _whole_characters(value: Any) -> Any:
+def has_halves(content: bytes) -> bool:
+    """Whether there may be halves of surrogate pairs in a text of JSON."""
+    return b"\\ud" in content or b"\\uD" in content or b"\xed" in content
+
+
+def whole_characters(value: Any) -> Any:
+    """A value of JSON in which half of a surrogate pair is U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_whole_characters(each) for each in cast("list[Any]", value)]
+        return [whole_characters(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         pairs = cast("JSON", value).items()
-        return {_whole_characters(k): _whole_characters(v) for k, v in pairs}
+        return {whole_characters(k): whole_characters(v) for k, v in pairs}
     return value
+
+
+class HalfCharacters:
+    """Texts that come in pieces, of which one may end with half of a surrogate pair: it is kept
+    until the other half comes with the next piece of the same text."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str | int, ...], str] = {}
+        """Halves by the place of their text in a delta; a tool call is placed by its index."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def joined(self, value: Any, place: tuple[str | int, ...] = ()) -> Any:
+        """A delta, or what is at a place of it, in whole characters."""
+        if isinstance(value, str):
+            text = self._held.pop(place, "") + value
+            if "\ud800" <= text[-1:] <= "\udbff":
+                self._held[place], text = text[-1], text[:-1]
+            return whole_characters(text)
+        if isinstance(value, dict):
+            fields = cast("JSON", value).items()
+            return {whole_characters(k): self.joined(v, (*place, k)) for k, v in fields}
+        if isinstance(value, list) and place == ("tool_calls",):
+            calls = cast("list[Any]", value)
+            return [self.joined(each, (*place, _index(each, i))) for i, each in enumerate(calls)]
+        return whole_characters(value)
+
+    def rest(self) -> list[JSON]:
+        """At the end, a delta for each half that is left alone."""
+        deltas = list[JSON]()
+        for place in self._held:
+            value: Any = "\ufffd"
+            for name in reversed(place):
+                value = {name: value} if isinstance(name, str) else [{"index": name, **value}]
+            deltas.append(value)
+        self._held.clear()
+        return deltas
+
+
+def _index(call: Any, at: int) -> int:
+    given = cast("JSON", call).get("index") if isinstance(call, dict) else None
+    return given if isinstance(given, int) else at
 
 
 def failure(data: JSON) -> JSON | None:
@@ -50,7 +116,7 @@ def failure(data: JSON) -> JSON | None:
     for choice in _choices(data):
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason.lower() in FAILED:
-            return {"message": f"the reply ended with the finish reason {reason!r}", "code": None}
+            return error_of(f"the reply ended with the finish reason {reason!r}")
     return None
 
 
@@ -59,7 +125,8 @@ def error_of(error: Any) -> JSON:
     known = cast("JSON", error) if isinstance(error, dict) else {}
     message = known.get("message")
     words = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-    return {"message": message if isinstance(message, str) else words, "code": known.get("code")}
+    names = {name: known.get(name) for name in _NAMES}
+    return {"message": message if isinstance(message, str) else words, **names}
 
 
 def too_long(error: JSON) -> bool:
@@ -70,11 +137,19 @@ def too_long(error: JSON) -> bool:
 
 def as_status(error: JSON, response: HTTPResponse) -> HTTPResponse:
     """An error that came with a good status, as the answer that it should have been: with the
-    status that its code is, else 502."""
-    code = str(error["code"])
-    status = int(code) if code.isdecimal() and 400 <= int(code) < 600 else 502
-    status = 400 if too_long(error) else status
+    status that it names, else 502."""
+    named = (_named_status(error[name]) for name in _NAMES)
+    status = 400 if too_long(error) else next(filter(None, named), 502)
     return HTTPResponse(status, response.headers, json.dumps({"error": error}).encode())
+
+
+def _named_status(name: Any) -> int | None:
+    """The status that a name or a number of an error means, None for others."""
+    said = str(name).lower()
+    if said.isascii() and said.isdecimal():
+        return int(said) if 400 <= int(said) < 600 else None
+    letters = "".join(filter(str.isalpha, said))
+    return _STATUS_OF.get(letters.removesuffix("exception").removesuffix("error"))
 
 
 def plain(message: JSON) -> None:

@@ -7,13 +7,21 @@ is read from the same object as a completion that came at once.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.bounded import LONGEST_REPLY, HTTPResponse
-from tutelage.engine.reply_forms import as_status, error_of, failure, parsed, plain
-from tutelage.errors import RemoteError, UnreachableError
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.engine.reply_forms import (
+    HalfCharacters,
+    as_status,
+    error_of,
+    failure,
+    has_halves,
+    plain,
+    whole_characters,
+)
+from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 _PARTS = frozenset({"role", "content", "tool_calls"})
 _WHOLE = frozenset({"id", "type", "format"})
 """Texts that come at once."""
+_SHOWN = 200
+"""Bytes of an event that an error shows."""
 OnText = Callable[[str], None]
 OnEntries = Callable[[list[JSON]], None]
 """Is told the server's log-probabilities of the tokens of what is told next."""
@@ -36,6 +46,8 @@ class Listener:
     text: OnText
     entries: OnEntries | None = None
     fields: OnFields | None = None
+    call_id: Callable[[int], str] | None = None
+    """Makes the id of a tool call, by its place, that the server gives none."""
 
     def delta(self, delta: JSON) -> bool:
         """Take a delta: its thought, its text, its tool calls. Whether any of it was told."""
@@ -53,7 +65,10 @@ class Listener:
 class Completion:
     """The object that the chunks so far add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_id: Callable[[int], str] | None = None) -> None:
+        """`call_id` is that of the `Listener`."""
+        self._call_id = call_id
+        self._halves = HalfCharacters()
         self.message: JSON = {"role": "assistant", "content": None}
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
         self.whole: JSON = {"choices": [self.choice]}
@@ -62,17 +77,26 @@ class Completion:
         self.told = False
         """Whether any of it was told to a listener."""
         self._calls: dict[int, JSON] = {}
+        self._made: dict[int, str] = {}
+        """Ids that were made here, by the place of their call."""
         self._places: dict[int, int] = {}
         """Where the call is that an index of the server's means by now."""
 
-    def add(self, chunk: JSON) -> tuple[list[JSON], list[JSON]]:
-        """Take a chunk; the deltas and the log-probabilities that it brings."""
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said why it ends."""
+        return bool(self.choice["finish_reason"])
+
+    def add(self, chunk: JSON, *, halves: bool = False) -> tuple[list[JSON], list[JSON]]:
+        """Take a chunk; the deltas and the log-probabilities that it brings. `halves` says that
+        there may be halves of characters in its deltas."""
         self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
             self.begun = True
-            deltas.append(choice.get("delta") or {})
-            plain(deltas[-1])
+            delta = choice.get("delta") or {}
+            plain(delta)
+            deltas.append(self._halves.joined(delta) if halves or self._halves else delta)
             if not isinstance(content := deltas[-1].get("content"), str | None):
                 raise TypeError(f"content is {type(content).__name__}")
             self._delta(deltas[-1])
@@ -88,6 +112,13 @@ class Completion:
                 new += entries
         return deltas, new
 
+    def rest(self) -> list[JSON]:
+        """At the end, deltas of what was kept for the next chunk."""
+        deltas = self._halves.rest()
+        for delta in deltas:
+            self._delta(delta)
+        return deltas
+
     def _delta(self, delta: JSON) -> None:
         for part in delta.get("tool_calls") or ():
             self._called(part)
@@ -100,10 +131,19 @@ class Completion:
             self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
             self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
         call = self._calls[at]
-        call["id"] = part.get("id") or call["id"]
+        self._identify(call, part, at)
         for kind in call.keys() & part.keys() - {"id"}:
             for name in call[kind]:
                 call[kind][name] += (part[kind] or {}).get(name) or ""
+
+    def _identify(self, call: JSON, part: JSON, at: int) -> None:
+        """A call has the latest id of its pieces. Where the first has none, one is made here, which
+        that piece gets and the call keeps."""
+        if at in self._made:
+            part.pop("id", None)
+        elif not (part.get("id") or call["id"]) and self._call_id is not None:
+            part["id"] = self._made[at] = self._call_id(at)
+        call["id"] = part.get("id") or call["id"]
 
     def _place(self, part: JSON) -> int:
         """Which call a piece is of. Some servers give every call the index 0, or none: there a name
@@ -111,7 +151,7 @@ class Completion:
         given, id = part.get("index"), part.get("id")
         last = max(self._calls, default=0)
         at = last if given is None else self._places.get(int(given), int(given))
-        known = self._calls.get(at, {}).get("id")
+        known = None if at in self._made else self._calls.get(at, {}).get("id")
         named = (part.get("function") or part.get("custom") or {}).get("name")
         if id and known and id != known and named:
             same = (place for place, call in self._calls.items() if call["id"] == id)
@@ -153,28 +193,32 @@ async def stream_completion(
     """Ask for a stream, tell `listener` of it, and return the completion that it adds up to.
 
     A server that answers otherwise is returned as it answers, and an error that it reports in the
-    stream as one. Raises `httpx2.HTTPError`, for a stream without an end, too, and
-    `UnreachableError` where some of it was told before: another reply would not begin as this one
-    did.
+    stream as one. Raises `httpx2.HTTPError`, for a stream without an end, too,
+    `MalformedReplyError` for an event that is no chunk, and `UnreachableError` where some of it was
+    told before: another reply would not begin as this one did.
     """
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found = Completion()
+    found, failed = Completion(listener.call_id), None
+    answered: Mapping[str, str] = {}
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
-            kind = response.headers.get("content-type", "")
+            answered = response.headers
+            kind = answered.get("content-type", "")
             if response.status_code >= 400 or not kind.startswith("text/event-stream"):
                 content = b"".join([part async for part in _bounded(response)])
                 return HTTPResponse(response.status_code, response.headers, content)
             failed = await _read(response, found, listener)
-    except httpx2.ReadTimeout:
-        raise
-    except httpx2.HTTPError as error:
-        if not found.told:
-            raise
-        raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
-    whole = HTTPResponse(200, response.headers, json.dumps(found.whole).encode())
+    except (httpx2.HTTPError, MalformedReplyError) as error:
+        # What comes after the end, such as what was used, can be missing.
+        if not (found.ended and isinstance(error, httpx2.TransportError)):
+            if isinstance(error, httpx2.ReadTimeout) or not found.told:
+                raise
+            raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
+    for delta in found.rest():
+        found.told |= listener.delta(delta)
+    whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())
     if failed is None:
         return whole
     if not found.told:
@@ -190,7 +234,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
     async for kind, data in _events(response):
         if data == b"[DONE]":
             break
-        deltas, entries, failed = _add(found, data, kind)
+        deltas, entries, failed = _add(response, found, data, kind)
         if entries and listener.entries is not None:
             listener.entries(entries)
         for delta in deltas:
@@ -198,7 +242,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
         if failed is not None:
             return failed
     else:
-        if not found.choice["finish_reason"]:
+        if not found.ended:
             raise httpx2.RemoteProtocolError("the stream ended before its end")
     if not found.begun:
         raise httpx2.RemoteProtocolError("the stream ended without a reply")
@@ -230,17 +274,32 @@ async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, bytes
                 kind = b""
 
 
-def _add(found: Completion, data: bytes, kind: bytes) -> tuple[list[JSON], list[JSON], JSON | None]:
+def _add(
+    response: httpx2.Response, found: Completion, data: bytes, kind: bytes
+) -> tuple[list[JSON], list[JSON], JSON | None]:
     """The deltas of an event, its log-probabilities, and the error that it reports."""
-    import httpx2
-
     try:
-        chunk: Any = parsed(data)
+        chunk: Any = parse_json(data, longest=LONGEST_REPLY)
+        halves = has_halves(data)
+        if halves:
+            chunk = _but_deltas(chunk)
         failed = failure(chunk)
         if kind == b"error" and failed is None:
             return [], [], error_of(chunk)
-        return *found.add(chunk), failed
+        return *found.add(chunk, halves=halves), failed
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if kind == b"error":
             return [], [], error_of(data.decode("utf-8", "replace"))
-        raise httpx2.DecodingError(f"an event of the stream is no chunk: {error!r}") from error
+        began = data[:_SHOWN].decode("utf-8", "replace")
+        words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
+        raise MalformedReplyError(f"the server {str(response.url)!r} {words}: {began!r}") from error
+
+
+def _but_deltas(chunk: JSON) -> JSON:
+    """A chunk in whole characters, but for its deltas, whose texts go on in the next."""
+    choices = chunk.get("choices") or ()
+    whole = whole_characters(chunk)
+    for choice, left in zip(whole.get("choices") or (), choices, strict=True):
+        if "delta" in left:
+            choice["delta"] = left["delta"]
+    return whole

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from tutelage.engine.answered import whole_number
 from tutelage.engine.streamed import Completion
 from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError, RemoteError
 from tutelage.gateway.request import ChatRequest
@@ -101,13 +102,6 @@ class ServedModel:
         return known[0] if prompt is None else prompt, known[1] if new is None else new
 
 
-def whole_number(value: Any) -> int | None:
-    """A count as a server may tell it, 7.0 for 7 too; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if value >= 0 and value % 1 == 0 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a client that hands out text has handed out at once."""
@@ -129,15 +123,18 @@ class PendingCompletion:
         self.id, self.request, self.model, self.agent = id, request, model, agent
         self.began_ns = time.time_ns()
         self.created = self.began_ns // 1_000_000_000
-        self.tokens: list[list[int]] = [[] for _ in range(request.choices)]
+        choices = request.choices
+        self.tokens: list[list[int]] = [[] for _ in range(choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
-        self.parts: list[list[Part]] = [[] for _ in range(request.choices)]
+        self.parts: list[list[Part]] = [[] for _ in range(choices)]
         """What a client that hands out text has handed out of each choice."""
-        streamed = request.choices if request.stream else 0
-        self.logprobs: list[list[TokenLogprob]] = [[] for _ in range(streamed)]
+        self.logprobs: list[list[TokenLogprob]] = []
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
-        self._entries: list[list[JSON]] = [[] for _ in range(streamed)]
+        self._entries: list[list[JSON]] = []
         """What such a client has said of the tokens of the next part."""
+        if request.stream:
+            self.logprobs += ([] for _ in range(choices))
+            self._entries += ([] for _ in range(choices))
         self.prompt_tokens = 0
         """Of the prompt, as soon as a client that tells it knows it; 0 before that."""
         self.usage = (0, 0)

@@ -16,6 +16,7 @@ from tutelage.errors import (
     ContextOverflowError,
     DataError,
     EngineError,
+    MalformedReplyError,
     RemoteError,
     TutelageError,
     UnreachableError,
@@ -108,7 +109,7 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}
         return ApiError(error.status, str(error), code="upstream_error", headers=headers)
-    if isinstance(error, UnreachableError):
+    if isinstance(error, UnreachableError | MalformedReplyError):
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):
         return ApiError(500, str(error), code="engine_error")

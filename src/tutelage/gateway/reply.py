@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol, cast
 
-from tutelage.engine.answered import Answered
+from tutelage.engine.answered import Answered, whole_number
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
-from tutelage.gateway.completions import PendingCompletion, whole_number
+from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut

@@ -6,10 +6,13 @@ A dialect (`dialects/`) makes one of what the client sent; `completions.py` has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tutelage.errors import SCHEMA_FIELD
 from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
+
+_NO_FIELDS: Callable[[], JSON] = dict
 
 
 @dataclass(slots=True)
@@ -45,16 +48,16 @@ class ChatRequest:
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
     conversation: tuple[Message, ...] | None = None
     """What a later request may continue from, together with the reply; None: nothing is kept."""
-    template: JSON = field(default_factory=lambda: {})
+    template: JSON = field(default_factory=_NO_FIELDS)
     """Variables of the chat template, which have to be those that are in force."""
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
     passed: JSON | None = None
     """The request for the server behind, as it came or as its dialect wrote it; None where it does
     not go on."""
-    unused: JSON = field(default_factory=lambda: {})
+    unused: JSON = field(default_factory=_NO_FIELDS)
     """Fields that change nothing here, for the record."""
-    echo: JSON = field(default_factory=lambda: {})
+    echo: JSON = field(default_factory=_NO_FIELDS)
     """Fields that the answer repeats, in the dialect's words."""
 
     @property

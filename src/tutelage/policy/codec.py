@@ -48,7 +48,8 @@ class _ParsedTurn:
 
 
 class Codec:
-    """One tokenizer's view of chat. Not thread-safe; cheap to make."""
+    """One tokenizer's view of chat; cheap to make. Another thread may `render` and `encode` beside
+    the one that it belongs to, since both only add to a cache; the rest is not thread-safe."""
 
     strips = True  # white space at the ends of what a turn says
 

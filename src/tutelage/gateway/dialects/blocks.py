@@ -73,9 +73,9 @@ def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
-def annotations_of(choice: Call) -> list[JSON]:
-    """What a message of another server says of its text; what is no object is left out."""
-    told = choice.reply.extra.get("annotations")
+def annotations_of(fields: Mapping[str, Any]) -> list[JSON]:
+    """What a message or delta of another server says of its text; what is no object is left out."""
+    told = fields.get("annotations")
     listed = cast("list[Any]", told) if isinstance(told, list) else []
     return [cast("JSON", each) for each in listed if isinstance(each, dict)]
 
@@ -84,9 +84,10 @@ def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
     content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
+    cited = annotations_of(choice.reply.extra)
     said = [
         TurnBlock("thought", 0, thought, source=source),
-        TurnBlock("text", 0, content, reply.logprobs(choice) or [], annotations_of(choice)),
+        TurnBlock("text", 0, content, reply.logprobs(choice) or [], cited),
         TurnBlock("refusal", 0, refusal if isinstance(refusal, str) else ""),
     ]
     calls = (
@@ -124,6 +125,10 @@ class BlockStream:
         self._calls: dict[int, TurnBlock] = {}
         self._loose: list[JSON] = []
         """What is said of tokens that are no text, until there is some."""
+        self._noted: list[JSON] = []
+        """Annotations that came before the text that they are of."""
+        self._annotated = 0
+        """How many have come."""
 
     def text(self, kind: Kind, text: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
         """More of a thought, a text or a refusal; an empty one begins it."""
@@ -131,13 +136,15 @@ class BlockStream:
         block.text, block.source = block.text + text, source or block.source
         if kind == "text":
             block.entries += [*self._loose, *entries]
-            self._loose = []
+            block.annotations += self._noted
+            self._loose, self._noted = [], []
         return self._flush()
 
     def piece(self, new: Piece) -> bytes:
         """A piece that another server said, which is no text."""
         self._loose += new.logprobs or ()
         out = b""
+        self._annotate(annotations_of(new.fields))
         thought, source = thought_of(new.fields)
         if thought:
             out += self.text("thought", thought, source=source)
@@ -162,10 +169,17 @@ class BlockStream:
                 out += self._rest(rest)
                 texts = [each for each in self.blocks if each.kind == "text"]
                 if texts:
-                    texts[-1].annotations = block.annotations
+                    left = block.annotations[self._annotated :]
+                    texts[-1].annotations += [*self._noted, *left]
             elif block.kind not in told:
                 out += self.text(block.kind, block.text, source=block.source)
         return out + self._flush(ended=True)
+
+    def _annotate(self, annotations: Sequence[JSON]) -> None:
+        """Note what is said of the text that comes, or comes next."""
+        self._annotated += len(annotations)
+        still = bool(self.blocks) and self.blocks[-1].kind == "text"
+        (self.blocks[-1].annotations if still else self._noted).extend(annotations)
 
     def _rest(self, rest: Piece) -> bytes:
         """The end of the text; without any, what is left to say of its tokens while it is open."""

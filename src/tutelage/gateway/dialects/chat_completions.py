@@ -4,7 +4,7 @@ its stream, `responses.py` is the other API of OpenAI.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -18,6 +18,7 @@ from pydantic import (
     StrictStr,
 )
 
+from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.chat_written import Chunks, written
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.parts import (
@@ -50,7 +51,7 @@ from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
-_HOTTEST = 2
+_NO_ITEMS: Callable[[], list[Any]] = list
 _THEIRS = frozenset({"logprobs", "top_logprobs"})
 """What another server tells in its own words, which go back as they are."""
 
@@ -101,13 +102,14 @@ class _Message(MessageObject):
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
-    tool_calls: Items[_ToolCall] = Field(default_factory=lambda: [])
+    tool_calls: Items[_ToolCall] = Field(default_factory=_NO_ITEMS)
     tool_call_id: StrictStr | None = None
 
     @classmethod
     def prepared(cls, values: JSON, passing: bool) -> JSON:
         """Content that is text, with its parts where they say more."""
-        return with_parts(values, "content", passing) if "content" in values else values
+        listed = values.get("content").__class__ is list
+        return with_parts(values, "content", passing) if listed else values
 
 
 class _Schema(RequestObject):
@@ -144,7 +146,7 @@ class _Request(TurnReader):
         "function_call": ("auto", "none"),
     }
     messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
-    tools: Items[_Tool] = Field(default_factory=lambda: [], max_length=MAX_TOOLS)
+    tools: Items[_Tool] = Field(default_factory=_NO_ITEMS, max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
@@ -159,7 +161,7 @@ class _Request(TurnReader):
         """Of a request that is passed on, what of its tools and log-probabilities is read here."""
         if not passing:
             return values
-        read = {name: value for name, value in values.items() if not _is_left(name, value)}
+        read = {name: value for name, value in values.items() if name not in _THEIRS}
         if isinstance(values.get("tools"), list):
             read["tools"] = [tool for tool in values["tools"] if not _is_theirs(tool)]
         return read
@@ -181,7 +183,7 @@ class ChatCompletions:
 
     def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request, which is passed on as it came. Raises `ApiError`."""
-        request = self._read(read(_Request, body, passing=True), defaults, passing=True)
+        request = self._read(read_beyond(_Request, body), defaults, passing=True)
         return replace(request, passed=chat_body(body))
 
     def _read(self, request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
@@ -227,16 +229,6 @@ class ChatCompletions:
 
 
 # ---------------------------------------------------------------- reading
-
-
-def _is_left(name: str, value: Any) -> bool:
-    """Whether a field is another server's alone, for its value too: what is the most there may be
-    more than here, or none."""
-    if name in _THEIRS:
-        return True
-    if name == "temperature":
-        return isinstance(value, int | float) and value > _HOTTEST
-    return name in ("max_tokens", "max_completion_tokens") and type(value) is int and value == 0
 
 
 def _is_theirs(tool: Any) -> bool:

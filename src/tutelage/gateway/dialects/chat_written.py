@@ -29,8 +29,7 @@ def written(reply: ChatReply) -> JSON:
             }
             for i, choice in enumerate(reply.choices)
         ],
-        **({} if reply.uncounted else {"usage": reply.counted | usage(reply)}),
-        **_more(reply),
+        **(_told(reply) if reply.answered() else {"usage": usage(reply)}),
     }
     if with_ids:
         out["prompt_token_ids"] = reply.choices[0].prompt_ids
@@ -54,6 +53,12 @@ def usage(reply: ChatReply) -> JSON:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
     }
+
+
+def _told(reply: ChatReply) -> JSON:
+    """What another server counted, and further fields of its answer."""
+    counted = {} if reply.uncounted else {"usage": reply.counted | usage(reply)}
+    return {**counted, **_more(reply)}
 
 
 def _more(reply: ChatReply) -> JSON:
@@ -91,17 +96,11 @@ class Chunks:
         self._begun = [False] * reply.request.n
         self._told: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that went out before its end."""
-        self._named: list[dict[int, bool]] = [{} for _ in self._begun]
-        """Whether each call that went out before the end had an id, by its place."""
 
     def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice, or of its thought or tool calls."""
         said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
         self._told[index].update(new.fields)
-        named = self._named[index]
-        for part in new.fields.get("tool_calls") or ():
-            at = part["index"]
-            named[at] = named.get(at, False) or bool(part.get("id"))
         return self._begin(index) + self._chunk(index, new.fields or {"content": new.text}, said)
 
     def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
@@ -113,7 +112,6 @@ class Chunks:
             if more := {k: v for k, v in choice.reply.extra.items() if k not in told}:
                 out += self._chunk(i, more)
             calls = () if "tool_calls" in told else choice.reply.to_dict().get("tool_calls", ())
-            out += self._ids(i, choice)
             for at, call in enumerate(calls):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
@@ -128,13 +126,6 @@ class Chunks:
     def failed(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
         return event(error.body())
-
-    def _ids(self, index: int, choice: Call) -> bytes:
-        """The ids on record of calls that went out without."""
-        named = self._named[index]
-        pairs = zip(sorted(named), choice.reply.tool_calls, strict=False)
-        ids = [{"index": at, "id": call.id} for at, call in pairs if not named[at]]
-        return self._chunk(index, {"tool_calls": ids}) if ids else b""
 
     def _begin(self, index: int) -> bytes:
         if self._begun[index]:

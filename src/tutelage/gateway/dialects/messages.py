@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from starlette.types import Scope
 
 from tutelage.gateway.clients import Clients
+from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.messages_blocks import (
     MessageTurn,
@@ -208,8 +209,8 @@ def _told(request: _Request, body: JSON) -> JSON:
     if choice not in ("auto", "required", "none"):
         choice = {"type": "function", "function": {"name": choice}}
     return {
-        "max_tokens": request.max_tokens,
-        "stop": request.stop or None,
+        "max_tokens": body.get("max_tokens"),
+        "stop": _stops(body) or None,
         "tools": [_function(tool) for tool in request.tools] or None,
         "tool_choice": choice if request.tools and body.get("tool_choice") else None,
         "parallel_tool_calls": None if request.parallel_tool_calls else False,
@@ -218,6 +219,12 @@ def _told(request: _Request, body: JSON) -> JSON:
         "user": metadata.get("user_id") if isinstance(metadata, dict) else None,
         "service_tier": next((v for k, v in _TIERS if k == body.get("service_tier")), None),
     }
+
+
+def _stops(body: JSON) -> list[str]:
+    """Stop strings, in the words of both APIs."""
+    stop = body.get("stop") or []
+    return [*([stop] if isinstance(stop, str) else stop), *(body.get("stop_sequences") or ())]
 
 
 _TIERS = (("auto", "auto"), ("standard_only", "default"))
@@ -243,7 +250,8 @@ def _effort(thinking: _ThinkingSetting | None) -> str | None:
 
 def _request(body: JSON, *, passing: bool = False) -> _Request:
     choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
-    request = read(_Request, {**body, "tool_choice": None}, passing=passing)
+    rest = {**body, "tool_choice": None}
+    request = read_beyond(_Request, rest) if passing else read(_Request, rest)
     request.tool_choice = _chosen(choice)
     request.parallel_tool_calls &= not choice.disable_parallel_tool_use
     request.stop += request.stop_sequences

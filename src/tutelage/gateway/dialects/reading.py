@@ -40,7 +40,7 @@ MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
 _SEED = 1 << 63
-_PASSING = MappingProxyType({"passing": True})
+PASSING = MappingProxyType({"passing": True})
 _CODES = {
     "missing": "missing_required_parameter",
     "literal_error": "unsupported_value",
@@ -135,7 +135,7 @@ def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) ->
     will read it too, and may know what this one does not.
     """
     try:
-        return model.model_validate(data, context=_PASSING if passing else None)
+        return model.model_validate(data, context=PASSING if passing else None)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0], data, path) from None
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.parts import counted
 from tutelage.gateway.dialects.reading import (
@@ -152,7 +153,7 @@ class Responses:
 
     def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request, and what it is in the words of chat completions. Raises `ApiError`."""
-        request = read(_Request, body, passing=True)
+        request = read_beyond(_Request, body)
         asked = self._read(request, body, defaults, stored, passing=True)
         return replace(
             asked,
@@ -230,9 +231,9 @@ def _told(request: _Request, body: JSON) -> JSON:
         "response_format": text and text.format and _format(text.format, body["text"]["format"]),
         "tools": [_tool(tool) for tool in request.tools] or None,
         "tool_choice": _choice(body.get("tool_choice")) if request.tools else None,
-        "max_tokens": request.max_output_tokens,
+        "max_tokens": body.get("max_output_tokens"),
         "logprobs": logprobs or None,
-        "top_logprobs": (logprobs and request.top_logprobs) or None,
+        "top_logprobs": (logprobs and body.get("top_logprobs")) or None,
     }
 
 
@@ -279,7 +280,7 @@ def _echo(request: _Request, body: JSON) -> JSON:
     """What the answer repeats."""
     out: JSON = {
         "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
+        "max_output_tokens": body.get("max_output_tokens"),
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": request.parallel_tool_calls,
         "previous_response_id": request.previous_response_id,
@@ -290,6 +291,7 @@ def _echo(request: _Request, body: JSON) -> JSON:
         "truncation": request.truncation,
         "user": body.get("user"),
     }
+    out |= {k: body[k] for k in ("temperature", "top_p") if body.get(k) is not None}
     given = body.get("reasoning") or {}
     told = {"effort": given.get("effort"), "summary": given.get("summary")}
     return out | ({"reasoning": told} if given else {})
