@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,23 @@ def test_each_execution_is_a_rollout_with_its_calls_and_its_trace(store: Store) 
     costs = [span.attributes[names.COST] for span in whole if span.name.startswith("chat")]
     assert costs == [0.25, 0.0, 0.25, 0.25, 0.25]
     assert orphans([tree.span, *spans]) == []
+
+
+def test_the_span_of_the_plan_begins_with_the_planning_of_who_made_it(store: Store) -> None:
+    began = time.time() - 40.0
+    with StoreWriter(store) as writer:
+        pool = ScriptedPool(workers("a"), right(cost=0.0))
+        recorder = ExecutionRecorder(writer, "run")
+        system = OrchestrationSystem(None, pool, cascade(["a"]), recorder=recorder)
+        system.execute("Do it", plan=DIAMOND, name="planned before", planned_from=began)
+        system.execute("Do it", plan=DIAMOND, name="a plan that was there")
+    for rollout in store.rollouts("run"):
+        (span,) = (s for s in store.spans("run", rollout.id) if s.name == "plan")
+        seconds = (span.end_ns - span.start_ns) / 1e9
+        before = rollout.last.started < began + 1.0
+        assert (seconds >= 40.0) is before
+        assert (rollout.last.seconds >= 40.0) is before
+    assert min(rollout.last.started for rollout in store.rollouts("run")) == began
 
 
 def test_a_failed_execution_is_stored_with_its_reason(store: Store) -> None:

@@ -8,6 +8,7 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -67,6 +68,8 @@ class _Prepared(NamedTuple):
     permission: Permission
     tools: dict[str, Tool]
     """Those that run."""
+    planned_from: float | None
+    """When planning began, in seconds since 1970; None for a plan that was there."""
 
 
 class _RunFlags(Section):
@@ -201,7 +204,7 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
         with _progress(plan, fields, permission) as watch:
             return system.execute(
                 instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
-                journal=journal,
+                journal=journal, planned_from=prepared.planned_from,
             )  # fmt: skip
     finally:
         close_tools(prepared.tools)
@@ -211,11 +214,12 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
     tools, permission = asked.load_tools(), Permission(yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
+    began = time.time() if asked.plan is None else None
     chosen = _planned(asked, catalog, tools)
     system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
     system.check(chosen.plan, asked.budget)
     told = {"workers": describe_pool(pool), "plan": chosen.source}
-    return _Prepared(asked, chosen.plan, system, told, permission, tools)
+    return _Prepared(asked, chosen.plan, system, told, permission, tools, began)
 
 
 def _planned(

@@ -9,64 +9,33 @@ over tools whose parameters are not known.
 
 from __future__ import annotations
 
-import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from tutelage.orchestration.data.request_values import (
+    Draft,
+    Known,
+    Part,
+    date_value,
+    literal,
+    path_value,
+    words_of_requests,
+)
 from tutelage.orchestration.data.synthetic import phrases_of
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.plan.parameters import Parameter, gives, parameters, templates
+from tutelage.orchestration.plan.queries import query_for, tables_of
 from tutelage.seeds import SeedTree
 
-Part = Literal["known", "new"]
-"""Requests of part `new` have values, and some ways to ask, that part `known` has not."""
 _TRIES = 20
 _DEPTH = 2
+HELD = 0.6
+"""How often a request of part `new` asks in a way that part `known` never does."""
 _QUESTION = r"(what|how|which|when|where|who|is|are|do|does|on|in|i|number|today|[^a-z])\b"
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A request that grows: its nodes, and what is drawn."""
-
-    draw: random.Random
-    part: Part
-    nodes: list[Node]
-    units: list[str] = field(default_factory=list[str])
-    """Two that a quantity can be told in."""
-
-    def pick(self, name: str) -> str:
-        listed: Sequence[str] = _words()[name]
-        own = [each for i, each in enumerate(listed) if (i % 4 == 3) is (self.part == "new")]
-        return self.draw.choice(own or listed)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A tool with what requests need of it."""
-
-    tool: CatalogTool
-    takes: tuple[Parameter, ...]
-    """Its required parameters."""
-    gives: str
-    ways: tuple[str, ...]
-    implied: tuple[str, ...]
-    """Ways that leave out the first parameter, a date that is today's."""
-    changes: bool
-    """Whether what it makes of a text is meant to take that text's place."""
-
-
-@cache
-def _words() -> Mapping[str, Any]:
-    place = files("tutelage.orchestration.data") / "ways.json"
-    return json.loads(place.read_text(encoding="utf-8"))
 
 
 def tool_requests(catalog: Catalog, count: int, seeds: SeedTree, part: Part) -> list[Workflow]:
@@ -83,40 +52,63 @@ def tool_requests(catalog: Catalog, count: int, seeds: SeedTree, part: Part) -> 
     return list(found.values())
 
 
-def _known(tool: CatalogTool) -> _Known:
-    text = re.sub(r"[_\W]+", " ", f"{tool.name} {tool.description[:60]}").lower()
+def _known(tool: CatalogTool) -> Known:
+    groups = _groups(tool)
     needed = tuple(each for each in parameters(tool) if each.required)
     takes = needed or parameters(tool)[:1]
     ways: list[str] = []
+    held: list[str] = []
     implied: list[str] = []
-    changes = False
-    for group in _words()["groups"]:
-        if any(re.search(rf"\b{word}s?\b", text) for word in group["words"]):
-            fit = [way for way in group["ways"] if _fits(way, len(takes))]
-            ways += fit
-            implied += group.get("implied", ()) if fit else ()
-            changes = changes or bool(fit and group.get("changes"))
+    changes = ""
+    past: list[str] = []
+    for group in groups:
+        fit = [way for way in group["ways"] if _fits(way, len(takes))]
+        ways += fit
+        held += [way for way in group.get("held", ()) if _fits(way, len(takes))]
+        implied += group.get("implied", ()) if fit else ()
+        past += group.get("past", ()) if fit else ()
+        changes = changes or (group.get("changes", "") if fit else "")
     if len(ways) < 4:
         own = phrases_of(tool)
         ways += own if len(takes) < 2 else [f"{way} and {{1}}" for way in own]
-    return _Known(tool, takes, gives(tool), tuple(ways), tuple(implied), changes)
+    return Known(
+        tool, takes, gives(tool), tuple(ways), tuple(implied), tuple(held), tuple(past), changes
+    )
+
+
+def _groups(tool: CatalogTool) -> list[Mapping[str, Any]]:
+    """What a tool is asked for by: the words of its name and those that its description begins
+    with, and only where they tell nothing, the words after those."""
+    name, words = tool.name.replace("_", " "), re.findall(r"\w+", tool.description)
+    found: list[Mapping[str, Any]] = []
+    for count in (3, 12):
+        text = f"{name} {' '.join(words[:count])}".lower()
+        found = [group for group in words_of_requests()["groups"] if _speaks(group, text)]
+        if found:
+            break
+    return found
+
+
+def _speaks(group: Mapping[str, Any], text: str) -> bool:
+    return any(re.search(rf"\b{word}s?\b", text) for word in group["words"])
 
 
 def _fits(way: str, count: int) -> bool:
     return {int(each) for each in re.findall(r"\{(\d)\}", way)} == set(range(count))
 
 
-def _request(known: Sequence[_Known], first: _Known, draw: random.Random, part: Part) -> Workflow:
-    draft = _Draft(draw, part, [])
+def _request(known: Sequence[Known], first: Known, draw: random.Random, part: Part) -> Workflow:
+    draft = Draft(draw, part, [])
     text = _clause(draft, known, first, _DEPTH)
     writers = [each for each in known if _writes(each) and each.tool.name != first.tool.name]
-    if (
-        first.changes
-        and writers
-        and draft.nodes[0].tool != first.tool.name
-        and draw.random() < 0.55
-    ):
+    changed = first.changes and draft.nodes[0].tool != first.tool.name
+    if changed and writers and draw.random() < (0.4 if first.changes == "said" else 0.55):
+        # "Replace a by b in x" means that x is to change; what is only put in order is shown.
         _write_back(draft, draw.choice(writers))
+        if first.changes == "said" or draw.random() < 0.5:
+            text += draft.pick("in_place")
+    elif changed and (first.changes == "unless" or draw.random() < 0.5):
+        text += draft.pick("only_shown")
     elif (
         writers
         and first.gives in ("text", "list", "numbers", "number")
@@ -124,17 +116,37 @@ def _request(known: Sequence[_Known], first: _Known, draw: random.Random, part: 
     ):
         text += _save(draft, draw.choice(writers))
     elif draw.random() < 0.15:
-        text += draw.choice(_words()["joins"]) + _clause(draft, known, draw.choice(known), 1)
+        more = Draft(draw, part, list(draft.nodes))
+        clause = _clause(more, known, draw.choice(known), 1)
+        names = [node.tool for node in more.nodes]
+        if len(set(names)) == len(names):
+            draft.nodes, text = (
+                more.nodes,
+                text + draw.choice(words_of_requests()["joins"]) + clause,
+            )
+    return Workflow(Plan(_said(draft, text), tuple(draft.nodes)))
+
+
+def _said(draft: Draft, text: str) -> str:
+    """A request as it is said: what opens and ends it, and now and then a sentence before it."""
+    draw = draft.draw
     asks = "?" in text or re.match(_QUESTION, text)
-    text = ("" if asks else draw.choice(_words()["openings"])) + text
-    text += draw.choice(("", "", ".", "?", "!"))
-    text = re.sub(r"\?(?=.)", "", text)
+    text = draw.choice(words_of_requests()["asking" if asks else "openings"]) + text
+    text = re.sub(r"\?(?=.)", "", text) + draw.choice(words_of_requests()["closings"])
+    text = re.sub(r"\?(?=.)", "", text) + draw.choice(("", "", ".", "?", "!"))
     text = text[:1].upper() + text[1:] if draw.random() < 0.8 else text
-    return Workflow(Plan(text, tuple(draft.nodes)))
+    if draw.random() < 0.12:
+        name = "before_it_held" if draft.part == "new" else "before_it"
+        text = draw.choice(words_of_requests()[name]) + text
+    return text
 
 
-def _clause(draft: _Draft, known: Sequence[_Known], tool: _Known, depth: int) -> str:
+def _clause(draft: Draft, known: Sequence[Known], tool: Known, depth: int) -> str:
     """One way to ask for a tool; its nodes, those that it needs first, are added."""
+    draw = draft.draw
+    special = _special(draft, known, tool)
+    if special is not None:
+        return special
     values: list[str] = []
     arguments: dict[str, object] = {}
     days = [each for each in known if each.gives == "date" and not each.takes]
@@ -144,7 +156,7 @@ def _clause(draft: _Draft, known: Sequence[_Known], tool: _Known, depth: int) ->
             told, value = "", f"<node-{len(draft.nodes)}>"
             draft.nodes.append(Node(days[0].tool.name, description=days[0].tool.description))
         elif implied:
-            told, value = _literal(draft, tool, parameter)
+            told, value = literal(draft, tool, parameter)
         else:
             told, value = _given(draft, known, tool, parameter, depth)
         values.append(told)
@@ -153,33 +165,124 @@ def _clause(draft: _Draft, known: Sequence[_Known], tool: _Known, depth: int) ->
     draft.nodes.append(Node(tool.tool.name, arguments, description=tool.tool.description))
     if implied:
         return draft.draw.choice(tool.implied).replace("{1}", values[1])
-    own = [w for i, w in enumerate(tool.ways) if draft.part == "new" or i % 5 != 4]
-    way = draft.draw.choice(own or tool.ways)
+    own = tool.held if draft.part == "new" and draw.random() < HELD else ()
+    few = [w for i, w in enumerate(tool.ways) if draft.part == "new" or tool.held or i % 5 != 4]
+    if _writes(tool) and any("<node" in str(value) for value in arguments.values()):
+        few = [*few, *words_of_requests()["copies"] * 2]
+    way = draw.choice(own or few or tool.ways)
     for place, told in enumerate(values):
         way = way.replace(f"{{{place}}}", told)
     return re.sub(r"\{\d\}", "it", way)
 
 
+def _special(draft: Draft, known: Sequence[Known], tool: Known) -> str | None:
+    """Ways that only some tools have: to ask for a page, for rows, or for a time that is past."""
+    draw, asked = draft.draw, None
+    if tool.past and draw.random() < 0.2:
+        return _of_the_past(draft, known, tool)
+    if made := templates(tool.tool):
+        asked = _page(draft, draw.choice(made)) if draw.random() < 0.6 else None
+    elif tables := tables_of(tool.tool):
+        asked = _query(draft, draw.choice([*tables.items()]))
+    if asked is None:
+        return None
+    text, value = asked
+    arguments = {} if value is None else {tool.takes[0].name: value}
+    draft.nodes.append(Node(tool.tool.name, arguments, description=tool.tool.description))
+    return text
+
+
+def _of_the_past(draft: Draft, known: Sequence[Known], tool: Known) -> str | None:
+    days = next((each for each in known if each.gives == "date" and not each.takes), None)
+    if days is None or len(tool.takes) != 2:
+        return None
+    today = f"<node-{len(draft.nodes)}>"
+    draft.nodes.append(Node(days.tool.name, description=days.tool.description))
+    first, second = tool.takes
+    arguments: dict[str, object]
+    if "date" in second.kinds:
+        told, value = date_value(draft, first)
+        arguments = {first.name: value, second.name: today}
+    else:
+        number = draft.draw.randrange(2, 200)
+        told = str(number)
+        arguments = {first.name: today, second.name: -number}
+    draft.nodes.append(Node(tool.tool.name, arguments, description=tool.tool.description))
+    return re.sub(r"\{\d\}", told, draft.draw.choice(tool.past))
+
+
+def _page(draft: Draft, template: str) -> tuple[str, object] | None:
+    """A question that a listed page answers."""
+    topic = words_of_requests()["topics"].get(template.split("/")[1])
+    if topic is None:
+        return None
+    held = draft.part == "new" and draft.draw.random() < HELD
+    city = draft.pick("cities")
+    text = draft.draw.choice(topic["held" if held else "asks"]).replace("{0}", city)
+    return text, re.sub(r"[A-Z]{2,}", city, template)
+
+
+def _query(draft: Draft, table: tuple[str, Sequence[str]]) -> tuple[str, object]:
+    """A question over a table, and its query."""
+    words, draw, (name, columns) = words_of_requests()["queries"], draft.draw, table
+    column = draw.choice(columns)
+    kinds = ["tables", "one", "one", *([column] * 4 if column in words else [])]
+    kinds += ["places", "places"] if {"city", "town", "place"} & {*columns} else []
+    kinds += ["most"] if {"amount", "price"} & {*columns} else []
+    ways = words[draw.choice(kinds)]
+    if draft.part == "new" and draw.random() < 0.4:
+        ways = words["held"]
+    amount = "amount" if "amount" in columns else "price"
+    filled = {"column": column, "table": name, "amount": amount, "name": draft.pick("people"),
+              "place": draft.pick("cities")}  # fmt: skip
+    text = re.sub(r"\{(\w+)\}", lambda found: filled[found[1]], draw.choice(ways))
+    return text, query_for(text, {name: tuple(columns)})
+
+
 def _given(
-    draft: _Draft, known: Sequence[_Known], tool: _Known, parameter: Parameter, depth: int
+    draft: Draft, known: Sequence[Known], tool: Known, parameter: Parameter, depth: int
 ) -> tuple[str, object]:
     """How a parameter is spoken of, and its argument: a literal, or another tool's result."""
     draw = draft.draw
     sources = [
         each for each in known
         if each.gives in _wanted(parameter) and each.tool.name != tool.tool.name
+        and each.tool.name not in {node.tool for node in draft.nodes}
         and not any(each.gives in _wanted(other) for other in each.takes)
         and (depth > 1 or not any(other.takes_text for other in each.takes))
     ]  # fmt: skip
     often = 0.35 if "date" in parameter.kinds else 0.75
+    alone = "date" in parameter.kinds and len(tool.takes) == 1 and depth > 0
+    dated = _dated(draft, known, tool) if alone else []
+    if dated and draw.random() < 0.15:
+        source, told, query = draw.choice(dated)
+        draft.nodes.append(Node(source, query))
+        return told, f"<node-{len(draft.nodes) - 1}>"
     if sources and depth > 0 and draw.random() < often:
         source = draw.choice(sources)
         told = _source(draft, known, source, depth - 1)
         return told, f"<node-{len(draft.nodes) - 1}>"
-    return _literal(draft, tool, parameter)
+    return literal(draft, tool, parameter)
 
 
-def _source(draft: _Draft, known: Sequence[_Known], source: _Known, depth: int) -> str:
+def _dated(
+    draft: Draft, known: Sequence[Known], tool: Known
+) -> list[tuple[str, str, dict[str, object]]]:
+    """Dates that stand in a table, as (tool, how it is spoken of, its arguments)."""
+    found: list[tuple[str, str, dict[str, object]]] = []
+    for each in known:
+        if each.tool.name == tool.tool.name or any(n.tool == each.tool.name for n in draft.nodes):
+            continue
+        for name, columns in tables_of(each.tool).items():
+            for column in sorted({"birthday", "date", "day"} & {*columns}):
+                told = f"the {column} of {draft.pick('people')}"
+                query = query_for(told, {name: tuple(columns)})
+                if query is not None:
+                    found.append((each.tool.name, told, {each.takes[0].name: query}))
+    return found
+
+
+def _source(draft: Draft, known: Sequence[Known], source: Known, depth: int) -> str:
     """What is said of a tool that comes first: no more than what it works on."""
     values: list[str] = []
     arguments: dict[str, object] = {}
@@ -205,110 +308,14 @@ def _wanted(parameter: Parameter) -> tuple[str, ...]:
     return ("text",) if parameter.takes_text and not parameter.kinds else ()
 
 
-def _literal(draft: _Draft, tool: _Known, parameter: Parameter) -> tuple[str, object]:
-    """A value of the parameter's kinds, in words and as an argument; None where none can be had."""
-    listed = _listed(draft, tool, parameter)
-    if listed is not None:
-        return listed
-    make = next((make for kind, make in _MAKERS.items() if kind in parameter.kinds), None)
-    if make is not None:
-        return make(draft, parameter)
-    if "string" in parameter.types or not parameter.types:
-        text = draft.pick("things")
-        return draft.draw.choice((f"'{text}'", f'"{text}"')), text
-    return "it", None
-
-
-def _listed(draft: _Draft, tool: _Known, parameter: Parameter) -> tuple[str, object] | None:
-    """A value that the tool's own texts list; None where they list none."""
-    draw, kinds = draft.draw, parameter.kinds
-    made = templates(tool.tool) if kinds & {"path", "url"} else ()
-    if made:
-        template = draw.choice(made)
-        city = draft.pick("cities")
-        word = template.split("/")[1]
-        told = f"the {word} in {city}" if template.count("/") > 1 else f"the {word}"
-        return told, re.sub(r"[A-Z]{2,}", city, template)
-    if parameter.words & {"unit", "units"}:
-        if not draft.units:
-            draft.units = draw.sample(draw.choice(_words()["units"]), 2)
-        value = draft.units[-1]
-        draft.units.reverse()
-        return value, value
-    if parameter.options and not kinds - {"name"}:
-        value = draw.choice(parameter.options)
-        return str(value), value
-    if "sql" in kinds or parameter.types == frozenset({"object"}):
-        nouns = re.findall(r"\w{4,}", tool.tool.description)
-        return " ".join(draw.sample(nouns, min(2, len(nouns)))), None
-    return None
-
-
-def _quantity(draft: _Draft, parameter: Parameter) -> tuple[str, object]:
-    draw = draft.draw
-    if parameter.types == frozenset({"array"}):
-        values = [draw.randrange(1, 900) for _ in range(draw.randrange(2, 5))]
-        return ", ".join(map(str, values[:-1])) + f" and {values[-1]}", values
-    whole = "integer" in parameter.types or draw.random() < 0.6
-    value = draw.randrange(2, 400) if whole else round(draw.uniform(1, 90), 1)
-    return str(value), value
-
-
-def _pattern(draft: _Draft, _: Parameter) -> tuple[str, object]:
-    ending, draw = draft.pick("endings"), draft.draw
-    if draw.random() < 0.7:
-        told = (f"the {ending} files", f"{ending} files", f"my {ending} files", f"*.{ending}")
-        return draw.choice(told), f"*.{ending}"
-    text = f"{draft.pick('folders')}/*"
-    return text, text
-
-
-def _path(draft: _Draft, parameter: Parameter) -> tuple[str, object]:
-    folder = draft.pick("folders")
-    if parameter.words & {"folder", "directory"}:
-        return folder, folder
-    path = f"{draft.pick('names')}.{draft.pick('endings')}"
-    if draft.draw.random() < 0.75:
-        path = f"{folder}/{path}"
-    return draft.draw.choice(_words()["wrap"]).replace("{0}", path), path
-
-
-def _date(draft: _Draft, _: Parameter) -> tuple[str, object]:
-    draw = draft.draw
-    year, month, day = draw.randrange(1980, 2031), draw.randrange(1, 13), draw.randrange(1, 29)
-    value = f"{year}-{month:02}-{day:02}"
-    name = "January February March April May June July August September October November December"
-    told = (value, value, f"{day} {name.split()[month - 1]} {year}")
-    return draw.choice(told), value
-
-
-def _expression(draft: _Draft, _: Parameter) -> tuple[str, object]:
-    draw = draft.draw
-    text = str(draw.randrange(2, 500))
-    for _operator in range(draw.choice((1, 1, 2))):
-        text += f" {draw.choice('+-*/')} {draw.randrange(2, 99)}"
-    text = text.replace(" ", "") if draw.random() < 0.2 else text
-    return text, text
-
-
-def _name(draft: _Draft, _: Parameter) -> tuple[str, object]:
-    return (person := draft.pick("people")), person
-
-
-_MAKERS: Mapping[str, Callable[[_Draft, Parameter], tuple[str, object]]] = {
-    "date": _date, "expression": _expression, "numbers": _quantity, "number": _quantity,
-    "pattern": _pattern, "path": _path, "name": _name,
-}  # fmt: skip
-
-
-def _writes(known: _Known) -> bool:
+def _writes(known: Known) -> bool:
     """Whether a tool puts a text in a place."""
     return sum(each.takes_text and not each.kinds for each in known.takes) == 1 and sum(
         bool(each.kinds & {"path", "file"}) for each in known.takes
     ) == 1 and len(known.takes) == 2  # fmt: skip
 
 
-def _write_back(draft: _Draft, writer: _Known) -> None:
+def _write_back(draft: Draft, writer: Known) -> None:
     path = next(iter(draft.nodes[0].arguments.values()), None)
     if str(path).startswith(("/", "<")):
         return
@@ -317,11 +324,13 @@ def _write_back(draft: _Draft, writer: _Known) -> None:
     draft.nodes.append(Node(writer.tool.name, arguments, description=writer.tool.description))
 
 
-def _save(draft: _Draft, writer: _Known) -> str:
+def _save(draft: Draft, writer: Known) -> str:
     place, text = sorted(writer.takes, key=lambda each: each.takes_text)
-    told, path = _path(draft, place)
+    told, path = path_value(draft, place)
     arguments = {place.name: path, text.name: f"<node-{len(draft.nodes) - 1}>"}
     draft.nodes.append(Node(writer.tool.name, arguments, description=writer.tool.description))
     verb = draft.draw.choice(("save", "write", "put", "store", "keep"))
     into = draft.draw.choice(("in", "into", "to"))
-    return f"{draft.draw.choice(_words()['joins'])}{verb} {draft.pick('it')} {into} {told}"
+    return (
+        f"{draft.draw.choice(words_of_requests()['joins'])}{verb} {draft.pick('it')} {into} {told}"
+    )

@@ -100,6 +100,7 @@ class OrchestrationSystem:
         hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | None = None,
+        planned_from: float | None = None,
     ) -> Execution:
         """Plan and run one instruction; see `aexecute` for the arguments and errors."""
         with suppress(RuntimeError):  # there is none
@@ -110,7 +111,7 @@ class OrchestrationSystem:
             try:
                 return await self.aexecute(
                     instruction, plan=plan, budget=budget, name=name, hints=hints,
-                    observers=observers, journal=journal,
+                    observers=observers, journal=journal, planned_from=planned_from,
                 )  # fmt: skip
             finally:
                 await self.pool.close()
@@ -130,6 +131,7 @@ class OrchestrationSystem:
         observers: Sequence[Observer] = (),
         journal: str | Path | None = None,
         judge: Callable[[Execution], Execution] | None = None,
+        planned_from: float | None = None,
     ) -> Execution:
         """Plan and run one instruction.
 
@@ -137,14 +139,17 @@ class OrchestrationSystem:
         `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
         otherwise), `journal` is a file that survives a kill: call again with the same arguments and
         what had ended is not run again; `judge` makes of an execution what is kept of it, where
-        the caller knows more than its verifiers. Raises what `Executor.run` raises, and what the
-        planner does.
+        the caller knows more than its verifiers; `planned_from` is when the making of `plan` began,
+        in seconds since 1970, so that its time is told with the rest. Raises what `Executor.run`
+        raises, and what the planner does.
         """
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
         started, begun = time.time(), time.perf_counter()
         planned = await self._planned(instruction) if plan is None else plan
         planning = time.perf_counter() - begun
+        if planned_from is not None:
+            started, planning = planned_from, max(0.0, time.time() - planned_from)
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         with nullcontext() if journal is None else ExecutionJournal(journal, planned, seeds) as log:
             result = await self.executor.run(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from tutelage.orchestration.plan.catalog import CatalogTool
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.spans import spans
 
 _FORMATS = {"date": "date", "date-time": "date", "email": "email", "uri": "url", "url": "url"}
@@ -20,12 +20,23 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "pattern": ("pattern", "glob"),
     "date": ("date", "day", "birthday", "checkin", "checkout", "departure"),
     "url": ("url", "link", "website"),
+    "unit": ("unit", "units", "currency"),
     "email": ("email", "recipient", "mail"),
     "expression": ("expression", "formula", "equation"),
     "name": ("name", "city", "person", "place", "location", "country", "destination", "origin"),
 }
+_SPOKEN: Mapping[str, str] = {
+    "weather": r"weather|forecast|temperature|warm|cold|hot|rain\w*|snow\w*|sun|sunny|umbrella|"
+               r"coat|degrees|wind\w*",
+    "news": r"news|headlines?",
+    "prices": r"prices?|price list",
+    "events": r"events?|programme",
+}  # fmt: skip
+"""Words that speak of a page of that name, beside the name itself."""
 _TEXTS = ("text", "content", "body", "message", "document", "input", "query", "sentence", "data")
 """Names of parameters that take any text."""
+_PLAIN = {"word", "clause", "unit"}
+"""Kinds that an example tells nothing by."""
 _EXAMPLES = re.compile(r"\b(?:such as|for example|e\.g\.|like)\s+(.+?)(?:\.\s|\.?$)", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -77,7 +88,7 @@ def _parameter(name: str, field: Mapping[str, Any], required: bool) -> Parameter
     text = str(field.get("description", ""))
     examples = _examples(text) + [str(each) for each in field.get("examples", ())]
     kinds = {kind for kind, names in _NAMES.items() if words & set(names)}
-    found = {span.kind for example in examples for span in spans(example)} - {"word", "clause"}
+    found = {span.kind for example in examples for span in spans(example)} - _PLAIN
     types = _types(field)
     if types == frozenset({"string"}):
         found -= {"number", "numbers"}
@@ -139,7 +150,25 @@ def gives(tool: CatalogTool) -> str:
     return "text" if re.search(r"\b(read|text|content|page|lines|words)\b", first) else "other"
 
 
+def finder_of(catalog: Catalog) -> CatalogTool | None:
+    """The first tool of a catalog that searches by a pattern, and lists what it finds."""
+    return next((tool for tool in catalog.tools if _finds(tool)), None)
+
+
+def _finds(tool: CatalogTool) -> bool:
+    own = [each for each in parameters(tool) if each.required]
+    return len(own) == 1 and own[0].kinds == frozenset({"pattern"}) and gives(tool) == "list"
+
+
 def templates(tool: CatalogTool) -> tuple[str, ...]:
     """Paths that a description lists, such as /weather/CITY, with a name in capitals."""
     found = re.findall(r"(?<![\w/])/[a-z]+(?:/[A-Z]{2,})?(?![\w/])", tool.description)
     return tuple(dict.fromkeys(found))
+
+
+def spoken_of(template: str, text: str) -> tuple[int, int] | None:
+    """Where a text speaks of what a listed path is for; None where it does not."""
+    word = template.split("/")[1]
+    words = _SPOKEN.get(word, rf"{re.escape(word.removesuffix('s'))}s?")
+    found = re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)
+    return None if found is None else found.span()

@@ -8,11 +8,12 @@ have several readings, and which of them a parameter gets is for `planner/argume
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 KINDS = ("quoted", "url", "email", "path", "file", "pattern", "date", "expression", "number",
-         "name", "word", "clause", "numbers")  # fmt: skip
+         "unit", "name", "word", "clause", "numbers")  # fmt: skip
 NUMBERS = {
     name: value
     for value, name in enumerate(
@@ -44,6 +45,14 @@ NUMBERS = {
 _MONTHS = "january february march april may june july august september october november december"
 MONTHS = {name: number for number, name in enumerate(_MONTHS.split(), 1)}
 _MONTH = "|".join(MONTHS)
+_DAYS = frozenset(["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"])
+_UNITS = (
+    "mm|cm|km|millimet(?:re|er)s?|centimet(?:re|er)s?|kilomet(?:re|er)s?|met(?:re|er)s?|inch(?:es)?",
+    "feet|foot|ft|yards?|miles?|mg|kg|kgs|grams?|kilos?|kilograms?|tonnes?|tons?|ounces?|oz|pounds?",
+    "lbs?|ml|lit(?:re|er)s?|gallons?|pints?|cups?|seconds?|minutes?|hours?|weeks?|celsius|kelvin",
+    "fahrenheit|centigrade|euros?|dollars?",
+)
+"""Units that people measure in; days are no less often dates."""
 _NUMBER = r"\d+(?:[.,]\d{3})*(?:\.\d+)?"
 _OPERATORS = {"plus": "+", "minus": "-", "times": "*", "multiplied by": "*", "divided by": "/",
               "over": "/", "×": "*", "x": "*", "÷": "/"}  # fmt: skip
@@ -63,6 +72,7 @@ _FORMS = (
     ("numbers", rf"(?<![\w.]){_NUMBER}(?:(?:, ?(?:and )?| and ){_NUMBER})+(?!\w)"),
     ("number", rf"(?<![\w.-])-?{_NUMBER}(?![\w]*[-/.]\d)"),
     ("number", rf"(?<!\w)(?:{'|'.join(NUMBERS)})(?!\w)"),
+    ("unit", rf"(?<![\w-])(?:{'|'.join(_UNITS)})(?![\w-])"),
     ("name", r"(?<!\w)[^\W\d_a-z][\w'-]*(?: [^\W\d_a-z][\w'-]*)*"),
 )  # fmt: skip
 """Forms by kind; ignoring case but for names."""
@@ -280,16 +290,25 @@ def _date(text: str) -> str | None:
     return f"{year:04}-{month:02}-{day:02}" if 1 <= day <= 31 else None
 
 
-def by_kind(text: str, *, name: bool = False) -> str:
-    """A request with the kinds of its paths, numbers and the like in place of their words; with
-    `name`, the word for a kind."""
+def by_kind(text: str, more: Sequence[Span] = (), *, name: bool = False) -> str:
+    """A request with the kinds of its paths, numbers, names and the like in place of their words,
+    and of the spans in `more`; with `name`, the word for a kind."""
     if name:
         return f"kind{text}"
     parts: list[str] = []
     end = 0
-    for span in spans(text):
-        if span.start >= end and span.kind not in ("name", "word", "clause"):
+    for span in sorted([*more, *spans(text)], key=lambda each: each.start):
+        plain = span.kind in ("word", "clause") or (span.kind == "name" and begins(text, span))
+        if span.start >= end and not plain:
             kind = "path" if span.kind == "file" else span.kind
             parts += [text[end : span.start], f" kind{kind} "]
             end = span.end
     return "".join([*parts, text[end:]])
+
+
+def begins(text: str, span: Span) -> bool:
+    """Whether a name may have its capital letter for another reason: it begins a sentence, or is
+    a day or the like."""
+    first = str(span.value).split()[0].lower()
+    begins = re.search(r"(?:^|[.!?:]\s)\W*$", text[: span.start]) is not None
+    return begins or len(first.partition("'")[0]) < 2 or first in _DAYS or first in MONTHS

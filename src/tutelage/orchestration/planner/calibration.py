@@ -15,7 +15,8 @@ import torch
 from tutelage.orchestration.data.elsewhere import other_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Node, Plan, references
+from tutelage.orchestration.planner.arguments import with_searches
 from tutelage.orchestration.planner.confidence import Confidence, fit_confidence
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.seeds import SeedTree
@@ -46,6 +47,26 @@ def same_tools(made: Plan, wanted: Plan) -> bool:
     return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
 
 
+def _is_right(made: Plan, wanted: Plan, catalog: Catalog) -> bool:
+    """Whether a plan has the tools and, where they are known, the arguments that were wanted."""
+    gold = with_searches(wanted, catalog)
+    if not same_tools(made, gold):
+        return False
+    if not any(node.arguments and catalog[node.tool].schema for node in gold.nodes):
+        return True
+    return Counter(map(_call, made.nodes)) == Counter(map(_call, gold.nodes))
+
+
+def _call(node: Node) -> str:
+    """A tool with its arguments, whatever their case and types; results of other nodes are alike,
+    since these may stand in another order."""
+    given = {
+        name: "result" if references(value) else str(value).lower()
+        for name, value in node.arguments.items()
+    }
+    return f"{node.tool} {sorted(given.items())}"
+
+
 def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
@@ -62,10 +83,11 @@ def calibrate(
             return
         place = 0
         for found in model.searched(texts, model.settings):
-            rows.append(model.signals(found))
-            for planned in model.decided(found, model.settings):
+            planned = model.decided(found, model.settings)
+            rows.append(model.signals(found, planned))
+            for made in planned:
                 gold = wanted[place]
-                right.append(gold is not None and same_tools(planned.plan, gold))
+                right.append(gold is not None and _is_right(made.plan, gold, model.catalog))
                 outside.append(gold is None)
                 place += 1
 

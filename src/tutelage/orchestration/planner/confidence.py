@@ -37,6 +37,8 @@ SIGNALS = (
     "best tool that is not in the plan",
     "words",
     "nodes",
+    "particulars of the request that no argument has",
+    "arguments that are missing",
 )
 KEEP = 0.93
 """Share of the right plans above the threshold, on the requests that it is chosen on."""
@@ -120,6 +122,10 @@ class Evidence:
     """How rare each word is among the known requests."""
     known_BP: Tensor
     """Whether any known request or tool has the word."""
+    unused_B: Tensor
+    """How many dates, paths, numbers and the like of a request no argument has."""
+    missing_B: Tensor
+    """How many arguments are missing."""
 
     def signals(self, chosen_BN: Tensor) -> Tensor:
         """(B, S) for plans as places in the catalog, -1 after their last."""
@@ -158,6 +164,8 @@ class Evidence:
             other_B,
             words_BP.sum(1).log1p(),
             count_B,
+            self.unused_B,
+            self.missing_B,
         )
         return torch.stack([column.float() for column in columns], dim=1)
 

@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.parameters import parameters
+from tutelage.orchestration.plan.parameters import finder_of, parameters
 from tutelage.orchestration.plan.spans import by_kind
+from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.text import BUCKETS, Features, features
 
 
 def read_request(text: str, catalog: Catalog) -> Features:
     """The features of a request over a catalog."""
-    return features(by_kind(text) if has_schemas(catalog) else text)
+    if not has_schemas(catalog):
+        return features(text)
+    return features(by_kind(text, titles(text) if finder_of(catalog) else ()))
 
 
 def has_schemas(catalog: Catalog) -> bool:

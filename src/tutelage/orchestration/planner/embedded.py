@@ -72,7 +72,8 @@ class PlannerRecipe:
         made_by = (
             "data/synthetic.py", "data/builtin_tools.json", "data/elsewhere.py",
             "data/other_requests.json", "data/everyday.json", "data/neighbours.py",
-            "data/tool_requests.py", "data/ways.json", "plan/parameters.py", "plan/spans.py",
+            "data/tool_requests.py", "data/request_values.py", "data/ways.json",
+            "plan/parameters.py", "plan/spans.py", "plan/titles.py", "plan/queries.py",
         )  # fmt: skip
         code += [here / name for name in made_by]
         for entry in sorted(code, key=lambda found: found.name):

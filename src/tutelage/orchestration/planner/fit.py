@@ -199,7 +199,7 @@ class PlannerTrainer:
         return {"val_loss": loss, **self._scores(greedy)}
 
     def _scores(self, search: SearchSettings) -> dict[str, float]:
-        planned = self.model.plan_all(self._held_out[0], search)
+        planned = self.model.plan_all(self._held_out[0], search, arguments=False)
         raw = [p.raw_valid for p in planned]
         plans = [p.plan for p in planned]
         values = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
@@ -234,6 +234,7 @@ class PlannerTrainer:
         self.model.remember(self.train)
         self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
         self.model.settings = self.search
+        self.model.scorer = fit_scorer(self.train, self.catalog)
         self.confidence = calibrate(self.model, self.held_out, self.seeds.child("confidence"))
         if not self.settings.refit or self.best is None:
             self._finish()
@@ -346,7 +347,7 @@ def _sample_scores(
     beams: Sequence[BeamResult],
     how: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for plan_scores in beams for plan in model.decided(plan_scores, how)]
+    planned = [plan for found in beams for plan in model.decided(found, how, arguments=False)]
     plan_scores = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
     parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)

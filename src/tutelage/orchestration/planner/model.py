@@ -23,7 +23,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
-from tutelage.orchestration.planner.arguments import ArgumentScorer
+from tutelage.orchestration.planner.arguments import ArgumentScorer, unused
 from tutelage.orchestration.planner.confidence import Confidence, Evidence, word_rarity
 from tutelage.orchestration.planner.decode import (
     BeamResult,
@@ -234,13 +234,16 @@ class PlannerModel(nn.Module):
         self,
         instructions: Sequence[str] | EncodedInstructions,
         settings: SearchSettings | None = None,
+        *,
+        arguments: bool = True,
     ) -> list[PlanPrediction]:
-        """A plan for each instruction. Raises `DataError` for an empty one."""
+        """A plan for each instruction; without `arguments`, its tools and edges alone. Raises
+        `DataError` for an empty one."""
         chosen = settings or self.settings
         return [
             plan
             for found in self.searched(instructions, chosen)
-            for plan in self.decided(found, chosen)
+            for plan in self.decided(found, chosen, arguments=arguments)
         ]
 
     @torch.no_grad()
@@ -286,7 +289,9 @@ class PlannerModel(nn.Module):
         return BeamResult(given, text, *search(self.network, text, settings, prior))
 
     @torch.no_grad()
-    def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
+    def decided(
+        self, found: BeamResult, settings: SearchSettings, *, arguments: bool = True
+    ) -> list[PlanPrediction]:
         """A plan for each instruction that was searched for."""
         text, rows = found.text, torch.arange(len(found.instructions))
         chosen = found.tools_BKN[rows, found.pick(settings.consensus)]
@@ -298,27 +303,35 @@ class PlannerModel(nn.Module):
         workers = None
         if self.vocabulary.workers:
             workers = self.network.worker_logits(state, text.out_TD[placed]).argmax(-1)
-        sure = None if self.confidence is None else self.confidence.of(self.signals(found, chosen))
         planned: list[PlanPrediction] = []
         for row, size in enumerate(lengths.tolist()):
             there = edges[row, :size, :size] >= settings.edge_threshold
             nodes = self._nodes(chosen[row, :size].tolist(), torch.triu(there, diagonal=1))
             names = self.vocabulary.workers
-            plan, missing = self.scorer.fill(Plan(found.instructions[row], nodes), self.catalog)
+            plan, missing = Plan(found.instructions[row], nodes), ()
+            if arguments:
+                plan, missing = self.scorer.fill(plan, self.catalog)
             planned.append(
                 PlanPrediction(
                     plan,
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
-                    None if sure is None else float(sure[row]),
-                    missing,
+                    missing=missing,
                 )
             )
-        return planned
+        if self.confidence is None or not arguments:
+            return planned
+        sure = self.confidence.of(self.signals(found, planned, chosen)).tolist()
+        return [replace(each, confidence=own) for each, own in zip(planned, sure, strict=True)]
 
     @torch.no_grad()
-    def signals(self, found: BeamResult, chosen_BN: Tensor | None = None) -> Tensor:
-        """(B, S): what tells how sure plans are, by default those that `settings` choose."""
+    def signals(
+        self,
+        found: BeamResult,
+        planned: Sequence[PlanPrediction],
+        chosen_BN: Tensor | None = None,
+    ) -> Tensor:
+        """(B, S): what tells how sure the plans are that were made of these beams."""
         if chosen_BN is None:
             rows = torch.arange(len(found.instructions))
             chosen_BN = found.tools_BKN[rows, found.pick(self.settings.consensus)]
@@ -331,6 +344,8 @@ class PlannerModel(nn.Module):
         evidence = Evidence(
             found.scores_BK, similar, found.given.shared_BT, self.network.set_logits(text),
             text.speaks_BPT, text.real_BP, *rarity,
+            torch.tensor([unused(each.plan, self.catalog) for each in planned]),
+            torch.tensor([float(len(each.missing)) for each in planned]),
         )  # fmt: skip
         return evidence.signals(chosen_BN)
 

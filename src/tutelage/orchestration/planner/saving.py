@@ -22,7 +22,7 @@ import torch
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
 from tutelage.orchestration.planner.arguments import ArgumentScorer
-from tutelage.orchestration.planner.confidence import Confidence
+from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
@@ -170,8 +170,9 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     model.settings = SearchSettings(**found["search"])
     if len(found.get("arguments", ())) == len(model.scorer.weights):
         model.scorer = ArgumentScorer(tuple(found["arguments"]))
-    if found.get("confidence") is not None:
-        model.confidence = Confidence(**found["confidence"])
+    sure = found.get("confidence")
+    if sure is not None and len(sure["mean"]) == len(SIGNALS):
+        model.confidence = Confidence(**sure)
     if found["memory"] is not None:
         texts, plans = found["memory"]["texts"], found["memory"]["plans"]
         model.memory = PlanIndex(SparseRows(*texts), plans)
