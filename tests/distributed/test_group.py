@@ -270,6 +270,27 @@ def die(*, connecting: bool) -> None:
     joined()
 
 
+def die_once_the_first_is_connected() -> None:
+    """The third rank ends without a word; the first one does not need it any more, the second one
+    does."""
+    meeting.QUIET = 1.0
+    ways: list[Callable[..., object]] = [
+        lambda *_, **__: None,
+        lambda *_, **__: threading.Event().wait(60.0),
+        lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL),
+    ]
+    torch.distributed.init_process_group = ways[int(os.environ["RANK"])]
+    joined()
+
+
+def test_every_rank_notices_one_that_dies_before_it_is_connected(tmp_path: Path) -> None:
+    with started(3, tmp_path, die_once_the_first_is_connected) as ranks:
+        begun = time.monotonic()
+        assert ranks.end() == [0, 0, -9]
+        assert time.monotonic() - begun < 60.0
+    assert ranks.said(1) == ""
+
+
 @pytest.mark.parametrize("connecting", [False, True])
 def test_a_rank_that_dies_before_all_are_connected_is_told_within_seconds(
     tmp_path: Path, connecting: bool
