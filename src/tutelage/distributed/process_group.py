@@ -179,18 +179,15 @@ class TorchProcessGroup:
 
     def _end_others(self) -> None:
         """Tell the other ranks that this one has failed. Those that wait for something else, such
-        as a sum of gradients, do not take it: they end when this process does."""
+        as a sum of gradients, do not take it: they end because gloo closes the connections of an
+        operation that has waited too long."""
         if self._over:
             return
         self._over = True
-
-        def tell() -> None:
-            with suppress(Exception):  # they may have ended already
-                self._broadcast(_ENDED)
-
-        thread = threading.Thread(target=tell, name="end-others", daemon=True)
-        thread.start()
-        thread.join(HEARD)
+        backend: Any = cast("Any", dist.group.WORLD)._get_backend(torch.device("cpu"))
+        backend.set_timeout(datetime.timedelta(seconds=HEARD))
+        with suppress(Exception):  # they may have ended already
+            self._broadcast(_ENDED)
 
     def _release(self) -> None:
         for network in self._sharded:
