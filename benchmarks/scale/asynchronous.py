@@ -34,7 +34,7 @@ from tutelage.policy.machine import machine_facts
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
-from tutelage.statistics.intervals import wilson
+from tutelage.statistics.intervals import student, wilson
 from tutelage.weights.config import resolve
 from tutelage.weights.kinds import training
 
@@ -168,7 +168,8 @@ def rate(root: Path, seeds: int) -> str:
 
 
 def curve(root: Path, seeds: int, first: int, updates: int) -> str:
-    """The table of validations on the way, pooled over the seeds with Wilson's interval."""
+    """The table of validations on the way: pooled over the seeds with Wilson's interval, and the
+    difference by seeds."""
     settings = Settings(seeds=seeds)
     start = cold_start(root, settings)
     found: dict[int, list[dict[int, float]]] = {threshold: [] for threshold in THRESHOLDS}
@@ -198,10 +199,12 @@ def curve(root: Path, seeds: int, first: int, updates: int) -> str:
         [
             str(step),
             *(pooled([run[step] for run in found[t]], settings.test_tasks) for t in THRESHOLDS),
+            difference(*([run[step] for run in found[t]] for t in THRESHOLDS)),
         ]
         for step in range(EVERY, settings.steps + 1, EVERY)
     ]
-    text = table(["step", *(f"threshold {threshold}" for threshold in THRESHOLDS)], rows)
+    head = ["step", *(f"threshold {threshold}" for threshold in THRESHOLDS), "difference"]
+    text = table(head, rows)
     return f"{text}\nVersions behind, on average: {statistics.mean(behind):.2f}.\n"
 
 
@@ -210,6 +213,16 @@ def pooled(shares: Sequence[float], tasks: int) -> str:
     solved, total = round(sum(shares) * tasks), len(shares) * tasks
     low, high = wilson(solved, total)
     return f"{100 * solved / total:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def difference(before: Sequence[float], after: Sequence[float]) -> str:
+    """Points by which `after` is above `before`, seed by seed, with Student's interval of 95 %."""
+    by_seed = [100 * (b - a) for a, b in zip(before, after, strict=True)]
+    mean = statistics.mean(by_seed)
+    if len(by_seed) < 2:
+        return f"{mean:+.1f}"
+    half = student(len(by_seed) - 1) * statistics.stdev(by_seed) / len(by_seed) ** 0.5
+    return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
 def main() -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed
 from tests.weights.samples import LAPTOP
 
-from tutelage.distributed import meeting
+from tutelage.distributed import meeting, process_group
 from tutelage.distributed.meeting import RankEndedError, meet
 from tutelage.distributed.process_group import TorchProcessGroup, joined
 from tutelage.errors import ConfigError, RunError
@@ -69,6 +70,42 @@ def fail_on_the_first() -> None:
     raise AssertionError("rank 0 has failed")
 
 
+def fail_on_the_first_beside_a_sum() -> None:
+    group = launched()
+
+    def make() -> int:
+        raise RunError("the disk is full")
+
+    if group.rank:
+        group.map(range(2), lambda i: i)
+    process_group.HEARD = 0.2
+    group.agree(make)
+
+
+def fail_on_the_first_beside_inputs() -> None:
+    group = launched()
+
+    def lead() -> int:
+        raise RunError("that folder has another run")
+
+    if group.rank:
+        in_step(group, lambda: 1)
+    group.agree(lead)
+
+
+def die_on_the_second(tree: bool) -> None:
+    known = launched()
+    group = TorchProcessGroup(known.rank, known.size, tree=tree)
+    weight = torch.ones(3, requires_grad=True)
+
+    def loss(item: int) -> tuple[torch.Tensor, int]:
+        if group.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (weight * item).sum(), item
+
+    group.accumulate([weight], [1, 2], loss)
+
+
 def share() -> None:
     group = launched()
     assert group.map(range(5), lambda i: i * 10) == [0, 10, 20, 30, 40]
@@ -85,8 +122,10 @@ def test_what_ranks_find_comes_back_in_order(tmp_path: Path) -> None:
         (differ, "rank 1 of 2 differs from rank 0 in torch (2.0, and there 2.1)"),
         (fail_on_the_second, "rank 1 of 2: no model here"),
         (fail_on_the_first, "the disk is full"),
+        (fail_on_the_first_beside_a_sum, "the disk is full"),
+        (fail_on_the_first_beside_inputs, "that folder has another run"),
     ],
-    ids=["differ", "the second", "the first"],
+    ids=["differ", "the second", "the first", "beside a sum", "beside inputs"],
 )
 def test_rank_0_alone_says_what_is_wrong(
     tmp_path: Path, work: Callable[[], None], told: str
@@ -95,6 +134,13 @@ def test_rank_0_alone_says_what_is_wrong(
         assert ranks.end() == [1, 0]
     assert told in ranks.said(0)
     assert ranks.said(1) == ""
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["plain", "tree"])
+def test_a_rank_that_dies_in_an_update_is_told(tmp_path: Path, tree: bool) -> None:
+    with started(2, tmp_path, die_on_the_second, tree) as ranks:
+        assert ranks.end() == [1, -9]
+    assert "RunError: a rank that trains beside this one has ended" in ranks.said(0)
 
 
 def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:
@@ -222,6 +268,27 @@ def die(*, connecting: bool) -> None:
     elif os.environ["RANK"] == "1":
         meeting._ask = ask  # pyright: ignore[reportPrivateUsage]
     joined()
+
+
+def die_once_the_first_is_connected() -> None:
+    """The third rank ends without a word; the first one does not need it any more, the second one
+    does."""
+    meeting.QUIET = 1.0
+    ways: list[Callable[..., object]] = [
+        lambda *_, **__: None,
+        lambda *_, **__: threading.Event().wait(60.0),
+        lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL),
+    ]
+    torch.distributed.init_process_group = ways[int(os.environ["RANK"])]
+    joined()
+
+
+def test_every_rank_notices_one_that_dies_before_it_is_connected(tmp_path: Path) -> None:
+    with started(3, tmp_path, die_once_the_first_is_connected) as ranks:
+        begun = time.monotonic()
+        assert ranks.end() == [0, 0, -9]
+        assert time.monotonic() - begun < 60.0
+    assert ranks.said(1) == ""
 
 
 @pytest.mark.parametrize("connecting", [False, True])

@@ -18,7 +18,9 @@ from tests.weights import tiny_job
 from tests.weights.test_sft import chat, write
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
+from tutelage.testing.vllm_server import VLLMServer
 from tutelage.weights import checkpoint
 
 from . import jobs
@@ -198,6 +200,26 @@ def test_demonstrations_are_learned_from_on_shards(tmp_path: Path) -> None:
         out = tmp_path / str(size)
         together(size, tmp_path / f"of_{size}", jobs.learn, source, out, order)
     assert_same(tmp_path / "2", tmp_path / "1")
+
+
+def at_servers(source: Path, urls: str, out: Path, size: int, order: str) -> None:
+    """Train so many ranks on what vLLM servers sample."""
+    keys: dict[str, object] = {"rollout__name": "vllm", "rollout__servers": urls}
+    together(size, out.with_suffix(".said"), jobs.train_with, source, out, order, keys)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("order", ["tree shards", "tree"])
+def test_the_first_rank_brings_the_weights_of_all_to_vllm_servers(
+    source: Path, tmp_path: Path, order: str
+) -> None:
+    with VLLMServer(load_policy(str(source / "model"))) as server:
+        at_servers(source, f"[{server.url}]", tmp_path / "one", 1, "tree")
+        at_servers(source, f"[{server.url}]", tmp_path / "two", 2, order)
+        assert server.weight_version == "free"
+    assert_same(tmp_path / "two", tmp_path / "one")
+    trained = [line for line in jobs.metrics(tmp_path / "two") if line["phase"] == "rl"]
+    assert all(0 < line["vllm/probe"] < 1e-3 for line in trained)
 
 
 def test_a_stop_is_asked_of_the_first_rank_and_ends_all(

@@ -3,6 +3,7 @@ has what is needed to do it again."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 from collections.abc import Mapping
@@ -114,6 +115,20 @@ def bits(line: Mapping[str, Any]) -> dict[str, Any]:
 def test_as_many_groups_are_on_their_way_as_the_threshold_allows() -> None:
     assert admission_limit(0, 0, 8, None) == 8
     assert [admission_limit(step, 2, 8, 5) for step in range(5)] == [24, 32, 40, 40, 40]
+
+
+def test_the_last_group_may_end_just_before_it_is_waited_for() -> None:
+    queue = object.__new__(asynchronous.GroupQueue)
+    running: dict[int, asyncio.Task[None]] = {}
+    queue._running = running  # pyright: ignore[reportPrivateUsage]
+
+    async def play() -> None:
+        del running[0]
+
+    with asyncio.Runner() as runner:
+        running[0] = runner.get_loop().create_task(play())
+        runner.run(queue._next())  # pyright: ignore[reportPrivateUsage]
+    assert running == {}
 
 
 def test_every_group_is_trained_once_or_dropped(run: tuple[RunFolder, list[str]]) -> None:

@@ -14,17 +14,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.lifecycle import Run
 from tutelage.store import open_store
 from tutelage.testing.vllm_server import VLLMServer
 from tutelage.types import Mode
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
+from tutelage.weights.vllm_sampler import servers_of
 
 from .samples import LAPTOP
 from .tiny_job import Notes, material, overrides, steps
@@ -199,6 +203,7 @@ from pathlib import Path
 
 words = sys.argv[1:]
 known = {{name: os.environ[name] for name in ("VLLM_SERVER_DEV_MODE", "PYTHONPATH")}}
+known["ranks"] = sorted({{"TORCHELASTIC_USE_AGENT_STORE", "RANK"}} & {{*os.environ}})
 Path(__file__).with_suffix(".json").write_text(json.dumps([os.getpid(), words, known]))
 value = dict(zip(words, words[1:]))
 from tutelage.testing.vllm_server import serve
@@ -207,13 +212,18 @@ serve(value["--model"], value["--port"])
 """An interpreter that has the server that stands in for vLLM."""
 
 
-def test_several_ranks_are_refused(source: Path) -> None:
-    keys = overrides(source, rollout__name="vllm", rollout__servers="[http://a:1]")
-    with pytest.raises(ConfigError, match="weights of several ranks"):
-        resolve("math", keys, machine=replace(LAPTOP, ranks=2))
+def test_only_the_first_of_several_ranks_talks_to_the_servers(source: Path) -> None:
+    keys = overrides(source, rollout__name="vllm", rollout__servers="[http://127.0.0.1:1]")
+    resolved = resolve("math", keys, machine=replace(LAPTOP, ranks=2))
+    setting: Any = SimpleNamespace(config=resolved.config, group=SimpleNamespace(rank=1))
+    assert servers_of(setting, run=cast("Run", None)) is None
 
 
-def test_a_server_of_the_runs_own_is_started_and_ended(source: Path, tmp_path: Path) -> None:
+def test_a_server_of_the_runs_own_is_started_and_ended(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("RANK", "0")
     python = tmp_path / "python"
     python.write_text(INTERPRETER.format(python=sys.executable))
     python.chmod(0o755)
@@ -226,6 +236,7 @@ def test_a_server_of_the_runs_own_is_started_and_ended(source: Path, tmp_path: P
     assert (value["--dtype"], value["--max-model-len"]) == ("float32", "256")
     assert {"--enable-scale-out", "--no-enable-chunked-prefill"} <= set(words)
     assert known["VLLM_SERVER_DEV_MODE"] == "1"
+    assert known["ranks"] == [], "torchrun's variables are not the server's"
     assert (Path(known["PYTHONPATH"]) / "tutelage_vllm.py").is_file()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

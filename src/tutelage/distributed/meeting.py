@@ -9,6 +9,7 @@ torchrun ends the others itself. `process_group.py` calls `meet` and works from 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import secrets
@@ -53,6 +54,8 @@ def _answer(store: Any, rank: int, size: int, word: str, watch: _Watch, until: f
                 store.set(f"answer/{words[other]}", word)
         left = [r for r in range(1, size) if not store.check([f"known/{word}/{r}"])]
         if not left:
+            watch.all_have_come(words)
+            store.set(f"all/{word}", json.dumps(words))
             return word
         watch.check(words)
         if time.monotonic() > until:
@@ -61,15 +64,22 @@ def _answer(store: Any, rank: int, size: int, word: str, watch: _Watch, until: f
 
 
 def _ask(store: Any, rank: int, size: int, word: str, watch: _Watch, until: float) -> str:
-    """The name, on another rank, as rank 0 answers."""
+    """The name, on another rank, as rank 0 answers, once all have come."""
     store.set(f"asks/{rank}", word)
     while not store.check([f"answer/{word}"]):
         if time.monotonic() > until:
             raise RuntimeError("rank 0 has not come")
         time.sleep(0.01)
     name: str = store.get(f"answer/{word}").decode()
-    watch.check({0: name})
     store.set(f"known/{name}/{rank}", "")
+    while not store.check([f"all/{name}"]):
+        watch.check({0: name})
+        if time.monotonic() > until:
+            raise RuntimeError("another rank has not come")
+        time.sleep(0.01)
+    words: dict[str, str] = json.loads(store.get(f"all/{name}"))
+    others = {int(other): theirs for other, theirs in words.items() if int(other) != rank}
+    watch.all_have_come({0: name, **others})
     return name
 
 
@@ -101,6 +111,7 @@ class _Pulse:
         self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
 
     def __enter__(self) -> Self:
+        self._store.set(f"pulse/{self._word}", f"0 {_here()}")
         self._thread.start()
         return self
 
@@ -112,7 +123,7 @@ class _Pulse:
             self._store.set(f"ended/{self._word}", reason)
 
     def _beat(self) -> None:
-        number = 0
+        number = 1
         with suppress(RuntimeError):
             while not self._over.is_set():
                 self._store.set(f"pulse/{self._word}", f"{number} {_here()}")
@@ -128,8 +139,13 @@ class _Watch:
         self._words: dict[int, str] = {}
         self._seen: dict[str, tuple[str, float, bool]] = {}
         """By word: its last sign of life, when that was seen first, and whether it was another
-        before. One that never moved may be of before a restart."""
-        self._next = 0.0
+        before. One that never moved may be of before a restart, until all have come."""
+        self._next, self._all = 0.0, False
+
+    def all_have_come(self, words: Mapping[int, str]) -> None:
+        """All ranks of this start are there, and these are their words: each that connects needs
+        every other one."""
+        self._words, self._all = {**words}, True
 
     def check(self, words: Mapping[int, str]) -> None:
         """Raise `RankEndedError` where one of these ranks, or of those given before, has ended."""
@@ -137,7 +153,7 @@ class _Watch:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + BEAT
+        self._next = now + BEAT * max(1.0, self._size / 8)  # for a store that serves many ranks
         if self._store.check([LOST]):
             raise RankEndedError(self._store.get(LOST).decode())
         for rank, word in self._words.items():
@@ -156,7 +172,7 @@ class _Watch:
         if beat != last:
             since, moved = now, True
         self._seen[word] = beat, since, moved
-        if moved and now - since > QUIET:
+        if (moved or self._all) and now - since > QUIET:
             where = beat.partition(" ")[2]
             raise RankEndedError(f"{name}, {where}: no sign of life for {QUIET:g} seconds")
 

@@ -46,6 +46,8 @@ WORKING = datetime.timedelta(days=7)
 noticed at once."""
 LOST = "a rank that trains beside this one has ended, so the run cannot go on"
 """How rank 0's message begins where another rank has ended."""
+HEARD = 5.0
+"""Seconds that rank 0, when it has failed, waits until the others are told."""
 _ENDED = b"ended"
 
 
@@ -78,10 +80,7 @@ class TorchProcessGroup:
         try:
             made = make()
         except BaseException:
-            if not self._over:
-                self._over = True
-                with suppress(Exception):  # they may have ended already
-                    self._broadcast(_ENDED)
+            self._end_others()
             raise
         self._broadcast(_packed(made))
         return made
@@ -89,9 +88,10 @@ class TorchProcessGroup:
     def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
         """See `ProcessGroup`."""
         mine = items[self.rank :: self.size]
-        found = [work(item) for item in mine]
-        if self._sharded and len(mine) < -(-len(items) // self.size):
-            work(items[-1])  # whoever gathers a tensor needs all
+        with self._peers(computes=True):
+            found = [work(item) for item in mine]
+            if self._sharded and len(mine) < -(-len(items) // self.size):
+                work(items[-1])  # whoever gathers a tensor needs all
         self._release()
         return self._together(found, len(items))
 
@@ -104,6 +104,18 @@ class TorchProcessGroup:
         threads: int = 1,
     ) -> list[Out]:
         """See `ProcessGroup`."""
+        with self._peers(computes=True):
+            reports = self._accumulated(parameters, items, loss, threads)
+        return self._together(reports, len(items))
+
+    def _accumulated(
+        self,
+        parameters: Sequence[Tensor],
+        items: Sequence[Item],
+        loss: Callable[[Item], tuple[Tensor, Out]],
+        threads: int,
+    ) -> list[Out]:
+        """What `loss` reports of this rank's items, once the gradients of all are added."""
         mine, turns = items[self.rank :: self.size], -(-len(items) // self.size)
         if sharding.is_sharded(parameters):
             same, padded = sharding.padded(items, self.rank, self.size, loss)
@@ -112,19 +124,19 @@ class TorchProcessGroup:
             else:
                 found = accumulate(parameters, same, padded)
                 self._reduce(sharding.whole(parameters))
-            reports = cast("list[Out]", found[: len(mine)])
             self._release()
-        elif self._tree:
-            reports = accumulate_in_tree(parameters, mine, turns, loss, self.size)
-        else:
-            reports = accumulate(parameters, mine, loss, threads=threads)
-            self._reduce(parameters)
-        return self._together(reports, len(items))
+            return cast("list[Out]", found[: len(mine)])
+        if self._tree:
+            return accumulate_in_tree(parameters, mine, turns, loss, self.size)
+        reports = accumulate(parameters, mine, loss, threads=threads)
+        self._reduce(parameters)
+        return reports
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
         """See `ProcessGroup`."""
         if sharding.is_sharded(parameters):
-            return sharding.clip(parameters, limit, exact=self._tree)
+            with self._peers(computes=True):
+                return sharding.clip(parameters, limit, exact=self._tree)
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def shard(
@@ -144,7 +156,8 @@ class TorchProcessGroup:
     def publish(self, trained: Policy, whole: Policy) -> None:
         """See `ProcessGroup`."""
         if trained is not whole:
-            sharding.publish(trained, whole, self.rank)
+            with self._peers(computes=True):
+                sharding.publish(trained, whole, self.rank)
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
         """See `ProcessGroup`."""
@@ -160,7 +173,21 @@ class TorchProcessGroup:
 
     def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
         """See `ProcessGroup`."""
-        write(self.agree(lambda: str(place)), values)
+        there = self.agree(lambda: str(place))
+        with self._peers(computes=True):
+            write(there, values)
+
+    def _end_others(self) -> None:
+        """Tell the other ranks that this one has failed. Those that wait for something else, such
+        as a sum of gradients, do not take it: they end because gloo closes the connections of an
+        operation that has waited too long."""
+        if self._over:
+            return
+        self._over = True
+        backend: Any = cast("Any", dist.group.WORLD)._get_backend(torch.device("cpu"))
+        backend.set_timeout(datetime.timedelta(seconds=HEARD))
+        with suppress(Exception):  # they may have ended already
+            self._broadcast(_ENDED)
 
     def _release(self) -> None:
         for network in self._sharded:
@@ -195,11 +222,14 @@ class TorchProcessGroup:
         return there
 
     @contextmanager
-    def _peers(self) -> Generator[None]:
-        """Around what needs the other ranks: rank 0 says that one has ended, others end."""
+    def _peers(self, *, computes: bool = False) -> Generator[None]:
+        """Around what needs the other ranks: rank 0 says that one has ended, others end. Where this
+        rank `computes` meanwhile, an error of its own is left as it is."""
         try:
             yield
         except RuntimeError as error:
+            if computes and not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+                raise
             self._over = True
             if self.rank:
                 raise SystemExit(0) from error

@@ -40,6 +40,8 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_CI_ENV": "1",
 }
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
+"""How the names of variables begin by which torchrun tells ranks apart: a server is no rank."""
 _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -101,7 +103,8 @@ class LocalServer:
             port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self._log, self._note, self._stopping = log, note, stopping
-        environment = {**_UNLESS_SET, **os.environ, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
+        here = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+        environment = {**_UNLESS_SET, **here, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 [python, "-W", "ignore", *options.words(port)],

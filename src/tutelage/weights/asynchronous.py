@@ -157,6 +157,8 @@ class GroupQueue:
         """Let rollouts go on until a group has ended, or it is time to look around. Raises what a
         group raised."""
         tasks = [*self._running.values()]
+        if not tasks:  # the last one has ended just before this began
+            return
         done, _ = await asyncio.wait(
             tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )

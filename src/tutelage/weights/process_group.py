@@ -170,6 +170,7 @@ def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
     except Exception as raised:
         error = raised
     told = None if error is None else str(error) or type(error).__name__
+    group.agree(lambda: None)  # what rank 0 has failed at meanwhile ends the others here
     wrong = [(rank, text) for rank, text in enumerate(group.map(range(group.size), lambda _: told))]
     wrong = [(rank, text) for rank, text in wrong if text is not None]
     if wrong and group.rank:

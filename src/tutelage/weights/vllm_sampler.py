@@ -1,7 +1,8 @@
 """The vLLM servers of a run: those that others started, or one of its own; made from its keys.
 
 `placement.py` samples the trained policy there; a policy beside it, and the one before training,
-are sampled in this process. What is started here ends with the run.
+are sampled in this process. Of several ranks the first one, which has the whole policy, talks to
+them. What is started here ends with the run.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class Servers:
 
 
 def servers_of(setting: TrainingInputs, run: Run) -> Servers | None:
-    """The servers that a run samples at; None where it samples in this process."""
-    return Servers(setting, run) if setting.config.rollout.name == "vllm" else None
+    """The servers that a run samples at; None where it samples in this process, and on a rank that
+    samples nothing."""
+    sampled_there = setting.config.rollout.name == "vllm" and setting.group.rank == 0
+    return Servers(setting, run) if sampled_there else None
 
 
 def _transfer(setting: TrainingInputs, run: Run) -> WeightTransfer:

@@ -47,12 +47,6 @@ def _places(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             "workers that sample at vLLM servers are not built yet",
             "Use agent.placement=local, or rollout.name=native.",
         )
-    if machine.nodes * machine.ranks > 1:
-        yield (
-            "rollout.name",
-            "weights of several ranks do not reach vLLM servers yet",
-            "Use rollout.name=native, or train in one process.",
-        )
 
 
 def _transports(config: RunConfig) -> Iterator[Finding]:
