@@ -88,6 +88,43 @@ async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, cod
     assert "".join(d.get("content") or "" for d in deltas) == '<tool_call>{"name":'
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("said", "stop", "left"),
+    [
+        (" (", " ", ""), ("\n\nSo", "\n\n", ""), (" (x", " (", ""), ("It is \n", "\n", "It is"),
+        (" It is", "s", "It i"),
+    ],
+)  # fmt: skip
+async def test_a_stop_string_in_white_space_that_is_stripped(
+    attempt_session: Open, codec: Codec, said: str, stop: str, left: str, stream: bool
+) -> None:
+    """The engine looks for it in what is sampled, clients see that without white space around."""
+    case = attempt_session(session(codec, *[said] * 3))
+    made = await case.chat(stop=stop, stream=stream)
+    told = (
+        [json.loads(e)["choices"][0] for e in events(made.text)[:-1]]
+        if stream
+        else made.json()["choices"]
+    )
+    text = "".join((c.get("message") or c.get("delta")).get("content") or "" for c in told)
+    assert (text, told[-1]["stop_reason"], told[-1]["finish_reason"]) == (left, stop, "stop")
+    message = await case.post(
+        "/messages",
+        {
+            "model": "m",
+            "messages": ASK,
+            "max_tokens": 9,
+            "stop_sequences": [stop],
+            "stream": stream,
+        },
+    )
+    assert f'"stop_sequence":{json.dumps(stop)}' in message.text
+    assert ('"text":' in message.text) == (left != "")
+    item = (await case.respond(stop=stop)).json()["output"][0]
+    assert item["content"][0]["text"] == left
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_a_native_engine_streams_what_it_records(
     tiny: Any, live: Callable[..., Gateway], served: bool

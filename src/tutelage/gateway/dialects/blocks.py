@@ -83,7 +83,7 @@ def annotations_of(fields: Mapping[str, Any]) -> list[JSON]:
 def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
-    content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
+    content, refusal = shown_content(reply, choice) or "", choice.reply.extra.get("refusal")
     cited = annotations_of(choice.reply.extra)
     said = [
         TurnBlock("thought", 0, thought, source=source),
