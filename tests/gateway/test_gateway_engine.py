@@ -89,6 +89,34 @@ async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, cod
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_after_a_whole_call_is_told(
+    attempt_session: Open, codec: Codec, stream: bool
+) -> None:
+    said = f'{CALL}\n<tool_call>{{"name": "calculator", "arg'
+    case = attempt_session(session(codec, *[said] * 3))
+    most = len(codec.encode(said)) - 1
+    asked: dict[str, Any] = {"max_tokens": most, "stream": stream, "tools": [CALCULATOR]}
+    assert '"finish_reason":"length"' in (await case.chat(**asked)).text
+    tool = {"name": "calculator", "input_schema": CALCULATOR["function"]["parameters"]}
+    message = {"model": "m", "messages": ASK, **asked, "tools": [tool]}
+    assert '"stop_reason":"max_tokens"' in (await case.post("/messages", message)).text
+    answer = await case.respond(max_output_tokens=most, stream=stream, tools=[FLAT_CALCULATOR])
+    if stream:
+        told = [json.loads(e) for e in events(answer.text)[:-1]]
+        done = [e["item"] for e in told if e["type"] == "response.output_item.done"]
+        final = told[-1]["response"]
+        assert done == final["output"]
+    else:
+        final = answer.json()
+    assert (final["status"], final["incomplete_details"]["reason"]) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+    kinds = [(item["type"], item["status"]) for item in final["output"]]
+    assert kinds == [("message", "incomplete"), ("function_call", "completed")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("said", "stop", "left"),
     [

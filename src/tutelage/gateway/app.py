@@ -76,7 +76,8 @@ class _Endpoint:
         try:
             handler = self._handlers.get(scope["method"])
             if handler is None:
-                raise self._app.refused(scope, self._handlers, clients)
+                known = () if self._is_word(scope) else self._handlers
+                raise self._app.refused(scope, known, clients)
             await self._app.admitted(handler, clients, scope, receive, sending)
         except ClientDisconnect:
             return
@@ -90,6 +91,17 @@ class _Endpoint:
             if not started:
                 written = own_error if dialect is None else dialect.error
                 await http.send_json(sending, told.status, written(told), told.headers)
+
+    def _is_word(self, scope: Scope) -> bool:
+        """Whether a path has a word in place of a reply's id, as paths have that are asked by POST
+        and are not there."""
+        id, dialect = scope["path_params"].get("response"), self._dialect
+        return (
+            scope["method"] == "POST"
+            and id is not None
+            and dialect is not None
+            and not id.startswith(dialect.prefix)
+        )
 
 
 class App:

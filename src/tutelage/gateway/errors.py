@@ -108,7 +108,8 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}
-        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
+        code = error.code or "upstream_error"
+        return ApiError(error.status, str(error), param=error.param, code=code, headers=headers)
     if isinstance(error, UnreachableError | MalformedReplyError):
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):

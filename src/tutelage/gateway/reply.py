@@ -124,13 +124,13 @@ def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
 def finish_reason(call: Call) -> str:
     """Why a choice ended, in OpenAI's words."""
     reason = call.sampled.stop_reason
-    if reason is StopReason.CONTENT_FILTER:
+    if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
     if call.reply.tool_calls:
         return "tool_calls"
     if call.reply.extra.get("function_call"):
         return "function_call"
-    return "length" if reason is StopReason.LENGTH else "stop"
+    return "stop"
 
 
 def cut_by(call: Call) -> str | None:

@@ -112,6 +112,8 @@ class _Request(TurnReader):
         "speed": ("standard",),
         "diagnostics": ({}, {"previous_message_id": None}),
         "fallbacks": ([],),
+        "n": (1,),
+        "stream_options": (),
     }
     own = tuple(neutral)
     schema_name = "output_config.format"

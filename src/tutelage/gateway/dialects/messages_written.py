@@ -172,7 +172,7 @@ class MessageEvents:
             delta = {"type": f"{kind}_delta", kind: new}
         return self._delta(index, delta) if new else b""
 
-    def end(self, index: int, block: TurnBlock, *, last: bool) -> bytes:
+    def end(self, index: int, block: TurnBlock) -> bytes:
         """It has ended."""
         out = b""
         if block.kind == "thought":
