@@ -324,3 +324,15 @@ async def test_the_oldest_turns_are_left_out_where_that_is_wanted(
     assert answer.json()["truncation"] == "auto"
     seen = [(m.role, m.content) for m in chat.calls[0].messages]
     assert seen == [(m["role"], m["content"]) for m in (ask[0], *ask[5:])]
+
+
+def test_a_long_text_is_encoded_without_a_warning(
+    codec: Codec, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a context that a gateway bounds itself."""
+    before, codec.tokenizer.model_max_length = codec.tokenizer.model_max_length, 4
+    try:
+        assert len(codec.encode("What is 1 + 1? " * 4)) > 4
+    finally:
+        codec.tokenizer.model_max_length = before
+    assert not caplog.records

@@ -231,7 +231,8 @@ async def stream_completion(
         if not (found.ended and isinstance(error, httpx2.TransportError)):
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
                 raise
-            raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
+            words = str(error) or type(error).__name__
+            raise UnreachableError(f"the server {url!r} broke off its reply: {words}") from error
     for delta in (*found.rest(), *(() if failed else found.unsaid())):
         found.told |= listener.delta(delta)
     whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())

@@ -28,7 +28,6 @@ NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
-    404: "not_found_error",
     429: "rate_limit_error",
 }
 _ANTHROPICS_TYPES = {

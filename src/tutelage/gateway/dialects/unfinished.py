@@ -51,7 +51,8 @@ def ending(told: str, more: JSON) -> str:
             open_.append(token)
             keys.append(token == "{")
         elif token in "}]":
-            open_.pop(), keys.pop()
+            open_.pop()
+            keys.pop()
         elif token in ",:":
             keys[-1] = token == "," and open_[-1] == "{"
     if not open_:
