@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from tutelage.types import JSON
 
 _OFTEN = 4096
-"""Characters up to which each piece is looked at; of longer texts, only each that adds a 16th."""
+"""Characters up to which each piece is checked; of longer texts, only each that adds a 16th."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*["\\]?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u([0-9a-fA-F]{0,3})$")
 
