@@ -131,6 +131,10 @@ class RemoteError(EngineError):
         """Seconds that the server asks to wait, where it said so."""
         self.final = False
         """Whether asking again was tried, or the server said that it is pointless."""
+        self.param: str | None = None
+        """The field that the server blames."""
+        self.code: str | None = None
+        """The server's own word for the error."""
         self.part: dict[str, Any] = {}
         """What had come of a reply that ended with the error, as a message."""
 

@@ -91,6 +91,7 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
     else:
         assert line["finish_reason"] == "error"
         assert "broke off its reply" in line["error"]
+        assert "Error(" not in line["error"]
     assert "token_ids" not in line
     assert line["sampling"]["top_p"] == 0.5
     assert (line["sampling"]["temperature"], line["sampling"]["max_tokens"]) == (0.25, None)

@@ -46,7 +46,7 @@ class Plain:
         return ChatRequest(given.model, asked, sampling, stream=given.stream)
 
     def written(self, reply: ChatReply) -> JSON:
-        return {"answer": shown_content(reply.choices[0]), "id": reply.answer.id}
+        return {"answer": shown_content(reply, reply.choices[0]), "id": reply.answer.id}
 
     def writer(self, reply: ChatReply) -> Lines:
         return Lines()
@@ -99,7 +99,7 @@ async def test_errors_outside_of_its_paths_have_its_form_for_its_clients(
         assert list(answer.json()) == ["wrong"]
     openais = (await case.http.get(f"{base}/nowhere")).json()
     anthropics = (await case.http.get(f"{base}/messages/nowhere")).json()
-    assert (list(openais), list(anthropics)) == (["error"], ["type", "error"])
+    assert (list(openais), list(anthropics)) == (["error"], ["type", "error", "request_id"])
 
 
 async def test_its_clients_send_their_key_and_are_told_where_to_go_in_their_own_words(

@@ -88,6 +88,71 @@ async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, cod
     assert "".join(d.get("content") or "" for d in deltas) == '<tool_call>{"name":'
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_after_a_whole_call_is_told(
+    attempt_session: Open, codec: Codec, stream: bool
+) -> None:
+    said = f'{CALL}\n<tool_call>{{"name": "calculator", "arg'
+    case = attempt_session(session(codec, *[said] * 3))
+    most = len(codec.encode(said)) - 1
+    asked: dict[str, Any] = {"max_tokens": most, "stream": stream, "tools": [CALCULATOR]}
+    assert '"finish_reason":"length"' in (await case.chat(**asked)).text
+    tool = {"name": "calculator", "input_schema": CALCULATOR["function"]["parameters"]}
+    message = {"model": "m", "messages": ASK, **asked, "tools": [tool]}
+    assert '"stop_reason":"max_tokens"' in (await case.post("/messages", message)).text
+    answer = await case.respond(max_output_tokens=most, stream=stream, tools=[FLAT_CALCULATOR])
+    if stream:
+        told = [json.loads(e) for e in events(answer.text)[:-1]]
+        done = [e["item"] for e in told if e["type"] == "response.output_item.done"]
+        final = told[-1]["response"]
+        assert done == final["output"]
+    else:
+        final = answer.json()
+    assert (final["status"], final["incomplete_details"]["reason"]) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+    kinds = [(item["type"], item["status"]) for item in final["output"]]
+    assert kinds == [("message", "incomplete"), ("function_call", "completed")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("said", "stop", "left"),
+    [
+        (" (", " ", ""), ("\n\nSo", "\n\n", ""), (" (x", " (", ""), ("It is \n", "\n", "It is"),
+        (" It is", "s", "It i"),
+    ],
+)  # fmt: skip
+async def test_a_stop_string_in_white_space_that_is_stripped(
+    attempt_session: Open, codec: Codec, said: str, stop: str, left: str, stream: bool
+) -> None:
+    """The engine looks for it in what is sampled, clients see that without white space around."""
+    case = attempt_session(session(codec, *[said] * 3))
+    made = await case.chat(stop=stop, stream=stream)
+    told = (
+        [json.loads(e)["choices"][0] for e in events(made.text)[:-1]]
+        if stream
+        else made.json()["choices"]
+    )
+    text = "".join((c.get("message") or c.get("delta")).get("content") or "" for c in told)
+    assert (text, told[-1]["stop_reason"], told[-1]["finish_reason"]) == (left, stop, "stop")
+    message = await case.post(
+        "/messages",
+        {
+            "model": "m",
+            "messages": ASK,
+            "max_tokens": 9,
+            "stop_sequences": [stop],
+            "stream": stream,
+        },
+    )
+    assert f'"stop_sequence":{json.dumps(stop)}' in message.text
+    assert ('"text":' in message.text) == (left != "")
+    item = (await case.respond(stop=stop)).json()["output"][0]
+    assert item["content"][0]["text"] == left
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_a_native_engine_streams_what_it_records(
     tiny: Any, live: Callable[..., Gateway], served: bool
@@ -259,3 +324,15 @@ async def test_the_oldest_turns_are_left_out_where_that_is_wanted(
     assert answer.json()["truncation"] == "auto"
     seen = [(m.role, m.content) for m in chat.calls[0].messages]
     assert seen == [(m["role"], m["content"]) for m in (ask[0], *ask[5:])]
+
+
+def test_a_long_text_is_encoded_without_a_warning(
+    codec: Codec, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a context that a gateway bounds itself."""
+    before, codec.tokenizer.model_max_length = codec.tokenizer.model_max_length, 4
+    try:
+        assert len(codec.encode("What is 1 + 1? " * 4)) > 4
+    finally:
+        codec.tokenizer.model_max_length = before
+    assert not caplog.records

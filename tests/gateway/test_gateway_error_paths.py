@@ -31,6 +31,7 @@ def refusal(dialect: str, body: dict[str, Any]) -> ApiError:
     return caught.value
 
 
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
 AT = "messages[0].content[0]"
 RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}
 
@@ -61,6 +62,36 @@ RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image
         ("completions", {"prompt": "a", "stop": ""}, "stop", "= ''"),
         ("completions", {"prompt": "a", "stop": ["a", ""]}, "stop[1]", "= ''"),
         ("responses", {"input": ["a"]}, "input[0]", "= 'a'"),
+        *(
+            ("chat.completions", {"messages": [said]}, "messages[0].content", "is missing")
+            for said in (
+                {"role": "user", "text": "x"},
+                {"role": "user", "content": None},
+                {"role": "developer"},
+            )
+        ),
+        ("responses", {"input": [{"role": "user", "text": "x"}]}, "input[0].content", "is missing"),
+        (
+            "chat.completions",
+            {"messages": [{"role": "robot", "content": "x"}]},
+            "messages[0].role",
+            "'system', 'developer', 'user', 'assistant', 'tool'",
+        ),
+        (
+            "chat.completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+            "this model reads text alone, no images",
+        ),
+        ("messages", HI | {"system": 3}, "system", "a string or an array of blocks"),
+        ("messages", HI | {"tool_choice": {"type": "any"}}, "tool_choice", "needs `tools`"),
+        ("chat.completions", HI | {"top_p": 1.5}, "top_p", "less than or equal to 1"),
+        (
+            "chat.completions",
+            HI | {"min_tokens": 9, "max_tokens": 3},
+            "min_tokens",
+            "the reply has at most 3 tokens",
+        ),
         (
             "chat.completions",
             {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]},
@@ -79,6 +110,20 @@ def test_the_path_is_one_of_the_request(
     assert error.param == path
     assert error.message.startswith(f"`{path}` ")
     assert words in error.message
+
+
+def test_only_what_is_too_small_is_told_how_to_sample_greedily() -> None:
+    said = [refusal("chat.completions", HI | {"top_p": value}).message for value in (0, 1.5)]
+    assert ["greedy" in words for words in said] == [True, False]
+
+
+def test_a_call_and_the_result_of_a_tool_may_be_without_content() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": None}
+    body = {"model": "m", "messages": [*HI["messages"], turn, result]}
+    read = BY_NAME["chat.completions"].read(body, Sampling(), StoredResponses())
+    assert [message.content for message in read.messages] == ["x", None, ""]
 
 
 def test_a_long_value_shows_both_ends() -> None:

@@ -315,6 +315,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"type": "input_image", "file_id": "f"}]}]}, "input[0]"),
     ("responses", {"input": [{"role": "user", "content": [
         {"type": "input_file", "file_url": "u"}]}]}, "input[0]"),
+    ("responses", {"n": 2}, "n"),
+    ("messages", {"n": 2}, "n"),
+    ("messages", {"stream_options": {"include_usage": True}}, "stream_options"),
     ("messages", {"container": "c"}, "container"),
     ("messages", {"mcp_servers": [{}]}, "mcp_servers"),
     ("messages", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),

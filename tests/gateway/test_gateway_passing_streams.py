@@ -265,7 +265,7 @@ OTHERS: dict[str, tuple[list[bytes], list[tuple[str, str]], list[tuple[str, Any]
     ),
     "no arguments": (
         [event(part(0, "c", "f", "")), *END],
-        [("function_call", "")],
+        [("function_call", "{}")],
         [("tool_use", {})],
     ),
     "no object": (
@@ -342,9 +342,9 @@ def test_pieces_that_make_no_sense_break_no_stream():
         with messages(session) as stream:
             made = stream.get_final_message()
         assert "It is." in [getattr(block, "text", None) for block in made.content]
-        extra = remote.calls[0].reply.extra
-    assert extra["audio"] == {"id": "a", "data": "AABB"}
-    assert extra["function_call"] == {"name": "f", "arguments": "{}"}
+        reply = remote.calls[0].reply
+    assert reply.extra["audio"] == {"id": "a", "data": "AABB"}
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("f", "{}")] * 2
 
 
 TWO = ("c0", '{"expression": "1"}'), ("c1", '{"expression": "2"}')

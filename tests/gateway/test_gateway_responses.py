@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.responses import Response
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway.completions import _without_oldest  # pyright: ignore[reportPrivateUsage]
@@ -232,3 +233,37 @@ def test_of_many_turns_some_are_left_out_at_once() -> None:
         sizes.append(len(messages))
     assert tries < 130
     assert sizes[-32:] == [*range(31, -1, -1)]
+
+
+async def test_a_tool_that_is_named_as_in_chat_completions_is_echoed_in_this_apis_words(
+    attempt_session: Open,
+) -> None:
+    case = attempt_session(TOOL_TURN)
+    choice = {"type": "function", "function": {"name": "calculator"}}
+    told = (await case.respond(tools=[FLAT_CALCULATOR], tool_choice=choice)).json()
+    assert told["tool_choice"] == {"type": "function", "name": "calculator"}
+    Response.model_validate(told)
+
+
+async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
+    case = attempt_session("Yes.")
+    made = (await case.respond(instructions="Be brief.")).json()
+    asked = {"input": "What is 1 + 1?", "instructions": "Be brief."}
+    told = (await case.post("/responses/input_tokens", asked)).json()
+    count = made["usage"]["input_tokens"]
+    assert told == {"object": "response.input_tokens", "input_tokens": count}
+    with_tool = {**asked, "previous_response_id": made["id"]}
+    more = (await case.post("/responses/input_tokens", with_tool)).json()
+    assert more["input_tokens"] > count
+    refused = await case.post("/responses/input_tokens", {"input": "a", "model": "m", "n": 2})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+
+
+@pytest.mark.parametrize(("path", "status"), [("compact", 404), ("resp_1", 405)])
+async def test_a_word_in_place_of_an_id_is_a_path_that_is_not_there(
+    attempt_session: Open, path: str, status: int
+) -> None:
+    answer = await attempt_session().post(f"/responses/{path}", {})
+    assert answer.status_code == status
+    message = answer.json()["error"]["message"]
+    assert ("/v1/responses/input_tokens" in message) == (status == 404)

@@ -282,3 +282,16 @@ async def test_traces_go_to_the_hook_with_whose_they_are(attempt_session: Open) 
     bad = await case.http.post(url, content=b"bad")
     assert bad.status_code == 400
     assert "not a trace" in bad.json()["error"]["message"]
+
+
+async def test_what_came_of_a_reply_is_told_without_white_space_around_it(
+    attempt_session: Open,
+) -> None:
+    """As the whole reply would be."""
+    puppet = Puppet()
+    puppet.codec = type("Stripping", (type(puppet.codec),), {"strips": True})()
+    case = attempt_session(puppet)
+    answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
+    answer.tokens[0] += b"\n It is "
+    assert answer.partial()[0]["content"] == "It is"
+    answer.task.cancel()

@@ -73,6 +73,13 @@ async def test_what_is_no_finite_number_is_refused(attempt_session: Open, body: 
     assert not case.attempt_session.posted.final.done()
 
 
+async def test_a_reward_that_is_no_number_is_shown(attempt_session: Open) -> None:
+    answer = await attempt_session().post("/rewards", {"reward": "x"})
+    told = answer.json()["error"]
+    assert (answer.status_code, told["param"]) == (400, "reward")
+    assert told["message"] == "`reward` = 'x': it must be a number, true or false"
+
+
 async def test_names_have_a_bound(attempt_session: Open) -> None:
     case = attempt_session()
     many = {f"part {i}": i for i in range(MOST)}

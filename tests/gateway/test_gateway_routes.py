@@ -97,7 +97,9 @@ async def test_a_path_that_leads_nowhere_says_what_to_change(
     assert "/v1/models, /v1/models/{model}, " in told["message"]
     by_anthropic = bool(headers) or "/messages" in path
     assert (answer.json().get("type") == "error") == by_anthropic
-    assert told["type"] == "not_found_error"
+    assert told["type"] == ("not_found_error" if by_anthropic else "invalid_request_error")
+    named = answer.json().get("request_id")
+    assert named == (answer.headers["x-request-id"] if by_anthropic else None)
     assert answer.headers["x-request-id"]
     assert ("request-id" in answer.headers) == by_anthropic
 

@@ -126,3 +126,10 @@ async def test_a_stop_string_within_the_limit_is_what_ends_a_reply(
     assert '"finish_reason":"length"' in cut.text
     beyond = await case.chat(**more, stop=["long"])
     assert '"finish_reason":"length"' in beyond.text
+
+
+async def test_an_error_of_a_script_has_a_code_of_its_own(attempt_session: Open) -> None:
+    answer = await attempt_session(ScriptedReply(error=(429, "slow down"))).chat()
+    told = answer.json()["error"]
+    assert (answer.status_code, told["code"]) == (429, "scripted_error")
+    assert told["message"] == "slow down"

@@ -447,3 +447,73 @@ async def test_a_reply_that_is_cut_is_not_a_server_that_is_away(
     answer = await Case(tmp_path, error).ask()
     assert answer.status_code == 502
     assert words in answer.text
+
+
+@pytest.mark.parametrize("arguments", [None, "", "absent"])
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_a_call_without_arguments_has_an_empty_object(
+    tmp_path: Path, path: str, stream: bool, arguments: str | None
+) -> None:
+    made = {"name": "now"} | ({} if arguments == "absent" else {"arguments": arguments})
+    call = {"index": 0, "id": "c1", "type": "function", "function": made}
+    message = {"content": None, "tool_calls": [call]}
+    streamed = chunk(message) + chunk({}, "tool_calls") + DONE
+    case = Case(tmp_path, streamed if stream else whole(message, "tool_calls"))
+    answer = await case.ask(path, stream=stream)
+    assert answer.status_code == 200
+    field = {"/messages": "partial_json" if stream else "input"}.get(path, "arguments")
+    empty = {} if field == "input" else "{}"
+    assert f'"{field}":{json.dumps(empty)}' in answer.text
+    assert case.lines[0]["reply"]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize(("path", "stream"), EACH)
+async def test_a_function_that_is_called_as_before_there_were_tools_is_a_tool(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    made = {"function_call": {"name": "now", "arguments": '{"a": 1}'}}
+    begun = {"function_call": {"name": "now", "arguments": ""}}
+    said = [chunk(begun), chunk({"function_call": {"arguments": '{"a": 1}'}})]
+    streamed = b"".join([*said, chunk({}, "function_call"), DONE])
+    case = Case(tmp_path, streamed if stream else whole({"content": None} | made, "function_call"))
+    answer = await case.ask(path, stream=stream)
+    (call,) = case.lines[0]["reply"]["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("now", '{"a": 1}')
+    assert call["id"] in answer.text
+    assert '"function_call":' not in answer.text
+    end = {"/messages": '"stop_reason":"tool_use"', "/responses": '"status":"completed"'}
+    assert end.get(path, '"finish_reason":"tool_calls"') in answer.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_asks_by_functions_is_answered_by_them(
+    tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = BODIES["/chat/completions"] | {"functions": [{"name": "now", "parameters": {}}]}
+    monkeypatch.setitem(BODIES, "/chat/completions", asked)
+    made = {"function_call": {"name": "now", "arguments": "{}"}}
+    streamed = chunk(made) + chunk({}, "function_call") + DONE
+    case = Case(tmp_path, streamed if stream else whole({"content": None} | made, "function_call"))
+    answer = await case.ask(stream=stream)
+    assert '"function_call":{"name":"now","arguments":"{}"}' in answer.text
+    assert '"finish_reason":"function_call"' in answer.text
+    assert "tool_calls" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "param", "code"),
+    [
+        ({"param": "tools[0]", "code": "invalid_function"}, "tools[0]", "invalid_function"),
+        ({"code": 400, "param": None}, None, "upstream_error"),
+        ({"code": "400", "param": 3}, None, "upstream_error"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses"])
+async def test_an_error_keeps_its_field_and_its_code(
+    tmp_path: Path, error: dict[str, Any], param: str | None, code: str, path: str
+) -> None:
+    body = json.dumps({"error": {"message": "no", "type": "invalid_request_error", **error}})
+    case = Case(tmp_path, httpx2.Response(400, content=body.encode()))
+    answer = await case.ask(path)
+    told = answer.json()["error"]
+    assert (answer.status_code, told["param"], told["code"]) == (400, param, code)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tutelage.engine.reply_forms import plain
+from tutelage.engine.reply_forms import called_by_tools, plain
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Message, Sampled, StopReason, ToolCall
 
@@ -88,15 +88,20 @@ def call_id_of(seeds: SeedTree, place: int) -> str:
     return seeds.child("tool", place).id("call")
 
 
-def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
+def read_completion(
+    data: JSON, seeds: SeedTree, *, functions: bool = False
+) -> tuple[Message, Sampled, tuple[int, ...]]:
+    """The reply, its tokens, and the prompt's; ids are empty where the server gives none.
+    `functions` says that the request was of the time before there were tools, as its reply is."""
     choice = data["choices"][0]
     message = choice["message"]
     plain(message)
+    if not functions:
+        called_by_tools(message)
     content = message.get("content")
     if content is not None and not isinstance(content, str):
         raise TypeError(f"content is {type(content).__name__}")
-    made = [ToolCall.from_dict(c) for c in message.get("tool_calls") or ()]
+    made = [ToolCall.from_dict(_with_arguments(c)) for c in message.get("tool_calls") or ()]
     calls = tuple(
         ToolCall(str(c.id or call_id_of(seeds, i)), str(c.name), str(c.arguments), c.custom)
         for i, c in enumerate(made)
@@ -112,3 +117,11 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     more = {k: v for k, v in message.items() if k not in _OURS and v is not None}
     reply = Message("assistant", content, calls, extra=more)
     return reply, Sampled(ids, logprobs, logprobs, reason, 0), prompt
+
+
+def _with_arguments(call: JSON) -> JSON:
+    """A tool call, with an empty object where a function is called without arguments."""
+    made = call.get("function")
+    if not isinstance(made, dict) or cast("JSON", made).get("arguments") not in (None, ""):
+        return call
+    return {**call, "function": {**made, "arguments": "{}"}}

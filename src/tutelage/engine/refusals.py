@@ -67,7 +67,13 @@ def refusal(response: HTTPResponse, url: str) -> EngineError:
     status = response.status_code
     refused = RemoteError(f"the server {url!r} answered {status}: {message}", status)
     refused.retry_after = retry_after(response)
+    refused.param, refused.code = _word(told.get("param")), _word(told.get("code"))
     return refused
+
+
+def _word(value: Any) -> str | None:
+    """What is a text, and no number, that a status has said already."""
+    return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
 def never_again(response: HTTPResponse) -> bool:

@@ -145,7 +145,7 @@ class RemoteChatClient:
         asked = {name for name, value in (passed or {}).items() if value}
         sent, response, data = await self._spoken(body, seeds, listener, asked)
         try:
-            reply, sampled, prompt = read_completion(data, seeds)
+            reply, sampled, prompt = read_completion(data, seeds, functions="functions" in sent)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"what is no chat completion ({error!r})"
             raise malformed(response, self._url, what) from error

@@ -125,7 +125,7 @@ def error_of(error: Any) -> JSON:
     known = cast("JSON", error) if isinstance(error, dict) else {}
     message = known.get("message")
     words = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-    names = {name: known.get(name) for name in _NAMES}
+    names = {name: known.get(name) for name in (*_NAMES, "param")}
     return {"message": message if isinstance(message, str) else words, **names}
 
 
@@ -170,6 +170,16 @@ def plain(message: JSON) -> None:
             made = cast("JSON", call).get(kind) if isinstance(call, dict) else None
             if isinstance(made, dict) and isinstance(made.get(name), (dict, list)):
                 made[name] = json.dumps(made[name], ensure_ascii=False)
+
+
+def called_by_tools(message: JSON) -> None:
+    """Write the `function_call` of a message, or a delta, as the tool call that it is."""
+    made = message.pop("function_call", None)
+    if isinstance(made, dict) and made:
+        message["tool_calls"] = [
+            *(message.get("tool_calls") or ()),
+            {"index": 0, "type": "function", "function": made},
+        ]
 
 
 def _parts(parts: list[Any]) -> Iterator[tuple[str, str]]:

@@ -267,7 +267,9 @@ async def _text(reply: ScriptedReply) -> str:
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
     if reply.error is not None:
-        raise RemoteError(reply.error[1], reply.error[0])
+        told = RemoteError(reply.error[1], reply.error[0])
+        told.code = "scripted_error"
+        raise told
     return reply.text()
 
 

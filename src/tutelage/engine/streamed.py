@@ -15,6 +15,7 @@ from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
 from tutelage.engine.reply_forms import (
     HalfCharacters,
     as_status,
+    called_by_tools,
     error_of,
     failure,
     has_halves,
@@ -65,9 +66,11 @@ class Listener:
 class Completion:
     """The object that the chunks so far add up to."""
 
-    def __init__(self, call_id: Callable[[int], str] | None = None) -> None:
-        """`call_id` is that of the `Listener`."""
-        self._call_id = call_id
+    def __init__(
+        self, call_id: Callable[[int], str] | None = None, *, functions: bool = False
+    ) -> None:
+        """`call_id` is that of the `Listener`, `functions` as in `read_completion`."""
+        self._call_id, self._functions = call_id, functions
         self._halves = HalfCharacters()
         self.message: JSON = {"role": "assistant", "content": None}
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
@@ -96,6 +99,8 @@ class Completion:
             self.begun = True
             delta = choice.get("delta") or {}
             plain(delta)
+            if not self._functions:
+                called_by_tools(delta)
             deltas.append(self._halves.joined(delta) if halves or self._halves else delta)
             if not isinstance(content := deltas[-1].get("content"), str | None):
                 raise TypeError(f"content is {type(content).__name__}")
@@ -118,6 +123,17 @@ class Completion:
         for delta in deltas:
             self._delta(delta)
         return deltas
+
+    def unsaid(self) -> list[JSON]:
+        """At a good end, deltas with the arguments of functions that came without any."""
+        empty = (
+            at
+            for at, call in self._calls.items()
+            if call.get("function", {}).get("arguments") == ""
+        )
+        return [
+            {"tool_calls": [{"index": at, "function": {"arguments": "{}"}}]} for at in sorted(empty)
+        ]
 
     def _delta(self, delta: JSON) -> None:
         for part in delta.get("tool_calls") or ():
@@ -179,7 +195,7 @@ def _merge(whole: JSON, more: JSON) -> None:
 
 def message_so_far(data: JSON) -> JSON:
     """The message of a completion that ended with an error; empty where it makes no sense."""
-    found = Completion()
+    found = Completion(functions=True)
     try:
         found.add({"choices": [{"delta": data["choices"][0]["message"]}]})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RemoteError):
@@ -200,7 +216,7 @@ async def stream_completion(
     import httpx2
 
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    found, failed = Completion(listener.call_id), None
+    found, failed = Completion(listener.call_id, functions="functions" in body), None
     answered: Mapping[str, str] = {}
     try:
         async with client.stream("POST", url, json=asked, headers=headers) as response:
@@ -215,8 +231,9 @@ async def stream_completion(
         if not (found.ended and isinstance(error, httpx2.TransportError)):
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
                 raise
-            raise UnreachableError(f"the server {url!r} broke off its reply: {error!r}") from error
-    for delta in found.rest():
+            words = str(error) or type(error).__name__
+            raise UnreachableError(f"the server {url!r} broke off its reply: {words}") from error
+    for delta in (*found.rest(), *(() if failed else found.unsaid())):
         found.told |= listener.delta(delta)
     whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())
     if failed is None:

@@ -23,7 +23,7 @@ from tutelage.gateway.clients import OPENAI, Clients, request_ids, sent_key
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import OwnClients, Path
-from tutelage.gateway.dialects.reading import shown
+from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response
 from tutelage.gateway.keys import AttemptClosedError, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
@@ -65,18 +65,20 @@ class _Endpoint:
         """Serve one request."""
         started = False
         clients, own_error = self._app.clients(scope)
+        ids = request_ids(scope, clients)
 
         def sending(message: Message) -> Awaitable[None]:
             nonlocal started
             if not started:
                 started = True
-                message["headers"] = [*message["headers"], *request_ids(scope, clients)]
+                message["headers"] = [*message["headers"], *ids]
             return send(message)
 
         try:
             handler = self._handlers.get(scope["method"])
             if handler is None:
-                raise self._app.refused(scope, self._handlers, clients)
+                known = () if self._is_word(scope) else self._handlers
+                raise self._app.refused(scope, known, clients)
             await self._app.admitted(handler, clients, scope, receive, sending)
         except ClientDisconnect:
             return
@@ -89,7 +91,21 @@ class _Endpoint:
                 told = await self._late(scope, receive, told)
             if not started:
                 written = own_error if dialect is None else dialect.error
-                await http.send_json(sending, told.status, written(told), told.headers)
+                body = written(told)
+                if body.get("type") == "error":  # Anthropic's, which names the request too
+                    body["request_id"] = ids[0][1].decode("latin-1")
+                await http.send_json(sending, told.status, body, told.headers)
+
+    def _is_word(self, scope: Scope) -> bool:
+        """Whether a path has a word in place of a reply's id, as paths have that are asked by POST
+        and are not there."""
+        id, dialect = scope["path_params"].get("response"), self._dialect
+        return (
+            scope["method"] == "POST"
+            and id is not None
+            and dialect is not None
+            and not id.startswith(dialect.prefix)
+        )
 
 
 class App:

@@ -168,9 +168,10 @@ class PendingCompletion:
         return tuple(map(self._so_far, self.tokens, self.parts))
 
     def _so_far(self, tokens: Sequence[int], parts: Sequence[Part]) -> JSON:
-        found, decoder = Completion(), self.model.decoder
+        found, decoder = Completion(functions=True), self.model.decoder
         if tokens and decoder is not None:
             said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
+            said = said.strip() if decoder.strips else said
             found.add({"choices": [{"delta": {"content": said}}]})
         for part in parts:
             found.add({"choices": [{"delta": part.fields or {"content": part.text}}]})

@@ -28,7 +28,6 @@ NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
-    404: "not_found_error",
     429: "rate_limit_error",
 }
 _ANTHROPICS_TYPES = {
@@ -108,7 +107,8 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}
-        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
+        code = error.code or "upstream_error"
+        return ApiError(error.status, str(error), param=error.param, code=code, headers=headers)
     if isinstance(error, UnreachableError | MalformedReplyError):
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):

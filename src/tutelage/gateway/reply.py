@@ -17,7 +17,7 @@ from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut
+from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut, first_stop
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -124,13 +124,13 @@ def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
 def finish_reason(call: Call) -> str:
     """Why a choice ended, in OpenAI's words."""
     reason = call.sampled.stop_reason
-    if reason is StopReason.CONTENT_FILTER:
+    if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
     if call.reply.tool_calls:
         return "tool_calls"
     if call.reply.extra.get("function_call"):
         return "function_call"
-    return "length" if reason is StopReason.LENGTH else "stop"
+    return "stop"
 
 
 def cut_by(call: Call) -> str | None:
@@ -144,14 +144,23 @@ def stopped_by(reply: ChatReply, call: Call) -> str | None:
     told = reply.answer.model.answered(call)
     if told is not None:
         return told.stop
-    content = call.reply.content or ""
-    places = [(at, stop) for stop in call.sampling.stop if (at := content.find(stop)) >= 0]
-    return min(places)[1] if places else None
+    found = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
+    return None if found is None else found[1]
 
 
-def shown_content(call: Call) -> str | None:
+def _sampled_text(reply: ChatReply, call: Call) -> str:
+    """The text in which the engine looked for stop strings, where the content is without the white
+    space at its ends; empty where it has that, or nothing was to stop it."""
+    decoder = reply.answer.model.decoder
+    if decoder is None or not (decoder.strips and call.messages and call.sampling.stop):
+        return ""
+    return decoder.decode([i for i in call.sampled.token_ids if i not in decoder.eos_ids])
+
+
+def shown_content(reply: ChatReply, call: Call) -> str | None:
     """The text of a choice as the client sees it; None only beside tool calls."""
-    content = cut(call.reply.content, call.sampling.stop, exact=not call.messages)
+    exact, sampled = not call.messages, _sampled_text(reply, call)
+    content = cut(call.reply.content, call.sampling.stop, exact=exact, sampled=sampled)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
@@ -236,7 +245,7 @@ class _ChoiceStream:
 
     def finish(self, choice: Call) -> Piece:
         """The rest, once sampling has ended."""
-        whole = shown_content(choice) or ""
+        whole = shown_content(self._reply, choice) or ""
         rest = whole[self._read :] if self._text is None else self._text.finish(whole)
         entries = self._reply.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])

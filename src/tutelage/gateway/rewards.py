@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from tutelage.errors import RewardError
+from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.rewards.values import to_reward
 from tutelage.tracing import names
@@ -138,6 +139,10 @@ def _checked(values: JSON, param: str | None = None) -> Rewards:
     long = next((name for name in values if len(name) > LONGEST_NAME), None)
     if long is not None:
         raise invalid(f"the name {long!r:.80}... is too long", code="invalid_reward")
+    for name, value in values.items():
+        if not isinstance(value, int | float):
+            words = f"`{param or name}` = {shown(value)}: it must be a number, true or false"
+            raise invalid(words, param or name, "invalid_reward")
     try:
         reward = to_reward({"reward": 0.0, **values}, "of the request", "of the attempt")
     except RewardError as error:

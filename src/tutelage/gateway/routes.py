@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from starlette.routing import compile_path
 
 from tutelage.gateway.clients import Clients
-from tutelage.gateway.dialects.reading import shown
+from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
 
 _ATTEMPT = "(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+))?(?:/agent/(?P<agent>[^/]+))?"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
-from tutelage.gateway.dialects.reading import shown
+from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
 from tutelage.gateway.reply import ChatReply, finish_reason

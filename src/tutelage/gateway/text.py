@@ -68,15 +68,26 @@ class TextDecoder(Protocol):
         ...
 
 
-def cut(content: str | None, stops: Sequence[str], *, exact: bool = False) -> str | None:
+def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Where the first stop string of a text begins, and which it is; None without one."""
+    return min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
+
+
+def cut(
+    content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
+) -> str | None:
     """Content as OpenAI's API gives it: without the stop string that ended it, and unless `exact`
-    without white space before that."""
+    without white space before that. Where the content is stripped, `sampled` is what it was before:
+    of a stop string that began in the white space at its beginning only the end may be left."""
     if content is None or not stops:
         return content
-    ends = [at for stop in stops if (at := content.find(stop)) >= 0]
-    if not ends:
+    before = first_stop(sampled, stops)
+    if before is not None and before[0] < _blank(sampled):
+        return ""
+    found = first_stop(content, stops)
+    if found is None:
         return content
-    return content[: min(ends)] if exact else content[: min(ends)].rstrip()
+    return content[: found[0]] if exact else content[: found[0]].rstrip()
 
 
 class TokenEnds:
@@ -127,8 +138,10 @@ class TextStream:
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
         undecided = self._window()
         text = self._text + undecided
-        text = text.lstrip() if self._strips else text
-        self.length, end = len(text), self._safe(text)
+        # A stop string may begin in the white space that is stripped.
+        end, blank = self._safe(text), _blank(text) if self._strips else 0
+        text, end = text[blank:], end - blank
+        self.length = len(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
         new = text[len(self.sent) : end]
@@ -158,7 +171,7 @@ class TextStream:
         return character.isspace() and not self._exact
 
     def _safe(self, text: str) -> int:
-        if self._llama and (text.startswith(("{", "<")) or not text):
+        if self._llama and (text.lstrip().startswith(("{", "<")) or not text):
             return 0
         marks = [at for mark in self._marks if (at := text.find(mark)) >= 0]
         if marks:

@@ -99,7 +99,7 @@ class Codec:
         """Token ids of plain text, special tokens in it recognised, none added."""
         if not text.isascii():  # half a surrogate pair, which JSON may spell, is no character
             text = text.encode("utf-8", "replace").decode()
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""

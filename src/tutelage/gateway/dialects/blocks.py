@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, cast
 
 from tutelage.bounded import parse_json
 from tutelage.engine.asked import THOUGHTS
-from tutelage.gateway.reply import ChatReply, Piece, shown_content
+from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
 from tutelage.types import JSON, Call
 
 Kind = Literal["thought", "text", "refusal", "call"]
@@ -83,7 +83,7 @@ def annotations_of(fields: Mapping[str, Any]) -> list[JSON]:
 def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
-    content, refusal = shown_content(choice) or "", choice.reply.extra.get("refusal")
+    content, refusal = shown_content(reply, choice) or "", choice.reply.extra.get("refusal")
     cited = annotations_of(choice.reply.extra)
     said = [
         TurnBlock("thought", 0, thought, source=source),
@@ -97,6 +97,18 @@ def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     return [*(block for block in said if block.text), *calls]
 
 
+def cut_block(reply: ChatReply, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
+    """The block of a turn in which it was cut off, None for one that is whole.
+
+    Of our own policy a call that is not whole is text, which is told before the calls that are.
+    """
+    if not (blocks and reply.choices and cut_by(reply.choices[0])):
+        return None
+    texts = [] if reply.answered() else [block for block in blocks if block.kind == "text"]
+    last = (texts or blocks)[-1]
+    return None if last.kind == "call" and last.whole else last
+
+
 class BlockWriter(Protocol):
     """How a dialect writes a block, as bytes to send."""
 
@@ -108,8 +120,8 @@ class BlockWriter(Protocol):
         """There is more of it, or more is said of its tokens."""
         ...
 
-    def end(self, index: int, block: TurnBlock, *, last: bool) -> bytes:
-        """It has ended; the last one ends the turn."""
+    def end(self, index: int, block: TurnBlock) -> bytes:
+        """It has ended."""
         ...
 
 
@@ -225,6 +237,6 @@ class BlockStream:
             out += self._writer.more(self._at, block)
             if not ended and (last or not block.whole):
                 break
-            out += self._writer.end(self._at, block, last=last)
+            out += self._writer.end(self._at, block)
             self._at += 1
         return out

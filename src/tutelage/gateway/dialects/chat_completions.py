@@ -21,6 +21,7 @@ from pydantic import (
 from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.chat_written import Chunks, written
 from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.field_errors import missing, shown
 from tutelage.gateway.dialects.parts import (
     Arguments,
     CallObject,
@@ -38,7 +39,6 @@ from tutelage.gateway.dialects.reading import (
     RequestObject,
     TopLogprobs,
     TurnReader,
-    missing,
     read,
     reply_schema,
     tool_specs,
@@ -52,6 +52,7 @@ from tutelage.types import JSON, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
 _NO_ITEMS: Callable[[], list[Any]] = list
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _THEIRS = frozenset({"logprobs", "top_logprobs"})
 """What another server tells in its own words, which go back as they are."""
 
@@ -98,7 +99,7 @@ class _Message(MessageObject):
         "audio": (),
         "function_call": (),
     }
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: StrictStr
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
@@ -240,9 +241,13 @@ def _message(given: _Message, position: int, *, passing: bool) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
     text = given.content
-    if role == "function" and not passing:
+    if role not in _ROLES and not (passing and role == "function"):
         at = f"messages[{position}].role"
-        raise invalid(f"`{at}` = 'function': functions are tools here", at, "unsupported_value")
+        reason = f"it should be one of {', '.join(map(repr, _ROLES))}"
+        reason = "functions are tools here" if role == "function" else reason
+        raise invalid(f"`{at}` = {shown(role)}: {reason}", at, "unsupported_value")
+    if text is None and role in ("system", "user") and not passing:
+        raise missing(f"messages[{position}].content")
     if role == "tool" and given.tool_call_id is None:
         raise missing(f"messages[{position}].tool_call_id")
     if role != "assistant":

@@ -23,7 +23,7 @@ def written(reply: ChatReply) -> JSON:
         "choices": [
             {
                 "index": i,
-                "message": _written_message(choice),
+                "message": _written_message(reply, choice),
                 **_ending(reply, choice, reply.logprobs(choice)),
                 **({"token_ids": choice.sampled.token_ids} if with_ids else {}),
             }
@@ -66,10 +66,10 @@ def _more(reply: ChatReply) -> JSON:
     return dict(next((told.more for told in reply.answered()), {}))
 
 
-def _written_message(choice: Call) -> JSON:
+def _written_message(reply: ChatReply, choice: Call) -> JSON:
     told = choice.reply.to_dict(extra=True)
     # Who refuses says nothing else.
-    content = told["content"] if "refusal" in choice.reply.extra else shown_content(choice)
+    content = told["content"] if "refusal" in choice.reply.extra else shown_content(reply, choice)
     return {"refusal": None, **told, "content": content}
 
 

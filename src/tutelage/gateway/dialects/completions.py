@@ -118,7 +118,7 @@ class Completions:
             _choice(
                 reply,
                 i,
-                _prompt(reply, i) + (shown_content(choice) or ""),
+                _prompt(reply, i) + (shown_content(reply, choice) or ""),
                 choice,
                 _logprobs(reply, reply.logprobs(choice)),
             )

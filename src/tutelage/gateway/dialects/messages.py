@@ -21,6 +21,7 @@ from starlette.types import Scope
 from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.dialect import Path, SessionView
+from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.messages_blocks import (
     MessageTurn,
     Text,
@@ -38,7 +39,6 @@ from tutelage.gateway.dialects.reading import (
     RequestObject,
     Stop,
     TurnReader,
-    missing,
     read,
     tool_specs,
     unsupported,
@@ -112,6 +112,8 @@ class _Request(TurnReader):
         "speed": ("standard",),
         "diagnostics": ({}, {"previous_message_id": None}),
         "fallbacks": ([],),
+        "n": (1,),
+        "stream_options": (),
     }
     own = tuple(neutral)
     schema_name = "output_config.format"

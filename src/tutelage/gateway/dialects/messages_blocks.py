@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, StrictStr
 from pydantic_core import PydanticCustomError
@@ -28,11 +28,16 @@ _FILE = "document.pdf"
 
 def as_blocks(content: Any) -> Any:
     """Content as a list of blocks: a string is one text."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise ValueError("it must be a string or an array of blocks")
+    return cast("list[Any]", content)
 
 
 def _only_text() -> PydanticCustomError:
-    return PydanticCustomError("unsupported_value", "only text is read", {"name": "type"})
+    words = "this model reads text alone, no images or files"
+    return PydanticCustomError("unsupported_value", words, {"name": "type"})
 
 
 class _Shown(MessageObject):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tutelage.bounded import parse_json
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
+from tutelage.gateway.dialects.unfinished import begins_an_object, ending, worth_a_look
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import event
 from tutelage.gateway.reply import ChatReply, Piece, finish_reason, stopped_by
@@ -102,6 +103,14 @@ def _input(block: TurnBlock) -> JSON:
     return values if isinstance(values, dict) else {"arguments": values}
 
 
+def _rest(block: TurnBlock) -> str:
+    """What of the arguments of a call has not gone out at its end."""
+    if block.whole:
+        return block.news()
+    told, whole = block.text[: block.told], _input(block)
+    return ending(told, whole) if told else json.dumps(whole, ensure_ascii=False)
+
+
 def _signed(block: TurnBlock, split: ThoughtStream) -> str:
     return block.source or _OURS + base64.b64encode(split.raw.encode()).decode()
 
@@ -161,7 +170,9 @@ class MessageEvents:
     def more(self, index: int, block: TurnBlock) -> bytes:
         """More of it. A tool's input is an object: what does not begin as one waits for its end."""
         if block.kind == "call":
-            if not block.text.lstrip().startswith("{"):
+            if block.custom or not worth_a_look(block.text, block.told):
+                return b""
+            if not begins_an_object(block.text):
                 return b""
             new = block.news()
             delta = {"type": "input_json_delta", "partial_json": new}
@@ -172,14 +183,13 @@ class MessageEvents:
             delta = {"type": f"{kind}_delta", kind: new}
         return self._delta(index, delta) if new else b""
 
-    def end(self, index: int, block: TurnBlock, *, last: bool) -> bytes:
+    def end(self, index: int, block: TurnBlock) -> bytes:
         """It has ended."""
         out = b""
         if block.kind == "thought":
             signature = _signed(block, self._split)
             out = self._delta(index, {"type": "signature_delta", "signature": signature})
-        elif block.kind == "call" and not block.told:
-            said = json.dumps(_input(block), ensure_ascii=False)
+        elif block.kind == "call" and (said := _rest(block)):
             out = self._delta(index, {"type": "input_json_delta", "partial_json": said})
         return out + event({"type": "content_block_stop", "index": index}, "content_block_stop")
 

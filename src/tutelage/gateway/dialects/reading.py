@@ -1,15 +1,15 @@
 """How a request is read, and what the requests of several dialects have in common.
 
 A request is a pydantic model of what is honoured in it, straight from the parsed JSON; whatever
-does not fit is a 400 that names the whole path of the field. Every field is honoured, known to be
-harmless, or refused; what another server may honour is read as it comes where the request is passed
-on (`parts.py` has images and the like). The dialects beside this file say which fields they have.
+does not fit is a 400 that names the whole path of the field (`field_errors.py`). Every field is
+honoured, known to be harmless, or refused; what another server may honour is read as it comes where
+the request is passed on (`parts.py` has images and the like). The dialects beside this file say
+which fields they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
@@ -28,10 +28,11 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from tutelage.bounded import parse_json
-from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.dialects.field_errors import missing, refusal
+from tutelage.gateway.errors import invalid
 from tutelage.types import JSON, Constraint, Sampling, ToolSpec
 
 T = TypeVar("T", bound=BaseModel)
@@ -41,19 +42,6 @@ MAX_NAME = 256
 MAX_TOP = 20
 _SEED = 1 << 63
 PASSING = MappingProxyType({"passing": True})
-_CODES = {
-    "missing": "missing_required_parameter",
-    "literal_error": "unsupported_value",
-    "token_id": None,
-    "too_many": None,
-}
-_WORDS = {
-    "model_type": "Input should be a valid object",
-    "dict_type": "Input should be a valid object",
-    "list_type": "Input should be a valid array",
-}
-_HINTS = {"top_p": "; for greedy sampling use `temperature`: 0"}
-"""What helps beside the reason, by path."""
 
 
 class RequestObject(BaseModel):
@@ -137,66 +125,7 @@ def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) ->
     try:
         return model.model_validate(data, context=PASSING if passing else None)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False)[0], data, path) from None
-
-
-def _refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
-    value, name = error["input"], error.get("ctx", {}).get("name")
-    for part in (*_located(error, data), *(() if name is None else (name,))):
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    if error["type"] in ("missing", "union_tag_not_found"):
-        return missing(path)
-    reason = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
-    if error["type"] == "union_tag_invalid":
-        reason = f"Input should be one of {error.get('ctx', {})['expected_tags']}"
-        value = value["type"]
-    reason += _HINTS.get(path, "")
-    code = _CODES.get(error["type"], None if name is None else error["type"])
-    return invalid(
-        f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
-    )
-
-
-def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
-    """Where an error lies in the data: its location without what is not there, such as the tag of
-    a union's member, or the place in a list that was made of one value."""
-    place, absent = error["loc"], error["type"] == "missing"
-    for part, following in zip_longest(place[:-1] if absent else place, place[1:]):
-        if data is error["input"] or part is None:
-            break
-        if _has(data, part) and not _is_tag(data, part, following):
-            data = data[part]
-            yield part
-    if absent:
-        yield place[-1]
-    if error["type"].startswith("union_tag"):
-        yield "type"
-
-
-def _has(data: Any, part: str | int) -> bool:
-    if isinstance(data, list):
-        return isinstance(part, int)
-    return isinstance(data, dict) and part in data
-
-
-def _is_tag(data: Any, part: str | int, following: str | int | None) -> bool:
-    """Whether a part of a location names the kind of an object, and not a field of that name."""
-    return isinstance(data, dict) and cast("JSON", data).get("type") == part and following in data
-
-
-def missing(path: str) -> ApiError:
-    """A 400 for a field that has to be there."""
-    return invalid(f"`{path}` is missing", path, _CODES["missing"])
-
-
-def shown(value: Any) -> str:
-    """A value in an error message, not longer than a line: of a long one both ends."""
-    if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
-        # What is not shown of a body of megabytes is not written.
-        text = repr(value[:100])[:50] + repr(value[-100:])[-50:]
-    else:
-        text = repr(value)
-    return text if len(text) <= 80 else f"{text[:47]} ... {text[-28:]}"
+        raise refusal(error.errors(include_url=False)[0], data, path) from None
 
 
 # ---------------------------------------------------------------- values
@@ -298,8 +227,10 @@ class SamplingReader(RequestObject):
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """How to sample; `defaults` says what holds where the request is silent."""
-        if self.min_tokens > (limit or defaults.max_tokens):
-            raise invalid(f"`min_tokens` = {self.min_tokens} is above the limit", "min_tokens")
+        most = limit or defaults.max_tokens
+        if self.min_tokens > most:
+            words = f"`min_tokens` = {self.min_tokens}: the reply has at most {most} tokens"
+            raise invalid(words, "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
@@ -354,7 +285,7 @@ class RequestReader(SamplingReader):
         itself, and may know tools that are not known here."""
         choice, schema = self.tool_choice, self.schema_of(schema)
         if choice == "required" and not (tools or passing):
-            raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
+            raise invalid("`tool_choice` asks for a call, which needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")

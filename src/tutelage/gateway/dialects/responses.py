@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, V
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.dialects.beyond import read_beyond
-from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.parts import counted
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
@@ -112,6 +112,7 @@ class _Request(TurnReader):
         "prompt": (),
         "context_management": ([],),
         "messages": (),
+        "n": (1,),
     }
     own = tuple(neutral)
     schema_name = "text.format"
@@ -145,7 +146,11 @@ class Responses:
     request = _Request
 
     def __init__(self) -> None:
-        self.paths: Mapping[str, Mapping[str, Path]] = stored_paths(self.writer)
+        counting: Mapping[str, Path] = {"POST": self._count}
+        self.paths: Mapping[str, Mapping[str, Path]] = {
+            "/v1/responses/input_tokens": counting,
+            **stored_paths(self.writer),
+        }
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
@@ -207,6 +212,12 @@ class Responses:
     def writer(self, reply: ChatReply) -> ResponseEvents:
         """The stream of a reply."""
         return ResponseEvents(reply)
+
+    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+        """Tokens of a prompt; a model need not be named here."""
+        body = body if body.get("model") else {**body, "model": attempt.models()[0]}
+        request = self.read(body, attempt.sampling, attempt.responses)
+        return {"object": "response.input_tokens", "input_tokens": attempt.count(request)}
 
     def error(self, error: ApiError) -> JSON:
         """OpenAI's error object."""
@@ -286,7 +297,7 @@ def _echo(request: _Request, body: JSON) -> JSON:
         "previous_response_id": request.previous_response_id,
         "store": request.store,
         "text": body.get("text") or {"format": {"type": "text"}},
-        "tool_choice": body.get("tool_choice") or "auto",
+        "tool_choice": _named(body.get("tool_choice") or "auto"),
         "tools": body.get("tools") or [],
         "truncation": request.truncation,
         "user": body.get("user"),
@@ -295,6 +306,15 @@ def _echo(request: _Request, body: JSON) -> JSON:
     given = body.get("reasoning") or {}
     told = {"effort": given.get("effort"), "summary": given.get("summary")}
     return out | ({"reasoning": told} if given else {})
+
+
+def _named(choice: Any) -> Any:
+    """A tool that is named as in chat completions, in the words of this API."""
+    match choice:
+        case {"type": "function", "function": {"name": name}}:
+            return {"type": "function", "name": name}
+        case _:
+            return choice
 
 
 def _conversation(

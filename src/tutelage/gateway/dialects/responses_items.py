@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, StrictStr
 
 from tutelage.engine.asked import CALL_FIELDS, DETAILS, PARTS, THOUGHTS
+from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.parts import Arguments, CallObject, Content, call_fields, with_parts
 from tutelage.gateway.dialects.reading import Items, MessageObject, read
 from tutelage.gateway.dialects.stored import StoredResponses
@@ -30,7 +31,7 @@ class _Item(BaseModel):
 
 class _Message(MessageObject):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Content = ""
+    content: Content | None = None
 
     @classmethod
     def prepared(cls, values: JSON, passing: bool) -> JSON:
@@ -130,10 +131,13 @@ def _message(kind: str | None, item: Any, at: str, passing: bool) -> Message:
         return Message("tool", answer.output or "", tool_call_id=answer.call_id, extra=kept)
     message = read(_Message, item, at, passing=passing)
     extra = message.model_extra or {}
+    if message.content is None and message.role != "assistant" and not passing:
+        raise missing(f"{at}.content")
+    content = message.content or ""
     if message.role != "developer":
-        return Message(message.role, message.content, extra=extra)
+        return Message(message.role, content, extra=extra)
     # Templates know a developer's message as a system message.
-    return Message("system", message.content, extra={**extra, "role": "developer"})
+    return Message("system", content, extra={**extra, "role": "developer"})
 
 
 def _beside(call: _FunctionCall | _CustomCall) -> JSON:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tutelage.engine.asked import THOUGHTS
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, with_bytes
@@ -36,17 +36,16 @@ def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
     """The object with the items that these blocks are."""
     cut = cut_by(reply.choices[0])
     prompt, sampled = reply.usage
-    last = "incomplete" if cut else "completed"
+    left = cut_block(reply, blocks)
     more = next((told.more for told in reply.answered()), {})
     tier = {"service_tier": more["service_tier"]} if more.get("service_tier") else {}
     cached = reply.detail("prompt", "cached_tokens")
     return {
-        **_object(reply, last),
+        **_object(reply, "incomplete" if cut else "completed"),
         **tier,
         "incomplete_details": {"reason": cut} if cut else None,
         "output": [
-            _item(reply, block, last if i == len(blocks) - 1 else "completed")
-            for i, block in enumerate(blocks)
+            _item(reply, block, "incomplete" if block is left else "completed") for block in blocks
         ],
         "usage": None
         if reply.uncounted
@@ -199,10 +198,10 @@ class ResponseEvents:
             return self._events((_EVENTS["text"] + ".delta", told)) if new or entries else b""
         return self._events((_name(block) + ".delta", told)) if new else b""
 
-    def end(self, index: int, block: TurnBlock, *, last: bool) -> bytes:
+    def end(self, index: int, block: TurnBlock) -> bytes:
         """It has ended."""
-        cut = last and bool(self._reply.choices) and cut_by(self._reply.choices[0])
-        item = _item(self._reply, block, "incomplete" if cut else "completed")
+        cut = cut_block(self._reply, self._blocks.blocks)
+        item = _item(self._reply, block, "incomplete" if block is cut else "completed")
         where = self._where(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})
         if block.kind == "call":
