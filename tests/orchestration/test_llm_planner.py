@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.orchestration.test_tools import TOOLS
 
 from tutelage.errors import RemoteError
 from tutelage.gateway import ScriptedClient
-from tutelage.orchestration.execution.journal import ExecutionJournal
+from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
@@ -116,13 +116,18 @@ READ: list[str] = []
 
 
 def execute(
-    *replies: str, permit: Permit = refuse, journal: Path | None = None, **more: Any
+    *replies: str,
+    permit: Permit = refuse,
+    journal: Path | None = None,
+    observers: Sequence[Observer] = (),
+    **more: Any,
 ) -> tuple[Execution, ScriptedClient]:
     tools = {"read": read, **TOOLS}
     llm, client = planner(*replies, tools=tools)
     system = OrchestrationSystem(llm, ToolPool(tools, permit=permit), **more)
     READ.clear()
-    return system.execute("Read the notes", name="run", journal=journal), client
+    done = system.execute("Read the notes", name="run", journal=journal, observers=observers)
+    return done, client
 
 
 WRONG = nodes(
@@ -192,7 +197,12 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
         before = [json.loads(line) for line in lines[:kept]]
         ended = sum(event["event"] == "answer" for event in before)
         grown = any(event["event"] == "replan" for event in before)
-        done, client = execute(WRONG, *([] if grown else [RIGHT]), journal=path)
+        told: list[JSON] = []
+        replies = [WRONG, *([] if grown else [RIGHT])]
+        done, client = execute(*replies, journal=path, observers=[told.append])
+        # Whoever draws the nodes knows those of an earlier process's further plan, too.
+        assert told[0]["event"] == "start"
+        assert told[0]["added"] == ([node.tool for node in whole.plan.nodes[3:]] if grown else [])
         assert done.success, kept
         assert done.outputs == whole.outputs, kept
         ran = sum(e["event"] == "request" for e in map(json.loads, path.read_text().splitlines()))

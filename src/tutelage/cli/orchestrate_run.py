@@ -276,6 +276,8 @@ def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
         row.state = result["status"]
         row.worker = result["worker"] or result["reason"] or row.worker
         return result["node"]
+    elif kind == "start":
+        rows += [_NodeLine(tool) for tool in event["added"]]  # by replans of an earlier process
     elif kind == "replan":
         rows += [_NodeLine(node["tool"]) for node in event["nodes"]]
     return None

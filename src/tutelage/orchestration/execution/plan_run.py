@@ -102,6 +102,7 @@ class PlanRun:
             calls = (*self._journal.asked, *self.plan.calls)  # both were asked
             self.plan = replace(self.plan, calls=calls)
         self.budget.spent += self.plan.cost
+        begun = len(self.plan.nodes)
         if self._journal is not None:
             self._origin -= self._journal.elapsed
             self.steps = dict(sorted(self._journal.steps.items()))
@@ -112,7 +113,8 @@ class PlanRun:
                 self._grow(nodes, abandoned, calls)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
-        self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
+        added = [node.tool for node in self.plan.nodes[begun:]]
+        self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes), added=added)
 
     def check(self) -> References | None:
         """Refuse what cannot be executed; returns what rewards measure against."""
