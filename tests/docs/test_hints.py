@@ -27,10 +27,10 @@ VALUE = "\0"
 """Stands where an f-string has a value."""
 OTHERS = {
     *("--no-index", "--no-deps", "--only-binary", "--no-input", "--retries", "--dest"),  # pip's
+    "--no-cache-dir",
     "--progress-bar",
     "--upgrade",
     "--index-url",
-    *("--no-deps", "--only-binary", "--no-input", "--retries", "--dest", "--progress-bar"),
     "--install",  # of wsl
     *("--standalone", "--nnodes", "--nproc-per-node", "--max-restarts"),  # torchrun's
     *("--head", "--address", "--working-dir"),  # Ray's
