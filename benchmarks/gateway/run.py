@@ -173,20 +173,24 @@ def rounds(servers: list[Server], count: int, seconds: float, **given: float) ->
     }
 
 
-def compare_with(source: Path, proxy: str | None, count: int, seconds: float) -> None:
+def compare_with(source: Path, proxy: str | None, count: int, seconds: float, each: int) -> None:
     """This gateway beside another version's, and LiteLLM's proxy where it is given, in alternating
-    rounds."""
+    rounds; several processes of each version, since two of one version differ, too."""
     print(machine())
     with ExitStack() as stack:
-        servers = [stack.enter_context(ours("gateway", source, "before"))]
-        servers.append(stack.enter_context(ours("gateway")))
+        pair = (("before", source), ("gateway", None))
+        servers = [
+            stack.enter_context(ours("gateway", path, name))
+            for _ in range(each)
+            for name, path in pair
+        ]
         if proxy is not None:
             servers.append(stack.enter_context(litellm(proxy)))
         for server in servers:
             load(server, seconds=1, connections=MANY)
         for connections in (1, MANY):
             # One connection to LiteLLM has too few answers in a round to say anything.
-            asked = servers if connections == MANY else servers[:2]
+            asked = servers if connections == MANY else servers[: 2 * each]
             found = rounds(asked, count, seconds, connections=connections)
             for key in ("median_ms", "cpu_us"):
                 old, new = found["before"][key], found["gateway"][key]
@@ -219,11 +223,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--requests", type=int, default=100_000, help="For the memory.")
     parser.add_argument("--before", type=Path, help="`src` of another checkout.")
+    parser.add_argument("--processes", type=int, default=1, help="Servers of each version.")
     parser.add_argument("--out", type=Path, help="Folder for RESULTS.json.")
     args = parser.parse_args()
     found: JSON = {"machine": machine()}
     if args.before is not None:
-        compare_with(args.before, args.litellm, args.rounds, args.seconds)
+        compare_with(args.before, args.litellm, args.rounds, args.seconds, args.processes)
         return
     with ours("bare") as bare, ours("gateway") as gateway:
         both = [bare, gateway]
