@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -153,6 +154,31 @@ def test_a_language_model_plans_and_plans_again(
     assert "plan: of the language model policy at http://" in done.stderr
     assert "replanned  1 node given up for others" in done.stdout
     assert done.stdout.count("number: 2") == 1
+
+
+def test_planning_that_comes_to_nothing_says_what_it_took(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "prices.toml").write_text("[models.policy]\ninput = 1000.0\noutput = 1000.0\n")
+    words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
+    wrong = {"nodes": [{"tool": "count", "arguments": {}}]}
+    with planning(monkeypatch, wrong, wrong) as client:
+        refused = run(*words, os.environ["PLANS_AT"], "--budget", "0.01", code=2)
+        assert "buys no plan" in " ".join(refused.stderr.split())
+        assert not client.calls
+        assert not (here / "run").exists()
+        done = run(*words, os.environ["PLANS_AT"], code=2)
+    assert re.search(r"Planning made 2 requests: \d+ tokens read, \d+ written, cost \d+\.\d+ USD",
+                     " ".join(done.stderr.split()))  # fmt: skip
+    assert "wrote no plan that can run" in " ".join(done.stderr.split())
+    assert "What was asked is kept: tutelage show run" in done.stderr
+    result = json.loads((here / "run/result.json").read_text())
+    assert result["status"] == "failed"
+    with open_store(here / "run/store.db", create=False) as store:
+        (rollout,) = store.rollouts("run")
+    assert [call.reply.content for call in rollout.last.calls] == [json.dumps(wrong)] * 2
+    assert "wrote no plan that can run" in str(rollout.last.failure)
+    assert result["cost"] > 0
 
 
 def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(

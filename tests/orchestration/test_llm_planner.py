@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from tests.orchestration.test_tools import TOOLS
 
-from tutelage.errors import RemoteError
+from tutelage.errors import ConfigError, RemoteError
 from tutelage.gateway import ScriptedClient
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
@@ -303,3 +305,59 @@ def test_a_server_without_schemas_is_asked_without() -> None:
 def test_the_schema_allows_only_these_tools() -> None:
     schema: JSON = plan_schema(TOOLS)
     assert set(schema["properties"]["nodes"]["items"]["properties"]["tool"]["enum"]) == set(TOOLS)
+
+
+# ---------------------------------------------------------------- the bound of a request
+
+
+def priced(*replies: str, dollars: float = 1e-3) -> tuple[LLMPlanner, ScriptedClient]:
+    """A planner at a price by token; a script counts none, so a request costs its longest."""
+    llm, client = planner(*replies, tools={"read": read, **TOOLS})
+    llm.price = lambda tokens_in, tokens_out: dollars * (tokens_in + tokens_out)
+    return llm, client
+
+
+def cost_of(*replies: str) -> list[float]:
+    llm, _ = priced(*replies)
+    with contextlib.suppress(NoPlanError):
+        llm.plan("Read the notes")
+    return [call.cost for call in llm.calls]
+
+
+def test_a_request_that_the_budget_cannot_bear_is_not_sent() -> None:
+    llm, client = priced(SUM)
+    system = OrchestrationSystem(llm, ToolPool({"read": read, **TOOLS}))
+    with pytest.raises(ConfigError, match=r"a budget of 0\.01 USD.* buys no plan: .* may cost"):
+        system.execute("Read the notes", budget=0.01)
+    assert not client.calls
+    watched = Budget(0.01, "audit")
+    assert llm.plan("Read the notes", watched).nodes
+    assert (watched.spent, watched.reserved, watched.open) == (0.0, 0.0, 0)
+
+
+def test_a_second_try_that_the_budget_cannot_bear_is_not_sent() -> None:
+    first, second = cost_of("no plan", "no plan")
+    llm, client = priced("no plan", SUM)
+    system = OrchestrationSystem(llm, ToolPool({"read": read, **TOOLS}))
+    shared = Budget(first + second)  # less than both bounds, which have some room for headers
+    with pytest.raises(NoPlanError, match="cannot be asked again: a budget of") as caught:
+        system.execute("Read the notes", budget=shared)
+    assert len(client.calls) == len(caught.value.calls) == 1
+    assert shared.spent == pytest.approx(first)
+    assert (shared.reserved, shared.open) == (0.0, 0)
+
+
+def test_a_further_plan_that_the_budget_cannot_bear_is_not_asked_for() -> None:
+    (first,) = cost_of(WRONG)
+    llm, client = priced(WRONG, RIGHT)
+    system = OrchestrationSystem(llm, ToolPool({"read": read, **TOOLS}))
+    done = system.execute("Read the notes", budget=first + 0.5)
+    assert len(client.calls) == 1
+    assert "buys no plan" in done.unplanned
+    assert done.total_cost == pytest.approx(first)
+    again, client = priced(WRONG, RIGHT)
+    shared = Budget(10 * first)
+    done = OrchestrationSystem(again, system.pool).execute("Read the notes", budget=shared)
+    assert len(client.calls) == 2
+    assert shared.spent == pytest.approx(done.total_cost)
+    assert shared.reserved == 0.0

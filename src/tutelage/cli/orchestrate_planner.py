@@ -7,11 +7,15 @@ of its arguments, then the language model where one is given, and says else what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tutelage.cli.failures import tell
 from tutelage.cli.orchestrate_parts import UnsureError, make_planner
-from tutelage.errors import ConfigError, DataError
+from tutelage.cli.orchestrate_result import usd
+from tutelage.errors import ConfigError, DataError, TutelageError
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.plan.arguments import check_arguments
 
 if TYPE_CHECKING:
@@ -63,12 +67,27 @@ def choose_plan(
 
 
 def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenPlan:
-    plan = llm.plan(instruction)
+    try:
+        plan = llm.plan(instruction, Budget(asked.budget, asked.budget_mode))
+    except TutelageError:
+        if llm.calls:
+            tell(spent_words(llm))
+        raise
     place = f" at {asked.endpoint}" if asked.endpoint else ""
     tries = len(llm.calls)
     again = f", at its {'second' if tries == 2 else str(tries) + 'th'} try" if tries > 1 else ""
     free = "" if llm.priced else "; its price is not known, so what planning costs is not counted"
     return ChosenPlan(plan, f"of the language model {asked.model}{place}{again}{free}", llm)
+
+
+def spent_words(llm: LLMPlanner) -> str:
+    """What a model was asked for nothing that could run, in words."""
+    from tutelage.cli.console import counted
+
+    read, written = sum(c.tokens_in for c in llm.calls), sum(c.tokens_out for c in llm.calls)
+    cost = f"{usd(math.fsum(call.cost for call in llm.calls))} USD" if llm.priced else "unknown"
+    asked = counted(len(llm.calls), "request")
+    return f"Planning made {asked}: {read} tokens read, {written} written, cost {cost}."
 
 
 def llm_planner(asked: ExecutionConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:

@@ -22,6 +22,7 @@ from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission
+from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
@@ -92,7 +93,12 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
         check_trusted(folder, code_of(folder), trust=False)
         _go_on(folder, otlp=flags.otlp, as_json=as_json, allow_changes=changes, yes=asked.yes)
         return
-    prepared = _prepare(asked)
+    began = time.time()
+    try:
+        prepared = _prepare(asked)
+    except DataError as error:
+        keep_unplanned(asked, error, flags.otlp, began)
+        raise
     folder = create(place_of(asked.output, RECIPE))
     _finish(folder, prepared, flags.otlp, as_json)
 

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, ValidationError
 from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import remedy_of
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
@@ -25,7 +26,7 @@ from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router
 
-Rest = Callable[[Execution], Awaitable[Plan]]
+Rest = Callable[[Execution, Budget], Awaitable[Plan]]
 """The plan of an execution in which nodes failed, with further ones; none: nothing can help."""
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 

@@ -232,7 +232,7 @@ class PlanRun:
         count, calls = len(self.plan.nodes), self.plan.calls
         asked = len(calls)
         try:
-            grown = await rest(self._so_far())
+            grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
             PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
         except TutelageError as error:

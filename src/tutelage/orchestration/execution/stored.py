@@ -136,6 +136,7 @@ def _failure(execution: Execution) -> Failure | None:
     message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
     wrong = execution.reason == WRONG_PLAN
     whole = "the plan is not what the instruction asks for" if wrong else _UNCHECKED
+    whole = whole if execution.nodes else execution.unplanned
     return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), message or whole)
 
 

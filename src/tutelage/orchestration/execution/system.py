@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Protocol, cast
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
@@ -30,7 +31,7 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Plan, PlannerCall
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
@@ -146,11 +147,11 @@ class OrchestrationSystem:
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
         started, begun = time.time(), time.perf_counter()
-        planned = await self._planned(instruction) if plan is None else plan
+        money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
+        planned = await self._planned(instruction, money) if plan is None else plan
         planning = time.perf_counter() - begun
         if planned_from is not None:
             started, planning = planned_from, max(0.0, time.time() - planned_from)
-        money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         with nullcontext() if journal is None else ExecutionJournal(journal, planned, seeds) as log:
             result = await self.executor.run(
                 planned, seeds=seeds, budget=money, hints=hints, observers=observers, journal=log
@@ -170,11 +171,16 @@ class OrchestrationSystem:
         """Refuse a plan that `execute` would refuse before it spends anything."""
         self.executor.check(plan, Budget(budget, self._budget_mode))
 
-    async def _planned(self, instruction: str) -> Plan:
+    async def _planned(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # of planners that wait for a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
-        return await cast("Callable[[str], Awaitable[Plan]]", make)(instruction)
+        try:
+            return await cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
+        except TutelageError as error:
+            calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
+            budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
+            raise
 
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner."""

@@ -1,0 +1,64 @@
+"""The record of planning that was paid for and gave no plan: a run that failed, with its calls.
+
+`tutelage orchestrate run` makes no folder for what it refuses. Requests to a language model that
+plans cost something, though, so what was asked, and said, is kept as that of any other run.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tutelage.cli.failures import tell
+from tutelage.errors import DataError, RunError
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.plan.dag import Plan, PlannerCall
+from tutelage.runs.progress import Progress
+from tutelage.seeds import SeedTree
+from tutelage.types import Sampling
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.execution.config import ExecutionConfig
+    from tutelage.runs.lifecycle import Run
+    from tutelage.types import JSON
+
+
+def keep_unplanned(
+    asked: ExecutionConfig, error: DataError, otlp: str | None, began: float
+) -> None:
+    """Keep the requests of a planner's refusal, where there are any, in the folder of a run.
+    Planning began at `began`, in seconds since 1970."""
+    calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
+    if not calls:
+        return
+    from tutelage.cli.console import shown_path
+    from tutelage.orchestration.execution.runs import RECIPE, ExecutionRun
+    from tutelage.orchestration.execution.stored import ExecutionRecorder
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import create, place_of
+
+    seeds = SeedTree(asked.seed).child("orchestration").child("run")
+    plan = Plan(asked.instruction or "", (), calls)
+    execution = Execution.of(
+        plan, (), (), id=seeds.id("flow"), seeds=seeds, router=asked.router, unplanned=str(error)
+    )
+    seconds = time.time() - began
+
+    def work(run: Run) -> JSON:
+        recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+        recorder(execution, Sampling(0.0, max_tokens=asked.max_tokens), began, seconds)
+        run.failed = True
+        return {
+            "status": "failed",
+            "success": False,
+            "cost": execution.total_cost,
+            "latency_ms": 0.0,
+            "reason": str(error),
+            "rollout": execution.rollout,
+        }
+
+    with suppress(RunError):  # the folder holds another run; the refusal itself is what matters
+        folder = create(place_of(asked.output, RECIPE))
+        lifecycle.start(ExecutionRun(asked, work, otlp=otlp), folder, Progress())
+        tell(f"What was asked is kept: tutelage show {shown_path(folder.path)}")
