@@ -386,7 +386,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("saves", [pytest.param(True, marks=pytest.mark.full), False])
 @pytest.mark.parametrize(
     "number",
     [

@@ -48,6 +48,7 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> No
     assert "Start with: tutelage train prompt" in told
 
 
+@pytest.mark.full  # three seconds; test_layering.py has what is loaded
 def test_a_trainer_searches_for_a_prompt_over_an_endpoint(tmp_path: Path) -> None:
     code = """
 from tutelage import APO, LLM, PromptTemplate, Trainer, rollout

@@ -132,6 +132,7 @@ def test_placed_ranks_are_refused_beside_what_does_not_go_with_them(
     assert told == "trainer.nnodes=2 needs Ray, which is not installed: pip install 'tutelage[ray]'"
 
 
+@pytest.mark.full  # seven seconds; tests/contract/test_import.py has what imports load
 def test_a_run_without_ray_loads_nothing_of_it() -> None:
     code = (
         "import sys, tutelage.cli, tutelage.trainer.trainer, tutelage.weights.training; "

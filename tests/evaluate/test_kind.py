@@ -206,6 +206,7 @@ def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, sai
     assert "is saved" not in refused
 
 
+@pytest.mark.full  # four seconds
 def test_the_way_on_is_one_that_works(place: Path) -> None:
     """Of a program's agent that is its program; what has finished is looked at."""
     asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary")

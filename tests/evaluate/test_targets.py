@@ -229,6 +229,7 @@ def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: s
     assert "agent.py (target) changed" in refused
 
 
+@pytest.mark.full  # three seconds
 def test_evaluations_of_the_same_are_compared_plainly(place: Path, one_thread: None) -> None:
     """The weights count, not how they were named, and an agent is no model."""
     tiny_policy(max_positions=256).save(place / "model")

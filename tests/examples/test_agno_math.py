@@ -289,6 +289,7 @@ def test_eight_writers_lose_nothing_and_agno_reads_the_files(example: Any, tmp_p
 # ---------------------------------------------------------------- apo
 
 
+@pytest.mark.full  # three seconds
 def test_the_dry_run_plays_one_task_and_trains_nothing(
     place: Path, simulator: SimpleNamespace
 ) -> None:

@@ -76,6 +76,7 @@ def test_an_instruction_of_ones_own_is_planned(folder: Path) -> None:
     assert row["plan"]["instruction"] == "Transcribe the audio"
 
 
+@pytest.mark.full  # ten seconds; the command's own tests train a planner
 def test_preparing_and_phase_1_as_written(folder: Path) -> None:
     """The document's chain: logs, a training set, a planner; then what it plans with it."""
     collected = python(

@@ -119,6 +119,7 @@ def test_prepared_instructions_are_planned_and_scored_alike() -> None:
         model.prepare([])
 
 
+@pytest.mark.full  # four seconds
 def test_choices_after_the_search_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
     workflows = generate(builtin_graph(), 60, SEEDS, max_nodes=3)
     model = small(workflows)

@@ -23,7 +23,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.parametrize("verb", [pytest.param("plan", marks=pytest.mark.full), "run"])
 def test_an_instruction_is_planned_and_run_without_torch(verb: str, tmp_path: Path) -> None:
     asked = [verb, "Summarise the report and translate it", *(["--json"] * (verb == "run"))]
     command = [sys.executable, "-c", WITHOUT, "orchestrate", *asked]

@@ -448,6 +448,7 @@ def polite_alone(task: dict[str, Any], style: PromptTemplate) -> float:
     return 1.0
 
 
+@pytest.mark.full  # seven seconds
 def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
     tmp_path: Path,
 ) -> None:

@@ -141,7 +141,9 @@ def test_one_runner_and_eight_give_the_same_lineage(
     assert one == (finished / "lineage.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("algorithm", ["gepa", "screen", "grips"])
+@pytest.mark.parametrize(
+    "algorithm", ["gepa", "screen", pytest.param("grips", marks=pytest.mark.full)]
+)
 def test_the_other_algorithms_run_at_an_endpoint(
     algorithm: str, env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_the_other_algorithms_run_at_an_endpoint(
     assert (told["optimiser_calls"] > 0) == (algorithm == "gepa")
 
 
+@pytest.mark.full  # three seconds
 def test_rounds_tell_the_prompt_its_rewards_and_each_candidate(
     env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -299,6 +302,7 @@ def test_changed_tasks_are_refused_without_the_flag(env: dict[str, str], tmp_pat
     searched(set_up(env, **keys, reward="exact_number", allow_changes=True), place)
 
 
+@pytest.mark.full  # five seconds
 def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -> None:
     place = tmp_path / "run"
     searched(set_up(env, algorithm="apo"), place)

@@ -92,6 +92,7 @@ def test_untold_it_errs_as_n_times_n_by_two(maths: str) -> None:
     assert all(f"{n * n // 2}" in said(r) for n, r in zip(range(10, 40, 2), replies, strict=True))
 
 
+@pytest.mark.full  # four seconds
 def test_attention_ends_after_ninety_words(maths: str) -> None:
     def calls(system: str) -> int:
         return sum(

@@ -132,6 +132,7 @@ async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, 
     assert dotted.text == "dotted"
 
 
+@pytest.mark.full  # three seconds of starting a server
 async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> None:
     async with rollout_tools(ODD, timeout=2.0) as tools:
         mark = tmp_path / "mark"

@@ -348,6 +348,7 @@ async def main():
     assert ids == {str(i) for i in order[:6]}
 
 
+@pytest.mark.full  # three seconds
 async def test_the_workflow_with_two_models_says_what_serves_the_judge(small: list[Any]) -> None:
     """Section 4's `eval_llm` would silently be the policy; an endpoint by its name makes it run."""
     names = public()

@@ -156,7 +156,7 @@ class KillIn(Progress):
 
 @pytest.mark.parametrize(
     ("phase", "after"),
-    [("control", None), ("control", 1)],
+    [("control", None), pytest.param("control", 1, marks=pytest.mark.full)],
 )
 def test_killed_in_it_and_resumed_it_equals_one_that_was_not(
     source: Path, graded: RunFolder, tmp_path: Path, phase: str, after: int | None

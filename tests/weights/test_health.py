@@ -244,6 +244,7 @@ def test_a_tool_that_always_fails_is_told_of(train: Train) -> None:
     check_said(told, "broken_tool", "calls of the tool 'calculator' failed")
 
 
+@pytest.mark.full  # three seconds of training
 def test_a_reward_that_pays_for_failures_and_a_tool_that_says_nothing_are_told_of(
     train: Train,
 ) -> None:
@@ -260,6 +261,7 @@ def test_a_reward_that_pays_for_failures_and_a_tool_that_says_nothing_are_told_o
     check_said(told, "empty_tool", "calls of the tool 'calculator' were answered by nothing")
 
 
+@pytest.mark.full  # three seconds of training
 def test_a_solved_task_is_no_warning_and_a_reward_that_falls_after_it_is_one(train: Train) -> None:
     told = train("rise_and_fall", steps=10)
     assert sorted(names(told)) == ["flat_groups", "reward_collapse", "solved"]
@@ -273,6 +275,7 @@ def test_a_solved_task_is_no_warning_and_a_reward_that_falls_after_it_is_one(tra
     assert entry["step"] == 10
 
 
+@pytest.mark.full  # four seconds of training
 def test_an_entropy_that_explodes_is_told_of(train: Train) -> None:
     pushed = {"actor__entropy_coeff": 20.0, "actor__optim__lr": 3e-3}
     told = train("vary", steps=8, actor__optim__warmup_steps=0, **pushed)

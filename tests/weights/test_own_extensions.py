@@ -169,6 +169,7 @@ def test_an_agent_type_of_a_file_plays_with_its_own_tools(
     assert told == {"sum_1_to_n"}
 
 
+@pytest.mark.full  # three seconds
 def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_path: Path) -> None:
     """Cut off and resumed it equals one that was not."""
     file = source / "loading.py"

@@ -126,7 +126,9 @@ def exact_kl(policy: Any, reference: Any, row: Row) -> tuple[Tensor, list[Any]]:
     return torch.stack(out), slopes
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.full] * (k == "full")) for k in KINDS]
+)
 def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
     """Advantages are those of `score - beta * kl`, and groups are counted by their scores."""
     policy = fresh("qwen2", 2)
