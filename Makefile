@@ -17,9 +17,9 @@ MISSING := 69
 VLLM ?=
 # Rounds of the property tests in `make test-full`, each with other random examples.
 ROUNDS ?= 5
-# Processes that the tests are spread over, whole files at a time; 0 runs them in this one. One more
-# than two cores: tests wait for processes and for time limits, too.
-WORKERS ?= 3
+# Processes that the tests are spread over, whole files at a time; 0 runs them in this one. A third
+# on two cores saves nothing.
+WORKERS ?= 2
 
 # Never another folder: `make clean` removes it.
 override VENV := .venv
