@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tutelage.cli.failures import tell
-from tutelage.errors import DataError, RunError
+from tutelage.errors import DataError, TutelageError
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Plan, PlannerCall
 from tutelage.runs.progress import Progress
@@ -58,7 +58,7 @@ def keep_unplanned(
             "rollout": execution.rollout,
         }
 
-    with suppress(RunError):  # the folder holds another run; the refusal itself is what matters
+    with suppress(TutelageError):  # such as a folder of another run: the refusal is what matters
         folder = create(place_of(asked.output, RECIPE))
         lifecycle.start(ExecutionRun(asked, work, otlp=otlp), folder, Progress())
         tell(f"What was asked is kept: tutelage show {shown_path(folder.path)}")

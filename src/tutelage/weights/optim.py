@@ -128,10 +128,10 @@ class _InFloat32(TorchFunctionMode):
 def _formats_of(part: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
     """Muon orthogonalises in bfloat16, which a processor that lacks it computes ten to thirty times
     slower than float32: there it stays in float32."""
-    on_cpu = part.param_groups[0]["params"][0].device.type == "cpu"
-    if not isinstance(part, torch.optim.Muon) or not on_cpu or _has_bfloat16():
+    if not isinstance(part, torch.optim.Muon) or _has_bfloat16():
         return contextlib.nullcontext()
-    return _InFloat32()
+    on_cpu = part.param_groups[0]["params"][0].device.type == "cpu"
+    return _InFloat32() if on_cpu else contextlib.nullcontext()
 
 
 def _has_bfloat16() -> bool:
