@@ -74,6 +74,7 @@ def test_a_rank_is_killed_and_the_same_call_goes_on(
     assert_same(out, alone)
 
 
+@pytest.mark.full  # tests/distributed/test_ranks.py stops ranks too
 def test_a_stop_is_asked_of_the_first_rank_and_ends_all(
     alone: Path, tmp_path: Path, env: dict[str, str]
 ) -> None:

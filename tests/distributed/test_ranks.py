@@ -83,6 +83,7 @@ def test_two_ranks_repeat_and_are_one_process_to_rounding(
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-4
 
 
+@pytest.mark.full
 def test_adapters_and_recomputed_activations_are_sharded_too(source: Path, tmp_path: Path) -> None:
     for size, order in ((1, "tree"), (2, "tree shards")):
         out = tmp_path / str(size)

@@ -107,7 +107,13 @@ MOMENTS = tuple(_RNG.random() for _ in range(4))
 """Shares of all writes after which the process is killed; a second time at the square."""
 
 
-@pytest.mark.parametrize("share", MOMENTS, ids=[f"{share:.2f}" for share in MOMENTS])
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(share, id=f"{share:.2f}", marks=() if i < 2 else pytest.mark.full)
+        for i, share in enumerate(MOMENTS)
+    ],
+)
 def test_killed_at_any_write_and_resumed_the_store_is_that_of_a_whole_search(
     share: float, env: dict[str, str], whole: tuple[JSON, bytes, int], tmp_path: Path
 ) -> None:

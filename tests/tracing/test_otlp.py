@@ -172,7 +172,15 @@ def zipped(body: bytes) -> bytes:
     return gzip.compress(body, mtime=0)
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, marks=pytest.mark.full if case in ("many resources", "many spans") else ()
+        )
+        for case in REFUSED
+    ],
+)
 def test_what_is_no_request_or_too_much_is_refused(case: str) -> None:
     make, kind, encoding, status = REFUSED[case]
     body = make()

@@ -16,7 +16,7 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.update import update_policy
 
 from .samples import config, make_batch, step_of_rollouts
-from .test_update import MODES, Probe, assert_same, gradient, permuted, split
+from .test_update import MODES, Probe, assert_same, each_once, gradient, permuted, split
 
 Fresh = Callable[..., Any]
 CUTS = ("actor.max_tokens_per_micro_batch=1", "actor.ppo_micro_batch_size_per_gpu=3")
@@ -29,8 +29,7 @@ WIDE = (
 )
 
 
-@pytest.mark.parametrize("aggregation", MODES)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "aggregation"), each_once(tuple(LOSSES), MODES))
 def test_micro_batches_do_not_change_it(fresh: Fresh, loss: str, aggregation: str) -> None:
     """With the entropy bonus on, so that no row is skipped."""
     policy = fresh("qwen2", 3)

@@ -43,6 +43,9 @@ RUNS: dict[str, Sequence[str]] = {
     "recomputed blocks": ("model.enable_gradient_checkpointing=true",),
 }
 
+ALIKE = ("loss cispo", "loss sapo", "loss gpg", "loss geo_mean", "loss clip_cov", "kl low_var")
+"""Runs that do on a device what others do there, too."""
+
 
 @functools.cache
 def rollouts(kind: str) -> list[Rollout]:
@@ -74,7 +77,9 @@ def assert_same(found: dict[str, float], wanted: dict[str, float]) -> None:
     assert found == pytest.approx(wanted, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=pytest.mark.full) if run in ALIKE else run for run in RUNS]
+)
 @on_device
 def test_a_learner_learns_what_it_does_on_the_cpu(
     device: PretendedDevice, fresh: Fresh, run: str
