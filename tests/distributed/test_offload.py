@@ -106,15 +106,14 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return ran(tmp_path_factory.mktemp("cpu"), device=HERE)[0]["metrics"]
 
 
+@pytest.mark.full  # ten seconds of two ranks
 @pytest.mark.parametrize(
     ("keys", "offloaded"),
     [
         ((f"{ACTOR}param_offload=true", REFERENCE), set(PARTS)),
-        pytest.param((), set[str](), marks=pytest.mark.full),
-        pytest.param(
-            (f"{ACTOR}optimizer_offload=true",), {*PARTS} - {"reference"}, marks=pytest.mark.full
-        ),
-        pytest.param((REFERENCE,), {"reference"}, marks=pytest.mark.full),
+        ((), set[str]()),
+        ((f"{ACTOR}optimizer_offload=true",), {*PARTS} - {"reference"}),
+        ((REFERENCE,), {"reference"}),
     ],
     ids=["all", "nothing", "optimizer", "reference"],
 )
