@@ -190,7 +190,9 @@ def best_attention(policy: Policy, dtype: torch.dtype, work: dict[str, Any]) -> 
 
 def main() -> None:
     """Measure all combinations and write the results."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--sizes", nargs="+", default=["xs", "s"])
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--out", default=str(Path(__file__).with_name("RESULTS.md")))

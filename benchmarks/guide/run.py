@@ -53,7 +53,9 @@ def _text(codec: Codec, row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", default=[*MATERIAL])
     parser.add_argument("--folder", type=Path, default=Path("runs/guide"))
     parser.add_argument("--demonstrations", type=int, default=6000)

@@ -62,7 +62,9 @@ def fold(train: list[Workflow], test: list[Workflow], catalog: Catalog, number: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("nestful")
     workflows = read_workflows(parser.parse_args().nestful)
     catalog = catalog_of(workflows)

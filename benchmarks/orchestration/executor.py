@@ -122,7 +122,9 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every way in a process of its own and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--waves", type=int, default=5)
     parser.add_argument("--way", choices=WAYS)
     args = parser.parse_args()

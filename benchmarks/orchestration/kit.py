@@ -107,7 +107,9 @@ def off_catalog(place: Path, number: int, sentence: str, words: Sequence[str]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--off-catalog", action="store_true")

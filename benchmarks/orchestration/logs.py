@@ -143,7 +143,9 @@ def rows_of(parts: list[dict[str, Any]]) -> list[list[str]]:
 
 def main() -> None:
     """The loop for each seed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--start", type=int, default=200)
     parser.add_argument("--more", type=int, default=1500)
     parser.add_argument("--candidates", type=int, default=12)

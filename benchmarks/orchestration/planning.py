@@ -304,7 +304,9 @@ PARTS = {
 
 def main() -> None:
     """Run the parts that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", default=[*PARTS, "nestful", "chains"])
     parser.add_argument("--nestful", help="train.json of NESTFUL")
     parser.add_argument("--taskbench", help="folder with the three graphs of TaskBench")

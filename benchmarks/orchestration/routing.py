@@ -169,7 +169,9 @@ def mean_rows(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run, print, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--outcomes", type=Path)
     parser.add_argument("--models", type=Path)
     parser.add_argument("--seeds", type=int, default=3)

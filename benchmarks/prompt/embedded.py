@@ -177,7 +177,9 @@ def held_out(policy: Policy) -> list[Mapping[str, object]]:
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rollouts", type=int, default=600)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--algorithms", default="screen,grips")

@@ -56,7 +56,9 @@ def one(simulator: str, name: str, rollouts: int, test: int, seed: int) -> dict[
 
 def main() -> None:
     """One JSON line a search, then the mean of each algorithm."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--simulator", choices=("clerk", "desk"), default="desk")
     parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa", "screen", "grips"])
     parser.add_argument("--rollouts", type=int, default=600)

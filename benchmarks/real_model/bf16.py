@@ -114,7 +114,9 @@ def report(pairs: dict[int, list[tuple[float, float]]]) -> list[list[str]]:
 
 def main() -> None:
     """Run what is missing and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipe", choices=RECIPES, default="math")
     parser.add_argument("--seeds", default="0,1,2")

@@ -86,7 +86,9 @@ def sample(policy: Policy) -> tuple[float, float, list[Row], list[float]]:
 
 def main() -> None:
     """Print a line a layout."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--rounds", type=int, default=3)
     args = arguments.parse_args()

@@ -205,7 +205,9 @@ def prefill(policy: Policy) -> list[tuple[str, int, float]]:
 
 def main() -> None:
     """Measure what is asked for and print it."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--before", help="sources of another checkout, for its prefill")
     parts = ["decode", "generate", "compiled", "prefill", "threads"]
     p.add_argument("--only", nargs="+", choices=parts, default=[*parts[:2], parts[3]])

@@ -215,7 +215,9 @@ def seconds(kinds: Sequence[str], dtype: torch.dtype, rounds: int) -> list[list[
 
 def main() -> None:
     """Measure the times, or the memory of one kind."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     p.add_argument("--kinds", nargs="+", default=[*PADDED, "ours"])
     p.add_argument("--rounds", type=int, default=1)

@@ -123,7 +123,9 @@ def check_prompts(trainer: Any, args: argparse.Namespace) -> None:
 
 def parse_args() -> argparse.Namespace:
     """The command line; settings that stay as they are follow as defaults."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True)
     p.add_argument("--tasks", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True)

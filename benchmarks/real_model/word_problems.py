@@ -102,7 +102,9 @@ def cost(name: str, folder: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", default="grpo,raft,advantage_filtered,sft,shipped")
     parser.add_argument("--seeds", default="0,1,2")

@@ -128,7 +128,9 @@ def machine() -> JSON:
 
 def main() -> None:
     """Run everything that was asked for and write results.json and RESULTS.md."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--trl-python", required=True, help="python of an environment with TRL 1.16")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=10)

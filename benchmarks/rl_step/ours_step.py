@@ -99,7 +99,9 @@ def summary(steps: list[JSON], skip: int) -> JSON:
 
 def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> Meter:
     """Measure, write the record to `--out`, and return the meter."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True)
     p.add_argument("--tasks", required=True)
     p.add_argument("--eval-tasks", default="")

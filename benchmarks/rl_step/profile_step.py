@@ -54,7 +54,9 @@ class Profiled(ours_step.Meter):
 
 def main() -> None:
     """Print a table for each number format."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True)
     p.add_argument("--tasks", required=True)
     p.add_argument("--steps", type=int, default=12)

@@ -40,7 +40,9 @@ def once(python: str, script: str, *arguments: str) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peer", help="python of the peer's environment")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=20_000)

@@ -194,7 +194,9 @@ def weights_travel(choice: ComputeSettings) -> Found:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cpu", action="store_true", help="on the CPU, with tiny models")
     parser.add_argument("--out", type=Path, help="a file for all figures")
     parser.add_argument("--sizes", default=",".join(SIZES), help="of the models for memory")

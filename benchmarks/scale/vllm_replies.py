@@ -135,7 +135,9 @@ def differences(real: Any, ours: Any, at: str, *, seeded: bool) -> Iterator[str]
 
 def main() -> int:
     """Play the script to both."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("python", help="interpreter of an environment with vLLM")
     python: str = parser.parse_args().python
     with tempfile.TemporaryDirectory() as name:

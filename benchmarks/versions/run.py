@@ -123,7 +123,9 @@ if __name__ == "__main__":
     if "--serve" in sys.argv:
         serve()
     else:
-        parser = argparse.ArgumentParser(description=__doc__)
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("old", type=Path)
         parser.add_argument("new", type=Path)
         arguments = parser.parse_args()

@@ -114,7 +114,9 @@ def told(found: Sequence[Judged]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kept", action="store_true")
     asked = parser.parse_args()
     tools = make_tools(Path(), "http://127.0.0.1:1", folder_contents(SEED).today)

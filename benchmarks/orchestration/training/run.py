@@ -64,7 +64,9 @@ def command(name: str, place: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("name", choices=("demonstrations", "rewards"))
     args, more = parser.parse_known_args()
