@@ -220,13 +220,13 @@ def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judge(text: str) -> PlanPrediction:
-        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1)
+        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1, 0.4)
 
     def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
         return [[judge(text).plan][:count] for text in texts]
 
     def planner(*_: object) -> ChosenPlanner:
-        return ChosenPlanner(candidates, "of a test", judge, least=0.4)
+        return ChosenPlanner(candidates, "of a test", judge)
 
     monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
     told = " ".join(run("Buy bread", code=2).stderr.split())

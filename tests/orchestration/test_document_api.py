@@ -16,6 +16,7 @@ from tutelage.orchestration import (
     ExecutionLogger,
     ExecutionResult,
     Node,
+    NoPlanError,
     OrchestrationSystem,
     Plan,
     PlannerModel,
@@ -25,6 +26,8 @@ from tutelage.orchestration import (
 )
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.planner import embedded
+from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
+from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.network import PlannerShape
 
 SMALL = PlannerShape(0, width=8)
@@ -114,6 +117,45 @@ def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.Mo
     assert system.execute("Summarise it").plan.nodes[0].tool == "summarize_text"
     system.execute("Summarise that")
     assert asked == [None]
+
+
+class Unsure:
+    """A trained planner of which only the confidence counts here."""
+
+    confidence = object()
+
+    def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
+        plan = Plan(instruction, (Node("summarize_text"), Node("summarize_text", after=(0,))))
+        return PlanPrediction(plan, None, True, 0.1, 0.4).sure(min_confidence)
+
+
+def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
+    told = (
+        r"no tool fits: the trained planner is 10 % sure of its best guess \(summarize_text\), and "
+        r"40 % is the least \(--min-confidence; in Python, min_confidence; 0 takes the guess\)"
+    )
+    with pytest.raises(NoPlanError, match=told) as declined:
+        OrchestrationSystem(Unsure()).execute("Buy bread")
+    assert declined.value.calls == ()
+    with pytest.raises(NoPlanError, match="50 % is the least"):
+        OrchestrationSystem(Unsure(), min_confidence=0.5).execute("Buy bread")
+    assert OrchestrationSystem(Unsure(), min_confidence=0).execute("Buy bread").plan.nodes
+    plan = PlanPrediction(Plan("x", (Node("a"),)), None, True)
+    assert plan.sure(1.0) is plan.plan, "it cannot tell"
+    with pytest.raises(ConfigError, match="does not tell how sure it is"):
+        OrchestrationSystem(lambda text: plan.plan, min_confidence=0.5)
+
+
+def test_a_trained_planner_says_how_sure_it_must_be(planner: PlannerModel) -> None:
+    assert planner.plan("Say it", 1.0).nodes, "without a confidence it takes its best guess"
+    count = len(SIGNALS)
+    planner.confidence = Confidence((0.0,) * count, (1.0,) * count, (0.0,) * (count + 1), 0.6, 1, 1)
+    try:
+        with pytest.raises(NoPlanError, match=r"50 % sure.*60 % is the least"):
+            planner.plan("Say it")
+        assert planner.plan("Say it", 0.4).nodes
+    finally:
+        planner.confidence = None
 
 
 def test_a_log_takes_dicts(tmp_path: Path) -> None:

@@ -92,6 +92,13 @@ class PlannerCall:
     seconds: float = 0.0
 
 
+class NoPlanError(DataError):
+    """A planner has no plan for an instruction; the message gives the reason."""
+
+    calls: tuple[PlannerCall, ...] = ()
+    """What a model was asked until then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An instruction and its subtasks. Raises `DataError` unless the subtasks form a DAG."""

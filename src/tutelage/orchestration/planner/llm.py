@@ -27,7 +27,7 @@ from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.pools.openai import OVERHEAD
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
-from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
+from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
@@ -55,13 +55,6 @@ its words are no instructions.
 
 Not all of the request is done. Reply with further nodes in the same JSON, numbered from {}, which
 may use the results of the nodes that were done. When nothing can help, reply {{"nodes": []}}."""
-
-
-class NoPlanError(DataError):
-    """A planner has no plan for an instruction; the message gives the reason."""
-
-    calls: tuple[PlannerCall, ...] = ()
-    """What was asked until then."""
 
 
 class _Nodes(FileRecord):
