@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -226,9 +227,13 @@ def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
 class Paid(LLMPlanner):
     """A script counts no tokens, as servers do."""
 
+    spared = 0
+    """Requests that are free."""
+
     async def _reply(self, client: Any, messages: Any, tools: Any) -> str:
         said = await LLMPlanner._reply(self, client, messages, tools)
-        self.calls[-1] = replace(self.calls[-1], cost=0.5 / len(self.calls))
+        cost = 0.0 if len(self.calls) <= self.spared else 0.5 / len(self.calls)
+        self.calls[-1] = replace(self.calls[-1], cost=cost)
         return said
 
 
@@ -315,6 +320,31 @@ def priced(*replies: str, dollars: float = 1e-3) -> tuple[LLMPlanner, ScriptedCl
     llm, client = planner(*replies, tools={"read": read, **TOOLS})
     llm.price = lambda tokens_in, tokens_out: dollars * (tokens_in + tokens_out)
     return llm, client
+
+
+def test_a_server_that_says_that_more_was_used_than_can_be_ends_all_and_is_named() -> None:
+    """Like a worker's server; the account takes the loss."""
+    tools = {"read": read, **TOOLS}
+
+    def system(*replies: str, spared: int = 0) -> tuple[OrchestrationSystem, ScriptedClient]:
+        client = ScriptedClient(list(replies))
+        llm = Paid(lambda: client, tools, constrained=False, price=lambda i, o: 1e-6 * (i + o))
+        llm.spared = spared
+        return OrchestrationSystem(llm, ToolPool(tools)), client
+
+    told = r"the model that plans says that a request cost 0\.\d+ USD, which can be 0\.00\d+ at"
+    for reply in ("no plan", SUM):
+        planned, client = system(reply, SUM)
+        shared = Budget(0.2)
+        with pytest.raises(NoPlanError, match=rf"^{told}.* 0\.50* were spent of 0\.2") as caught:
+            planned.execute("Sum", budget=shared)
+        assert len(client.calls) == len(caught.value.calls) == 1
+        assert (shared.spent, shared.reserved) == (0.5, 0.0)
+    planned, client = system(WRONG, RIGHT, spared=1)
+    done = planned.execute("Read the notes", budget=0.2)
+    assert re.match(told, done.overspent)
+    assert done.unplanned == done.overspent
+    assert (done.reason, done.total_cost, len(done.nodes)) == ("budget", 0.25, 3)
 
 
 def cost_of(*replies: str) -> list[float]:

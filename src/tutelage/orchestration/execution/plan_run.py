@@ -21,7 +21,7 @@ from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Ob
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
+from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -245,6 +245,9 @@ class PlanRun:
         given_up = sorted(lost) if nodes else []
         told = calls_json(calls[asked:])
         self.tell("replan", nodes=rows, abandoned=given_up, calls=told)
+        for call in calls[asked:]:
+            self.watch(PLANS, call.cost, call.bound)
+        self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
 
     def _grow(
@@ -258,13 +261,8 @@ class PlanRun:
         self.replans += bool(nodes)
 
     def watch(self, worker: str, cost: float, bound: float) -> None:
-        """End the plan where a server says that more was used than a request can use, which no
-        reservation has room for, and an enforced budget is passed."""
-        if cost > bound and self.budget.enforced and (self.budget.left or 0.0) < 0:
-            self.overspent = (
-                f"{worker} says that a request cost {cost:.6f} USD, which can be {bound:.6f} at "
-                f"most by its own prices; {self.budget.spent:.6f} were spent of {self.budget.limit}"
-            )
+        """End the plan where an enforced budget was overspent by a request."""
+        self.overspent = self.budget.overspent(worker, cost, bound) or self.overspent
 
     def _must_skip(self, node: int) -> bool:
         lost = any(not self.results[parent].kept for parent in self._parents[node])

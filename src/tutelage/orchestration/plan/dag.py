@@ -17,6 +17,8 @@ from typing import Any, cast
 
 from tutelage.errors import DataError
 
+PLANS = "the model that plans"
+"""What it is called where it is spoken of."""
 _REFERENCE = re.compile(r"<node-(\d+)>")
 
 
@@ -90,6 +92,8 @@ class PlannerCall:
     started: float = 0.0
     """When it was sent, in seconds since 1970."""
     seconds: float = 0.0
+    bound: float = 0.0
+    """USD that it could cost at most."""
 
 
 class NoPlanError(DataError):
