@@ -189,6 +189,34 @@ def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
     assert [node.status for node in done.nodes] == ["succeeded", "failed", "failed"]
 
 
+def test_a_refusal_is_final(tmp_path: Path) -> None:
+    """The planner is asked once for another way, and nobody twice about the same call."""
+    asked: list[str] = []
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        asked.append(arguments)
+        return "you said no"
+
+    old, other = nodes(("delete", {"path": "old"})), nodes(("delete", {"path": "other"}))
+    for again, questions in ((old, 1), (other, 2)):
+        asked.clear()
+        done, client = execute(old, again, RIGHT, permit=permit)
+        assert (len(asked), len(client.calls)) == (questions, 2)
+        assert [node.reason for node in done.nodes] == ["refused: you said no"] * 2
+        assert done.unplanned == "what was not permitted is not asked about again"
+    other_way = nodes(("read", {"path": "notes.txt"}))
+    done, client = execute(old, other_way, permit=permit)
+    assert (done.success, len(client.calls)) == (True, 2)
+    # A process that goes on knows it, too.
+    path, asked[:] = tmp_path / "journal", []
+    execute(old, old, permit=permit, journal=path)
+    lines = path.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"event": "replan"' in line)
+    path.write_text("".join(lines[: until + 1]))
+    done, client = execute(old, permit=permit, journal=path)
+    assert (len(asked), len(client.calls)) == (1, 1)
+
+
 def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
     """Killed at each event, with the answers of the model that a process before it had not asked
     for: nothing that ended runs again."""

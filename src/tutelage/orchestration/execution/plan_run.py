@@ -19,7 +19,12 @@ from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
 from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer, calls_json
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
-from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    WorkerAnswer,
+    WorkerPool,
+    capable_workers,
+)
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
@@ -64,6 +69,8 @@ class PlanRun:
         """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
+        self._told_refused = False
+        """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
 
     @property
     def now(self) -> float:
@@ -74,6 +81,15 @@ class PlanRun:
     def outputs(self) -> dict[int, str]:
         """Of the nodes that have one."""
         return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
+
+    @property
+    def refusals(self) -> dict[tuple[str, str], str]:
+        """The calls with side effects that were not permitted: tool, arguments, and why."""
+        return {
+            (step.worker or "", answer.arguments): answer.error.message
+            for step in self.steps.values()
+            if (answer := _refused(step)) and answer.error and answer.arguments is not None
+        }
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
@@ -229,6 +245,11 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
+        if self._only_refused(lost):
+            if self._told_refused:
+                self.unplanned = "what was not permitted is not asked about again"
+                return False
+            self._told_refused = True
         count, calls = len(self.plan.nodes), self.plan.calls
         asked = len(calls)
         try:
@@ -254,11 +275,19 @@ class PlanRun:
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
         before = self.plan
+        given_up = set(abandoned)
+        self._told_refused |= self._only_refused(given_up)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost
         self._parents = self.plan.dependencies
-        self.abandoned.update(abandoned)
+        self.abandoned.update(given_up)
         self.replans += bool(nodes)
+
+    def _only_refused(self, nodes: Iterable[int]) -> bool:
+        """Whether side effects that were not permitted are all that these nodes failed by."""
+        refused = {step.node for step in self.steps.values() if _refused(step)}
+        waiting = {k for k, n in self.results.items() if n.status == "skipped"}
+        return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
 
     def watch(self, worker: str, cost: float, bound: float) -> None:
         """End the plan where an enforced budget was overspent by a request."""
@@ -313,6 +342,14 @@ class PlanRun:
             unplanned=self.unplanned,
             overspent=self.overspent,
         )
+
+
+def _refused(step: NodeStep) -> WorkerAnswer | None:
+    """The answer of a step whose side effects were not permitted."""
+    answer = step.answer
+    if answer is None or answer.error is None or answer.arguments is None:
+        return None
+    return answer if answer.error.kind == "refused" else None
 
 
 def _plan_references(
