@@ -152,6 +152,9 @@ def test_a_language_model_plans_and_plans_again(
             "policy",
         )
     assert "plan: of the language model policy at http://" in done.stderr
+    drawn = "further plan: level 0 [1] list_files(folder='things') level 1 [2] count(items="
+    told = " ".join(done.stderr.split())
+    assert told.index(drawn) < told.index("[1] list_files: succeeded")
     assert "replanned  1 node given up for others" in done.stdout
     assert done.stdout.count("number: 2") == 1
 

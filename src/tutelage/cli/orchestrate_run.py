@@ -9,7 +9,7 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -209,7 +209,7 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     try:
         with _progress(plan, fields, permission) as watch:
             return system.execute(
-                instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
+                instruction, plan=plan, budget=asked.budget, name="run", observers=watch,
                 journal=journal, planned_from=prepared.planned_from,
             )  # fmt: skip
     finally:
@@ -282,18 +282,37 @@ def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
         row.state = result["status"]
         row.worker = result["worker"] or result["reason"] or row.worker
         return result["node"]
-    elif kind == "start":
-        rows += [_NodeLine(tool) for tool in event["added"]]  # by replans of an earlier process
-    elif kind == "replan":
-        rows += [_NodeLine(node["tool"]) for node in event["nodes"]]
+    rows += [_NodeLine(node["tool"]) for node in _added(event)]
     return None
+
+
+def _added(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes that an event adds: by a further plan, of this process or of an earlier one."""
+    return event.get({"start": "added", "replan": "nodes"}.get(event["event"], ""), [])
+
+
+def _drawing(plan: Plan, console: Console) -> Callable[[dict[str, Any]], None]:
+    """An observer that draws the nodes of further plans, before they run."""
+    from tutelage.cli.console import say, visible
+    from tutelage.orchestration.execution.journal import read_nodes
+    from tutelage.orchestration.plan.dag import to_text
+
+    def draw(event: dict[str, Any]) -> None:
+        nonlocal plan
+        if rows := _added(event):
+            first = len(plan.nodes)
+            plan = replace(plan, nodes=(*plan.nodes, *read_nodes(rows)))
+            say(console, ("further plan:", "dim"))
+            say(console, visible(to_text(plan, first)))
+
+    return draw
 
 
 @contextmanager
 def _progress(
     plan: Plan, told: dict[str, str], permission: Permission
-) -> Generator[Callable[[dict[str, Any]], None]]:
-    """Draws the plan, and an observer that shows what happens, on the error stream."""
+) -> Generator[Sequence[Callable[[dict[str, Any]], None]]]:
+    """Draws the plan, and observers that show what happens, on the error stream."""
     from tutelage.cli.console import messages, say, visible
     from tutelage.orchestration.plan.dag import to_text
 
@@ -302,7 +321,7 @@ def _progress(
         say(console, (f"{name}: ", "dim"), words)
     say(console, visible(to_text(plan)))
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda event: _line(console, rows, _take(rows, event))
+        yield [_drawing(plan, console), lambda event: _line(console, rows, _take(rows, event))]
         return
     from rich.live import Live
 
@@ -313,7 +332,7 @@ def _progress(
             live.update(_table(rows), refresh=True)
 
         permission.display = live
-        yield show
+        yield [_drawing(plan, console), show]
 
 
 def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:

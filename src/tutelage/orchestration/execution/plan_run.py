@@ -17,7 +17,13 @@ from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
-from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer, calls_json
+from tutelage.orchestration.execution.journal import (
+    Event,
+    ExecutionJournal,
+    Observer,
+    calls_json,
+    nodes_json,
+)
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -129,8 +135,8 @@ class PlanRun:
                 self._grow(nodes, abandoned, calls)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
-        added = [node.tool for node in self.plan.nodes[begun:]]
-        self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes), added=added)
+        fields = {"id": self.seeds.id("flow"), "nodes": len(self.plan.nodes)}
+        self.tell("start", **fields, added=nodes_json(self.plan.nodes[begun:]))
 
     def check(self) -> References | None:
         """Refuse what cannot be executed; returns what rewards measure against."""
@@ -262,10 +268,9 @@ class PlanRun:
         nodes = grown.nodes[count:]
         self._grow(nodes, lost if nodes else (), calls[asked:])
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
-        rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
         given_up = sorted(lost) if nodes else []
         told = calls_json(calls[asked:])
-        self.tell("replan", nodes=rows, abandoned=given_up, calls=told)
+        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=told)
         for call in calls[asked:]:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason

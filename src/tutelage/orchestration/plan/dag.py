@@ -225,13 +225,15 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
     return max(best.values(), key=lambda chain: chain[0])
 
 
-def to_text(plan: Plan) -> str:
-    """One line a node, by level: its number, its tool with its arguments, and what it waits for."""
+def to_text(plan: Plan, first: int = 0) -> str:
+    """One line a node, by level: its number, its tool with its arguments, and what it waits for;
+    without the nodes before `first`."""
     waits = [", ".join(map(str, parents)) for parents in plan.dependencies]
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
-        lines.append(f"level {number}")
-        for k in level:
+        shown = [k for k in level if k >= first]
+        lines += [f"level {number}"] if shown else []
+        for k in shown:
             lines.append(
                 f"  [{k}] {_called(plan.nodes[k])}" + (f"  after {waits[k]}" if waits[k] else "")
             )
