@@ -169,6 +169,38 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
         log.log_execution(instruction="x", planner_outputs=outputs, execution_result={})
 
 
+@pytest.mark.parametrize(
+    ("outputs", "result", "more", "words"),
+    [
+        ({}, {"outputs": {"2": "a"}}, {}, "outputs, entry 0: node is 2, and the plan has 2 nodes"),
+        ({}, {"outputs": ["a", "b", "c"]}, {}, "node is 2, and the plan has 2 nodes"),
+        ({}, {"total_latency_ms": -1.0}, {}, "total_latency_ms is -1.0; .* finite number >= 0"),
+        ({}, {"total_cost": float("nan")}, {}, "total_cost is nan"),
+        ({}, {"verified_fraction": 2.0}, {}, "verified_fraction is 2.0; it is at most 1"),
+        ({}, {"success": "no"}, {}, "success is 'no'; give true or false"),
+        ({}, {"outputs": {"0": float("inf")}}, {}, "cannot be logged: .*give finite numbers"),
+        ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),
+        ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square of 0 and 1"),
+        ({"model_selections": [2]}, {}, {}, "model_selections has 1 entries for 2 nodes"),
+        ({"model_selections": [2, -1]}, {}, {}, "model_selections has -1; the workers are"),
+        ({"task_types": ["a"]}, {}, {}, "task_types has 1 entries for 2 nodes"),
+        ({}, {}, {"instruction": " "}, "instruction is ' '; give what was to be done"),
+        ({}, {}, {"alternatives": [{"node": 5}]}, "alternatives, entry 0: node is 5"),
+        ({}, {}, {"alternatives": [{"node": 0, "latency": -2}]}, "latency is -2; give a finite"),
+        ({}, {}, {"alternatives": [{"node": 0, "cost": float("nan")}]}, "cost is nan"),
+    ],
+)
+def test_a_log_that_cannot_be_is_refused(
+    tmp_path: Path, outputs: Any, result: Any, more: Any, words: str
+) -> None:
+    log = ExecutionLogger(tmp_path)
+    planned = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}, **outputs}
+    fields: Any = {"instruction": "Say it", **more}
+    with pytest.raises((DataError, RewardError), match=words):
+        log.log_execution(planner_outputs=planned, execution_result={**RESULT, **result}, **fields)
+    assert not log.path.exists()
+
+
 def test_a_log_without_task_types_says_what_to_do() -> None:
     outputs = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}}
     row = {"instruction": "Say it", "success": True, "planner_outputs": outputs}

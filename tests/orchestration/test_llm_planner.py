@@ -18,6 +18,7 @@ from tutelage.errors import ConfigError, RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
+from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
@@ -151,6 +152,12 @@ def test_the_rest_of_a_plan_that_failed_is_planned_from_what_happened() -> None:
     asked = client.calls[1].messages[1].content or ""
     assert 'node 1: read {"path": "note.txt"}: failed, "raised: Error: there is no file' in asked
     assert "numbered from 3" in asked
+
+
+def test_the_log_has_the_nodes_of_further_plans(tmp_path: Path) -> None:
+    execute(WRONG, RIGHT, execution_logger=ExecutionLogger(tmp_path))
+    row = json.loads((tmp_path / "executions.jsonl").read_text())
+    assert len(row["nodes"]) == len(row["planner_outputs"]["workflow_graph"]["adjacency"]) == 5
 
 
 def test_further_plans_are_bounded_and_may_be_none() -> None:

@@ -169,7 +169,7 @@ class OrchestrationSystem:
             result = judge(result)
         if self.execution_logger is not None:
             self.execution_logger.log_execution(
-                instruction=instruction, planner_outputs=planned, execution_result=result
+                instruction=instruction, planner_outputs=result.plan, execution_result=result
             )
         if self.recorder is not None:
             sampling = Sampling(0.0, max_tokens=self.executor.settings.max_tokens)
