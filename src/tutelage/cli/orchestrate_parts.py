@@ -103,8 +103,8 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
 
 
 _FIRST = (
-    "No planner was trained here. The embedded one is trained now, once: 75 seconds or so of a "
-    "core."
+    "No planner was trained here. The embedded one is trained now, once: 80 to 130 seconds of a "
+    "core, by its speed."
 )
 
 
