@@ -90,8 +90,8 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
     done = run("--plan", "count.json")
     assert "workers: 3 tools that run here" in done.stderr
     assert "[1] count(items='<node-0>')  after 0" in done.stderr
-    assert '[1] count {"items": ["a", "b"]}' in done.stdout
-    assert "  number: 2" in done.stdout
+    assert '[1] count {"items": ["a", "b"]}\n  number: 2\n' in done.stdout
+    assert done.stdout.count("[1] count") == 1
     shown = CliRunner().invoke(build_app(), ["show", "run"])
     assert "execute_tool count" in shown.stdout
     with open_store(here / "run/store.db", create=False) as store:
@@ -155,7 +155,7 @@ def test_a_language_model_plans_and_plans_again(
     drawn = "further plan: level 0 [1] list_files(folder='things') level 1 [2] count(items="
     told = " ".join(done.stderr.split())
     assert told.index(drawn) < told.index("[1] list_files: succeeded")
-    assert "replanned  1 node given up for others" in done.stdout
+    assert "replanned  1 node failed or skipped, replaced by nodes of a further plan" in done.stdout
     assert done.stdout.count("number: 2") == 1
 
 
@@ -182,6 +182,20 @@ def test_planning_that_comes_to_nothing_says_what_it_took(
     assert [call.reply.content for call in rollout.last.calls] == [json.dumps(wrong)] * 2
     assert "wrote no plan that can run" in str(rollout.last.failure)
     assert result["cost"] > 0
+
+
+def test_a_plan_that_was_paid_for_and_is_refused_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("Count", "--planner", "llm", "--model", "policy", "--router", "nobody", "--endpoint")
+    with planning(monkeypatch, {"nodes": COUNT}):
+        told = " ".join(run(*words, os.environ["PLANS_AT"], code=2).stderr.split())
+    assert "unknown router 'nobody'" in told
+    assert "Planning made 1 request" in told
+    assert "What was asked is kept: tutelage show run" in told
+    with open_store(here / "run/store.db", create=False) as store:
+        (rollout,) = store.rollouts("run")
+    assert [call.agent for call in rollout.last.calls] == ["planner"]
 
 
 def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(

@@ -220,6 +220,10 @@ def test_advantages_of_lists_are_those_of_tensors() -> None:
     assert compute_gae(rewards=[rewards] * 2, values=[values] * 2).shape == (2, 3)
     with pytest.raises(RewardError, match=r"rewards \(3,\) and values \(2,\)"):
         compute_gae(rewards=rewards, values=[0.0, 1.0])
+    with pytest.raises(RewardError, match=r"rewards have nan at \[1\]; give finite numbers"):
+        compute_gae(rewards=[0.0, float("nan")], values=[0.0, 0.0])
+    with pytest.raises(RewardError, match=r"values have inf at \[0, 1\]"):
+        compute_gae(rewards=[[0.0, 1.0]], values=[[0.0, float("inf")]])
     with pytest.raises(RewardError, match="rows of one length"):
         compute_gae(rewards=[[1.0], [1.0, 2.0]], values=[[1.0], [1.0, 2.0]])
 

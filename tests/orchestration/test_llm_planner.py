@@ -63,7 +63,12 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
     [
         ("I cannot do that.", "no JSON"),
         (SUM[:-20], "no JSON"),
-        ('{"plan": []}', "nodes"),
+        (
+            '{"nodes": [{"tool": "num',
+            "it is no JSON, at character 21 of 24: Unterminated string start",
+        ),
+        ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
+        ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
         (nodes(("total", {"values": "<node-7>"})), "depends on node 7"),

@@ -19,12 +19,12 @@ import typer
 from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
-from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
+from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
-from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.errors import ConfigError, DataError, RunError, TutelageError
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.runs.progress import Progress
@@ -96,7 +96,7 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
     began = time.time()
     try:
         prepared = _prepare(asked)
-    except DataError as error:
+    except TutelageError as error:
         keep_unplanned(asked, error, flags.otlp, began)
         raise
     folder = create(place_of(asked.output, RECIPE))
@@ -222,8 +222,14 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     began = time.time() if asked.plan is None else None
     chosen = _planned(asked, catalog, tools)
-    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
-    system.check(chosen.plan, asked.budget)
+    try:
+        system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
+        system.check(chosen.plan, asked.budget)
+    except TutelageError as error:
+        error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
+        if chosen.llm is not None and chosen.llm.calls:
+            tell(spent_words(chosen.llm))
+        raise
     told = {"workers": describe_pool(pool), "plan": chosen.source}
     return _Prepared(asked, chosen.plan, system, told, permission, tools, began)
 

@@ -242,8 +242,12 @@ def to_text(plan: Plan, first: int = 0) -> str:
 
 def _called(node: Node) -> str:
     """A tool with its arguments; without parentheses if it has none."""
-    given = ", ".join(f"{name}={value!r:.60}" for name, value in node.arguments.items())
+    given = ", ".join(f"{name}={_short(repr(v))}" for name, v in node.arguments.items())
     return f"{node.tool}({given})" if given else node.tool
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> str:

@@ -246,7 +246,7 @@ def _json_of(said: str) -> Any:
         return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"at character {error.pos + 1} of {len(text)}"
-        raise DataError(f"it is no JSON: {error.msg} {where}") from error
+        raise DataError(f"it is no JSON, {where}: {error.msg.removesuffix(' at')}") from error
     except ValueError as error:
         raise DataError(f"it cannot be read: {error}") from error
 
