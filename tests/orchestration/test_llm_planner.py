@@ -17,13 +17,14 @@ from tests.orchestration.test_tools import TOOLS
 from tutelage.errors import ConfigError, RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.dag import Node
+from tutelage.orchestration.plan.dag import Node, PlannerCall
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
@@ -166,8 +167,6 @@ def test_the_log_has_the_nodes_of_further_plans(tmp_path: Path) -> None:
 
 
 def test_further_plans_are_bounded_and_may_be_none() -> None:
-    from tutelage.orchestration.execution.context import ExecutorSettings
-
     again = nodes(("read", {"path": "other.txt"}))
     done, client = execute(WRONG, again, again, again)
     assert not done.success
@@ -271,11 +270,10 @@ class Paid(LLMPlanner):
     spared = 0
     """Requests that are free."""
 
-    async def _reply(self, client: Any, messages: Any, tools: Any) -> str:
-        said = await LLMPlanner._reply(self, client, messages, tools)
-        cost = 0.0 if len(self.calls) <= self.spared else 0.5 / len(self.calls)
-        self.calls[-1] = replace(self.calls[-1], cost=cost)
-        return said
+    async def _reply(self, client: Any, messages: Any, tools: Any) -> PlannerCall:
+        call = await LLMPlanner._reply(self, client, messages, tools)
+        number = len(self.calls) + 1
+        return replace(call, cost=0.0 if number <= self.spared else 0.5 / number)
 
 
 def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
@@ -386,6 +384,42 @@ def test_a_server_that_says_that_more_was_used_than_can_be_ends_all_and_is_named
     assert re.match(told, done.overspent)
     assert done.unplanned == done.overspent
     assert (done.reason, done.total_cost, len(done.nodes)) == ("budget", 0.25, 3)
+
+
+def test_a_request_that_is_given_up_counts_at_its_bound() -> None:
+    """By the deadline, here of the request for a further plan."""
+
+    class Slow(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            if len(self.calls) == 1:
+                await asyncio.sleep(60)
+            return await super().chat(*args, **more)
+
+    client, tools = Slow([WRONG, RIGHT]), {"read": read, **TOOLS}
+    llm = LLMPlanner(lambda: client, tools, constrained=False, price=lambda i, o: 1e-6 * (i + o))
+    settings = ExecutorSettings(deadline=0.2)
+    shared = Budget(1.0)
+    system = OrchestrationSystem(llm, ToolPool(tools), settings=settings)
+    done = system.execute("Read the notes", budget=shared)
+    first, cut = done.plan.calls
+    assert (done.reason, cut.reply) == ("deadline", "")
+    assert cut.cost == cut.bound > 1024e-6
+    assert done.total_cost == pytest.approx(first.cost + cut.cost)
+    assert shared.spent == pytest.approx(done.total_cost)
+    assert (shared.reserved, shared.open) == (0.0, 0)
+
+
+async def test_plans_that_are_made_at_once_keep_their_own_calls() -> None:
+    class Waiting(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            await asyncio.sleep(0.01)
+            return await super().chat(*args, **more)
+
+    client = Waiting([SUM] * 4)
+    llm = LLMPlanner(lambda: client, TOOLS, constrained=False)
+    made = await asyncio.gather(*(llm.aplan(f"Sum {number}") for number in range(4)))
+    asked = [[call.messages[1][1] for call in plan.calls] for plan in made]
+    assert asked == [[f"Request: Sum {number}"] for number in range(4)]
 
 
 def cost_of(*replies: str) -> list[float]:

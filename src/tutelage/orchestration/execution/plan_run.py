@@ -262,6 +262,11 @@ class PlanRun:
             grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
             PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
+        except asyncio.CancelledError as error:
+            calls = getattr(error, "calls", calls)[asked:]
+            self._grow((), (), calls)
+            self.tell("replan", nodes=[], abandoned=[], calls=calls_json(calls))
+            raise
         except TutelageError as error:
             calls = getattr(error, "calls", calls)
             grown, self.unplanned = self.plan, str(error)

@@ -186,7 +186,7 @@ class OrchestrationSystem:
             return self.plan(instruction)
         try:
             return await cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
-        except TutelageError as error:
+        except (TutelageError, asyncio.CancelledError) as error:
             calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
             raise
