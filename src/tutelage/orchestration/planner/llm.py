@@ -193,6 +193,7 @@ class LLMPlanner:
                 made.append(each)
                 self.calls.append(each)
             budget.settle(bound, 0.0 if call is None else call.cost)
+        assert call is not None  # what raised is on its way to the caller
         if told := budget.overspent(PLANS, call.cost, bound):
             raise NoPlanError(told)
         return call.reply
