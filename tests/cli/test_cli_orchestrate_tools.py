@@ -90,8 +90,8 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
     done = run("--plan", "count.json")
     assert "workers: 3 tools that run here" in done.stderr
     assert "[1] count(items='<node-0>')  after 0" in done.stderr
-    assert '[1] count {"items": ["a", "b"]}' in done.stdout
-    assert "  number: 2" in done.stdout
+    assert '[1] count {"items": ["a", "b"]}\n  number: 2\n' in done.stdout
+    assert done.stdout.count("[1] count") == 1
     shown = CliRunner().invoke(build_app(), ["show", "run"])
     assert "execute_tool count" in shown.stdout
     with open_store(here / "run/store.db", create=False) as store:
@@ -152,7 +152,10 @@ def test_a_language_model_plans_and_plans_again(
             "policy",
         )
     assert "plan: of the language model policy at http://" in done.stderr
-    assert "replanned  1 node given up for others" in done.stdout
+    drawn = "further plan: level 0 [1] list_files(folder='things') level 1 [2] count(items="
+    told = " ".join(done.stderr.split())
+    assert told.index(drawn) < told.index("[1] list_files: succeeded")
+    assert "replanned  1 node failed or skipped, replaced by nodes of a further plan" in done.stdout
     assert done.stdout.count("number: 2") == 1
 
 
@@ -179,6 +182,20 @@ def test_planning_that_comes_to_nothing_says_what_it_took(
     assert [call.reply.content for call in rollout.last.calls] == [json.dumps(wrong)] * 2
     assert "wrote no plan that can run" in str(rollout.last.failure)
     assert result["cost"] > 0
+
+
+def test_a_plan_that_was_paid_for_and_is_refused_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("Count", "--planner", "llm", "--model", "policy", "--router", "nobody", "--endpoint")
+    with planning(monkeypatch, {"nodes": COUNT}):
+        told = " ".join(run(*words, os.environ["PLANS_AT"], code=2).stderr.split())
+    assert "unknown router 'nobody'" in told
+    assert "Planning made 1 request" in told
+    assert "What was asked is kept: tutelage show run" in told
+    with open_store(here / "run/store.db", create=False) as store:
+        (rollout,) = store.rollouts("run")
+    assert [call.agent for call in rollout.last.calls] == ["planner"]
 
 
 def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
@@ -220,13 +237,13 @@ def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judge(text: str) -> PlanPrediction:
-        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1)
+        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1, 0.4)
 
     def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
         return [[judge(text).plan][:count] for text in texts]
 
     def planner(*_: object) -> ChosenPlanner:
-        return ChosenPlanner(candidates, "of a test", judge, least=0.4)
+        return ChosenPlanner(candidates, "of a test", judge)
 
     monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
     told = " ".join(run("Buy bread", code=2).stderr.split())

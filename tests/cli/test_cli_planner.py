@@ -459,7 +459,7 @@ def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
     assert "48 train, 12 validation, 30 test" in told
     first = read_workflows(files / "test.json")[0]
     assert first.instruction in told
-    assert to_text(load_planner(run).plan(first.instruction)) in told
+    assert to_text(load_planner(run).plan(first.instruction, 0)) in told
     assert "nothing was trained or written" in told
     assert [path.name for path in tmp_path.iterdir()] == ["keys.yaml"]
 

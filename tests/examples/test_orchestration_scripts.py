@@ -118,7 +118,7 @@ def test_preparing_and_phase_1_as_written(folder: Path) -> None:
     assert len(lines) == 2
     planner = load_planner(place / "phase1_best.pth")
     assert planner.vocabulary.workers, "the logs say who did what, so workers are learned too"
-    tools = planner.plan(rows[0]["instruction"]).nodes
+    tools = planner.plan(rows[0]["instruction"], 0).nodes
     assert all(node.tool in builtin_graph().catalog for node in tools)
 
 

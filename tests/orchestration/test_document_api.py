@@ -16,6 +16,7 @@ from tutelage.orchestration import (
     ExecutionLogger,
     ExecutionResult,
     Node,
+    NoPlanError,
     OrchestrationSystem,
     Plan,
     PlannerModel,
@@ -25,6 +26,8 @@ from tutelage.orchestration import (
 )
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.planner import embedded
+from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
+from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.network import PlannerShape
 
 SMALL = PlannerShape(0, width=8)
@@ -116,6 +119,45 @@ def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.Mo
     assert asked == [None]
 
 
+class Unsure:
+    """A trained planner of which only the confidence counts here."""
+
+    confidence = object()
+
+    def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
+        plan = Plan(instruction, (Node("summarize_text"), Node("summarize_text", after=(0,))))
+        return PlanPrediction(plan, None, True, 0.1, 0.4).sure(min_confidence)
+
+
+def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
+    told = (
+        r"no tool fits: the trained planner is 10 % sure of its best guess \(summarize_text\), and "
+        r"40 % is the least \(--min-confidence; in Python, min_confidence; 0 takes the guess\)"
+    )
+    with pytest.raises(NoPlanError, match=told) as declined:
+        OrchestrationSystem(Unsure()).execute("Buy bread")
+    assert declined.value.calls == ()
+    with pytest.raises(NoPlanError, match="50 % is the least"):
+        OrchestrationSystem(Unsure(), min_confidence=0.5).execute("Buy bread")
+    assert OrchestrationSystem(Unsure(), min_confidence=0).execute("Buy bread").plan.nodes
+    plan = PlanPrediction(Plan("x", (Node("a"),)), None, True)
+    assert plan.sure(1.0) is plan.plan, "it cannot tell"
+    with pytest.raises(ConfigError, match="does not tell how sure it is"):
+        OrchestrationSystem(lambda text: plan.plan, min_confidence=0.5)
+
+
+def test_a_trained_planner_says_how_sure_it_must_be(planner: PlannerModel) -> None:
+    assert planner.plan("Say it", 1.0).nodes, "without a confidence it takes its best guess"
+    count = len(SIGNALS)
+    planner.confidence = Confidence((0.0,) * count, (1.0,) * count, (0.0,) * (count + 1), 0.6, 1, 1)
+    try:
+        with pytest.raises(NoPlanError, match=r"50 % sure.*60 % is the least"):
+            planner.plan("Say it")
+        assert planner.plan("Say it", 0.4).nodes
+    finally:
+        planner.confidence = None
+
+
 def test_a_log_takes_dicts(tmp_path: Path) -> None:
     log = ExecutionLogger(tmp_path)
     outputs = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}}
@@ -125,6 +167,38 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
     assert json.loads(log.path.read_text())["cost"] == 0.1
     with pytest.raises(RewardError, match="success, outputs, total_cost"):
         log.log_execution(instruction="x", planner_outputs=outputs, execution_result={})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "result", "more", "words"),
+    [
+        ({}, {"outputs": {"2": "a"}}, {}, "outputs, entry 0: node is 2, and the plan has 2 nodes"),
+        ({}, {"outputs": ["a", "b", "c"]}, {}, "node is 2, and the plan has 2 nodes"),
+        ({}, {"total_latency_ms": -1.0}, {}, "total_latency_ms is -1.0; .* finite number >= 0"),
+        ({}, {"total_cost": float("nan")}, {}, "total_cost is nan"),
+        ({}, {"verified_fraction": 2.0}, {}, "verified_fraction is 2.0; it is at most 1"),
+        ({}, {"success": "no"}, {}, "success is 'no'; give true or false"),
+        ({}, {"outputs": {"0": float("inf")}}, {}, "cannot be logged: .*give finite numbers"),
+        ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),
+        ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square of 0 and 1"),
+        ({"model_selections": [2]}, {}, {}, "model_selections has 1 entries for 2 nodes"),
+        ({"model_selections": [2, -1]}, {}, {}, "model_selections has -1; the workers are"),
+        ({"task_types": ["a"]}, {}, {}, "task_types has 1 entries for 2 nodes"),
+        ({}, {}, {"instruction": " "}, "instruction is ' '; give what was to be done"),
+        ({}, {}, {"alternatives": [{"node": 5}]}, "alternatives, entry 0: node is 5"),
+        ({}, {}, {"alternatives": [{"node": 0, "latency": -2}]}, "latency is -2; give a finite"),
+        ({}, {}, {"alternatives": [{"node": 0, "cost": float("nan")}]}, "cost is nan"),
+    ],
+)
+def test_a_log_that_cannot_be_is_refused(
+    tmp_path: Path, outputs: Any, result: Any, more: Any, words: str
+) -> None:
+    log = ExecutionLogger(tmp_path)
+    planned = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}, **outputs}
+    fields: Any = {"instruction": "Say it", **more}
+    with pytest.raises((DataError, RewardError), match=words):
+        log.log_execution(planner_outputs=planned, execution_result={**RESULT, **result}, **fields)
+    assert not log.path.exists()
 
 
 def test_a_log_without_task_types_says_what_to_do() -> None:
@@ -146,6 +220,10 @@ def test_advantages_of_lists_are_those_of_tensors() -> None:
     assert compute_gae(rewards=[rewards] * 2, values=[values] * 2).shape == (2, 3)
     with pytest.raises(RewardError, match=r"rewards \(3,\) and values \(2,\)"):
         compute_gae(rewards=rewards, values=[0.0, 1.0])
+    with pytest.raises(RewardError, match=r"rewards have nan at \[1\]; give finite numbers"):
+        compute_gae(rewards=[0.0, float("nan")], values=[0.0, 0.0])
+    with pytest.raises(RewardError, match=r"values have inf at \[0, 1\]"):
+        compute_gae(rewards=[[0.0, 1.0]], values=[[0.0, float("inf")]])
     with pytest.raises(RewardError, match="rows of one length"):
         compute_gae(rewards=[[1.0], [1.0, 2.0]], values=[[1.0], [1.0, 2.0]])
 

@@ -36,8 +36,8 @@ def test_the_first_use_trains_and_the_next_reads(tmp_path: Path) -> None:
     assert not again.fresh
     assert len(seen) == 1
     text = "Summarise the report and read it aloud"
-    assert first.model.plan(text) == again.model.plan(text)
-    assert all(node.tool in builtin_graph().catalog for node in again.model.plan(text).nodes)
+    assert first.model.plan(text, 0) == again.model.plan(text, 0)
+    assert all(node.tool in builtin_graph().catalog for node in again.model.plan(text, 0).nodes)
 
 
 def test_each_catalog_and_recipe_has_its_own(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_each_catalog_and_recipe_has_its_own(tmp_path: Path) -> None:
     assert QUICK.fingerprint(None) != PlannerRecipe(40, 8, 2, 16).fingerprint(None)
     assert QUICK.fingerprint(CATALOG) == QUICK.fingerprint(CATALOG)
     found = embedded_planner(CATALOG, tmp_path, recipe=QUICK)
-    assert all(node.tool in CATALOG for node in found.model.plan("Read the letter").nodes)
+    assert all(node.tool in CATALOG for node in found.model.plan("Read the letter", 0).nodes)
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_failure(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     found = embedded_planner(CATALOG, tmp_path / "file" / "cache", recipe=QUICK)
     assert found.unkept
-    assert found.model.plan("Read the letter").nodes
+    assert found.model.plan("Read the letter", 0).nodes

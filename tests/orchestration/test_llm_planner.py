@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from tests.orchestration.test_tools import TOOLS
 from tutelage.errors import ConfigError, RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.context import ExecutorSettings
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
+from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.dag import Node
+from tutelage.orchestration.plan.dag import Node, PlannerCall
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
@@ -61,7 +64,12 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
     [
         ("I cannot do that.", "no JSON"),
         (SUM[:-20], "no JSON"),
-        ('{"plan": []}', "nodes"),
+        (
+            '{"nodes": [{"tool": "num',
+            "it is no JSON, at character 21 of 24: Unterminated string start",
+        ),
+        ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
+        ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
         (nodes(("total", {"values": "<node-7>"})), "depends on node 7"),
@@ -152,9 +160,13 @@ def test_the_rest_of_a_plan_that_failed_is_planned_from_what_happened() -> None:
     assert "numbered from 3" in asked
 
 
-def test_further_plans_are_bounded_and_may_be_none() -> None:
-    from tutelage.orchestration.execution.context import ExecutorSettings
+def test_the_log_has_the_nodes_of_further_plans(tmp_path: Path) -> None:
+    execute(WRONG, RIGHT, execution_logger=ExecutionLogger(tmp_path))
+    row = json.loads((tmp_path / "executions.jsonl").read_text())
+    assert len(row["nodes"]) == len(row["planner_outputs"]["workflow_graph"]["adjacency"]) == 5
 
+
+def test_further_plans_are_bounded_and_may_be_none() -> None:
     again = nodes(("read", {"path": "other.txt"}))
     done, client = execute(WRONG, again, again, again)
     assert not done.success
@@ -188,6 +200,34 @@ def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
     assert [node.status for node in done.nodes] == ["succeeded", "failed", "failed"]
 
 
+def test_a_refusal_is_final(tmp_path: Path) -> None:
+    """The planner is asked once for another way, and nobody twice about the same call."""
+    asked: list[str] = []
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        asked.append(arguments)
+        return "you said no"
+
+    old, other = nodes(("delete", {"path": "old"})), nodes(("delete", {"path": "other"}))
+    for again, questions in ((old, 1), (other, 2)):
+        asked.clear()
+        done, client = execute(old, again, RIGHT, permit=permit)
+        assert (len(asked), len(client.calls)) == (questions, 2)
+        assert [node.reason for node in done.nodes] == ["refused: you said no"] * 2
+        assert done.unplanned == "what was not permitted is not asked about again"
+    other_way = nodes(("read", {"path": "notes.txt"}))
+    done, client = execute(old, other_way, permit=permit)
+    assert (done.success, len(client.calls)) == (True, 2)
+    # A process that goes on knows it, too.
+    path, asked[:] = tmp_path / "journal", []
+    execute(old, old, permit=permit, journal=path)
+    lines = path.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"event": "replan"' in line)
+    path.write_text("".join(lines[: until + 1]))
+    done, client = execute(old, permit=permit, journal=path)
+    assert (len(asked), len(client.calls)) == (1, 1)
+
+
 def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
     """Killed at each event, with the answers of the model that a process before it had not asked
     for: nothing that ended runs again."""
@@ -204,7 +244,8 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
         done, client = execute(*replies, journal=path, observers=[told.append])
         # Whoever draws the nodes knows those of an earlier process's further plan, too.
         assert told[0]["event"] == "start"
-        assert told[0]["added"] == ([node.tool for node in whole.plan.nodes[3:]] if grown else [])
+        added = [node["tool"] for node in told[0]["added"]]
+        assert added == ([node.tool for node in whole.plan.nodes[3:]] if grown else [])
         assert done.success, kept
         assert done.outputs == whole.outputs, kept
         ran = sum(e["event"] == "request" for e in map(json.loads, path.read_text().splitlines()))
@@ -226,10 +267,13 @@ def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
 class Paid(LLMPlanner):
     """A script counts no tokens, as servers do."""
 
-    async def _reply(self, client: Any, messages: Any, tools: Any) -> str:
-        said = await LLMPlanner._reply(self, client, messages, tools)
-        self.calls[-1] = replace(self.calls[-1], cost=0.5 / len(self.calls))
-        return said
+    spared = 0
+    """Requests that are free."""
+
+    async def _reply(self, client: Any, messages: Any, tools: Any) -> PlannerCall:
+        call = await LLMPlanner._reply(self, client, messages, tools)
+        number = len(self.calls) + 1
+        return replace(call, cost=0.0 if number <= self.spared else 0.5 / number)
 
 
 def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
@@ -315,6 +359,67 @@ def priced(*replies: str, dollars: float = 1e-3) -> tuple[LLMPlanner, ScriptedCl
     llm, client = planner(*replies, tools={"read": read, **TOOLS})
     llm.price = lambda tokens_in, tokens_out: dollars * (tokens_in + tokens_out)
     return llm, client
+
+
+def test_a_server_that_says_that_more_was_used_than_can_be_ends_all_and_is_named() -> None:
+    """Like a worker's server; the account takes the loss."""
+    tools = {"read": read, **TOOLS}
+
+    def system(*replies: str, spared: int = 0) -> tuple[OrchestrationSystem, ScriptedClient]:
+        client = ScriptedClient(list(replies))
+        llm = Paid(lambda: client, tools, constrained=False, price=lambda i, o: 1e-6 * (i + o))
+        llm.spared = spared
+        return OrchestrationSystem(llm, ToolPool(tools)), client
+
+    told = r"the model that plans says that a request cost 0\.\d+ USD, which can be 0\.00\d+ at"
+    for reply in ("no plan", SUM):
+        planned, client = system(reply, SUM)
+        shared = Budget(0.2)
+        with pytest.raises(NoPlanError, match=rf"^{told}.* 0\.50* were spent of 0\.2") as caught:
+            planned.execute("Sum", budget=shared)
+        assert len(client.calls) == len(caught.value.calls) == 1
+        assert (shared.spent, shared.reserved) == (0.5, 0.0)
+    planned, client = system(WRONG, RIGHT, spared=1)
+    done = planned.execute("Read the notes", budget=0.2)
+    assert re.match(told, done.overspent)
+    assert done.unplanned == done.overspent
+    assert (done.reason, done.total_cost, len(done.nodes)) == ("budget", 0.25, 3)
+
+
+def test_a_request_that_is_given_up_counts_at_its_bound() -> None:
+    """By the deadline, here of the request for a further plan."""
+
+    class Slow(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            if len(self.calls) == 1:
+                await asyncio.sleep(60)
+            return await super().chat(*args, **more)
+
+    client, tools = Slow([WRONG, RIGHT]), {"read": read, **TOOLS}
+    llm = LLMPlanner(lambda: client, tools, constrained=False, price=lambda i, o: 1e-6 * (i + o))
+    settings = ExecutorSettings(deadline=0.2)
+    shared = Budget(1.0)
+    system = OrchestrationSystem(llm, ToolPool(tools), settings=settings)
+    done = system.execute("Read the notes", budget=shared)
+    first, cut = done.plan.calls
+    assert (done.reason, cut.reply) == ("deadline", "")
+    assert cut.cost == cut.bound > 1024e-6
+    assert done.total_cost == pytest.approx(first.cost + cut.cost)
+    assert shared.spent == pytest.approx(done.total_cost)
+    assert (shared.reserved, shared.open) == (0.0, 0)
+
+
+async def test_plans_that_are_made_at_once_keep_their_own_calls() -> None:
+    class Waiting(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            await asyncio.sleep(0.01)
+            return await super().chat(*args, **more)
+
+    client = Waiting([SUM] * 4)
+    llm = LLMPlanner(lambda: client, TOOLS, constrained=False)
+    made = await asyncio.gather(*(llm.aplan(f"Sum {number}") for number in range(4)))
+    asked = [[call.messages[1][1] for call in plan.calls] for plan in made]
+    assert asked == [[f"Request: Sum {number}"] for number in range(4)]
 
 
 def cost_of(*replies: str) -> list[float]:

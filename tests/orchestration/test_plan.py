@@ -115,6 +115,8 @@ def test_two_hundred_nodes_in_a_chain() -> None:
 def test_drawings() -> None:
     last = "  [3] join(text='<node-1> and <node-2>')  after 1, 2"
     assert plans.to_text(DIAMOND).splitlines()[-2:] == ["level 2", last]
+    long = plans.to_text(Plan("x", (Node("say", {"text": "x" * 99}),)))
+    assert long.endswith(f"[0] say(text='{'x' * 58}…)"), "what is cut says so"
     drawing = plans.to_mermaid(DIAMOND).splitlines()
     assert drawing[0] == "flowchart LR"
     assert {"    n0 --> n1", "    n1 --> n3", '    n3["join"]'} <= set(drawing)

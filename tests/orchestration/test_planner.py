@@ -205,7 +205,7 @@ def test_a_plan_does_not_depend_on_its_batch(
 ) -> None:
     texts = [w.instruction for w in sets[2][:9]]
     together = [p.plan for p in trained.model.plan_all(texts)]
-    assert together == [trained.model.plan(text) for text in texts]
+    assert together == [trained.model.plan(text, 0) for text in texts]
 
 
 def test_plans_of_200_nodes() -> None:

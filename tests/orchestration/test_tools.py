@@ -249,6 +249,73 @@ def test_a_schema_is_followed_through_its_references() -> None:
         tool_arguments({"size": "<node-1>"}, {0: "7"}, other)
 
 
+def from_schema(properties: JSON, **more: Any) -> Tool:
+    from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
+
+    schema = {"type": "object", "properties": properties, **more}
+    return Tool("other", "", lambda: None, _signature(schema))
+
+
+NUMBERS: JSON = {"type": "array", "items": {"type": "number"}}
+SHAPES: JSON = {
+    "Circle": {
+        "type": "object",
+        "properties": {"kind": {"const": "circle"}, "size": {"type": "number"}},
+        "required": ["kind", "size"],
+    },
+    "Text": {
+        "type": "object",
+        "properties": {"kind": {"const": "text"}, "size": {"type": "string"}},
+        "required": ["kind", "size"],
+    },
+    "Shape": {"oneOf": [{"$ref": "#/$defs/Circle"}, {"$ref": "#/$defs/Text"}]},
+    "Tree": {"anyOf": [{"type": "number"}, {"type": "array", "items": {"$ref": "#/$defs/Tree"}}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "wanted"),
+    [
+        ({"anyOf": [NUMBERS, {"type": "null"}]}, ["<node-0>", 1], [7, 1]),
+        ({"$ref": "#/$defs/Circle"}, {"kind": "circle", "size": "<node-0>"}, 7),
+        ({"$ref": "#/$defs/Shape"}, {"kind": "circle", "size": "<node-0>"}, 7),
+        ({"$ref": "#/$defs/Shape"}, {"kind": "text", "size": "<node-0>"}, "7"),
+        ({"$ref": "#/$defs/Tree"}, [["<node-0>"], "<node-1>"], [[7], [1, 2]]),
+        ({"allOf": [{"$ref": "#/$defs/Circle"}], "description": "d"}, {"size": "<node-0>"}, 7),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"size": "<node-0>"}, 7),
+        ({"type": "array", "prefixItems": [{"type": "string"}, NUMBERS]}, ["<node-1>", "<node-1>"],
+         ["[1, 2]", [1, 2]]),
+        # One text or a list of them: a result that is a list is one.
+        ({"anyOf": [{"type": "string"}, NUMBERS]}, "<node-1>", [1, 2]),
+        ({"anyOf": [{"type": "string"}, NUMBERS]}, "see <node-1>", "see [1, 2]"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "<node-0>", "7"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "<node-2>", "a.txt"),
+        ({}, "<node-1>", "[1, 2]"),
+    ],
+)  # fmt: skip
+def test_references_inside_an_argument_are_read_as_its_schema_wants(
+    schema: JSON, given: Any, wanted: Any
+) -> None:
+    other = from_schema({"value": schema}, **{"$defs": SHAPES})
+    outputs = {0: "7", 1: "[1, 2]", 2: '["a.txt"]'}
+    made = tool_arguments({"value": given}, outputs, other)["value"]
+    assert (made["size"] if isinstance(made, dict) else made) == wanted
+
+
+def test_what_a_result_says_is_no_reference_wherever_it_stands() -> None:
+    other = from_schema({"value": {"type": "array", "items": {"type": "string"}}})
+    outputs = {0: '["<node-1>"]', 1: "secret"}
+    assert tool_arguments({"value": "<node-0>"}, outputs, other) == {"value": ["<node-1>"]}
+
+
+def test_the_names_of_a_tool_may_stand_behind_a_reference() -> None:
+    other = from_schema({}, allOf=[{"$ref": "#/$defs/Circle"}], **{"$defs": SHAPES})
+    plan = Plan("Do it", (Node("other", {"kind": "circle", "size": "3"}),))
+    check_arguments(plan, {"other": other})
+    with pytest.raises(DataError, match="missing argument 'size'"):
+        check_arguments(Plan("x", (Node("other", {"kind": "circle"}),)), {"other": other})
+
+
 # ---------------------------------------------------------------- the pool
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutelage.errors import DataError
-
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.orchestration.planner.decode import PlanPrediction
     from tutelage.orchestration.planner.model import PlannerModel
-
-
-class UnsureError(DataError):
-    """The trained planner does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +31,16 @@ class ChosenPlanner:
     source: str
     judge: Callable[[str], PlanPrediction] | None = None
     """The best plan with how sure the planner is of it; None for one that cannot tell."""
-    least: float = 0.0
-    """Below this confidence no tool fits, unless the user names another bound."""
 
     def plan(self, instruction: str) -> Plan:
         """The best plan."""
         return self.candidates([instruction], 1)[0][0]
 
     def sure_plan(self, instruction: str, least: float | None) -> Plan:
-        """The best plan. Raises `UnsureError` below the confidence `least`, by default its own."""
+        """The best plan. Raises `NoPlanError` below the confidence `least`, by default its own."""
         if self.judge is None:
             return self.plan(instruction)
-        planned, bound = self.judge(instruction), self.least if least is None else least
-        if planned.confidence is not None and planned.confidence < bound:
-            tools = ", ".join(dict.fromkeys(node.tool for node in planned.plan.nodes))
-            raise UnsureError(
-                f"no tool fits: the trained planner is {100 * planned.confidence:.0f} % sure of "
-                f"its best guess ({tools}), and {100 * bound:.0f} % is the least (--min-confidence)"
-            )
-        return planned.plan
+        return self.judge(instruction).sure(least)
 
 
 def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
@@ -118,8 +103,8 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
 
 
 _FIRST = (
-    "No planner was trained here. The embedded one is trained now, once: 75 seconds or so of a "
-    "core."
+    "No planner was trained here. The embedded one is trained now, once: 80 to 130 seconds of a "
+    "core, by its speed."
 )
 
 
@@ -164,8 +149,7 @@ def _searching(model: PlannerModel, source: str) -> ChosenPlanner:
     def judge(instruction: str) -> PlanPrediction:
         return model.plan_all([instruction])[0]
 
-    least = 0.0 if model.confidence is None else model.confidence.threshold
-    return ChosenPlanner(candidates, source, judge, least)
+    return ChosenPlanner(candidates, source, judge)
 
 
 def describe_pool(pool: WorkerPool) -> str:

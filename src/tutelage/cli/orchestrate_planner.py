@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutelage.cli.failures import tell
-from tutelage.cli.orchestrate_parts import UnsureError, make_planner
+from tutelage.cli.orchestrate_parts import make_planner
 from tutelage.cli.orchestrate_result import usd
 from tutelage.errors import ConfigError, DataError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.plan.arguments import check_arguments
+from tutelage.orchestration.plan.dag import NoPlanError
 
 if TYPE_CHECKING:
     from tutelage.orchestration.execution.config import ExecutionConfig
@@ -60,7 +61,7 @@ def choose_plan(
         if llm is not None:
             return _asked(llm, asked, instruction)
         told = (
-            "" if isinstance(error, UnsureError) else "the trained planner has no plan that runs: "
+            "" if isinstance(error, NoPlanError) else "the trained planner has no plan that runs: "
         )
         raise DataError(f"{told}{error}. {_WAYS if tools else _OTHERS}") from error
     return ChosenPlan(plan, planner.source, llm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,7 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
     console.print(table)
     say(console)
     facts(console, _told(found, preset, reward).items())
-    _show_calls(console, found)
-    _show_outputs(console, found)
+    _show_outputs(console, found, _show_calls(console, found))
     kept = shown_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
     if found.reason == DEADLINE:
@@ -80,7 +80,8 @@ def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
         "reward": f"{number(reward)} ({preset})",
     }
     if found.abandoned:
-        fields["replanned"] = f"{counted(len(found.abandoned), 'node')} given up for others"
+        lost = counted(len(found.abandoned), "node")
+        fields["replanned"] = f"{lost} failed or skipped, replaced by nodes of a further plan"
     if found.overspent:
         fields["overspent"] = found.overspent
     if found.unplanned:
@@ -90,35 +91,51 @@ def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
     return fields
 
 
-def _show_calls(console: Console, found: Execution) -> None:
-    """What tools were given, and what they gave, by node."""
+def _show_calls(console: Console, found: Execution) -> set[int]:
+    """What tools were given, and what they gave, by node: of the last nodes more than a line.
+    Returns the nodes whose results are shown."""
     from tutelage.cli.console import one_line, say, visible
     from tutelage.orchestration.plan.arguments import shown_type
 
+    shown: set[int] = set()
     for step in found.steps:
         answer = step.answer
         if answer is None or answer.arguments is None:
             continue
         called = f"\n[{step.node}] {visible(found.plan.nodes[step.node].tool)} "
         say(console, (called, "bold"), one_line(answer.arguments, _SHOWN))
-        if answer.error is None:
-            kind = f"  {shown_type(answer.output)}: "
-            say(console, (kind, "dim"), one_line(answer.output, _SHOWN))
-        else:
+        if answer.error is not None:
             say(console, ("  error: ", "red"), one_line(answer.error.message, _SHOWN))
+            continue
+        shown.add(step.node)
+        kind = f"  {shown_type(answer.output)}:"
+        if step.node in found.answers and (len(answer.output) > _SHOWN or "\n" in answer.output):
+            say(console, (kind, "dim"))
+            _show_lines(console, answer.output)
+        else:
+            say(console, (f"{kind} ", "dim"), one_line(answer.output, _SHOWN))
+    return shown
 
 
-def _show_outputs(console: Console, found: Execution) -> None:
-    """What the last nodes gave."""
-    from tutelage.cli.console import counted, say, visible
+def _show_outputs(console: Console, found: Execution, shown: Container[int]) -> None:
+    """What the last nodes gave that is not shown yet."""
+    from tutelage.cli.console import say, visible
 
     for node, text in found.answers.items():
-        say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
-        lines = visible(text).split("\n")
-        for line in lines[:_OUTPUT_LINES]:
-            say(console, f"  {line}")
-        if len(lines) > _OUTPUT_LINES:
-            say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
+        if node not in shown:
+            say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
+            _show_lines(console, text)
+
+
+def _show_lines(console: Console, text: str) -> None:
+    """The first lines of a text."""
+    from tutelage.cli.console import counted, say, visible
+
+    lines = visible(text).split("\n")
+    for line in lines[:_OUTPUT_LINES]:
+        say(console, f"  {line}")
+    if len(lines) > _OUTPUT_LINES:
+        say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
 
 
 def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,12 +19,12 @@ import typer
 from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
-from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner
+from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
-from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.errors import ConfigError, DataError, RunError, TutelageError
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.runs.progress import Progress
@@ -96,7 +96,7 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
     began = time.time()
     try:
         prepared = _prepare(asked)
-    except DataError as error:
+    except TutelageError as error:
         keep_unplanned(asked, error, flags.otlp, began)
         raise
     folder = create(place_of(asked.output, RECIPE))
@@ -209,7 +209,7 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     try:
         with _progress(plan, fields, permission) as watch:
             return system.execute(
-                instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
+                instruction, plan=plan, budget=asked.budget, name="run", observers=watch,
                 journal=journal, planned_from=prepared.planned_from,
             )  # fmt: skip
     finally:
@@ -222,8 +222,14 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     began = time.time() if asked.plan is None else None
     chosen = _planned(asked, catalog, tools)
-    system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
-    system.check(chosen.plan, asked.budget)
+    try:
+        system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
+        system.check(chosen.plan, asked.budget)
+    except TutelageError as error:
+        error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
+        if chosen.llm is not None and chosen.llm.calls:
+            tell(spent_words(chosen.llm))
+        raise
     told = {"workers": describe_pool(pool), "plan": chosen.source}
     return _Prepared(asked, chosen.plan, system, told, permission, tools, began)
 
@@ -282,18 +288,37 @@ def _take(rows: list[_NodeLine], event: dict[str, Any]) -> int | None:
         row.state = result["status"]
         row.worker = result["worker"] or result["reason"] or row.worker
         return result["node"]
-    elif kind == "start":
-        rows += [_NodeLine(tool) for tool in event["added"]]  # by replans of an earlier process
-    elif kind == "replan":
-        rows += [_NodeLine(node["tool"]) for node in event["nodes"]]
+    rows += [_NodeLine(node["tool"]) for node in _added(event)]
     return None
+
+
+def _added(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes that an event adds: by a further plan, of this process or of an earlier one."""
+    return event.get({"start": "added", "replan": "nodes"}.get(event["event"], ""), [])
+
+
+def _drawing(plan: Plan, console: Console) -> Callable[[dict[str, Any]], None]:
+    """An observer that draws the nodes of further plans, before they run."""
+    from tutelage.cli.console import say, visible
+    from tutelage.orchestration.execution.journal import read_nodes
+    from tutelage.orchestration.plan.dag import to_text
+
+    def draw(event: dict[str, Any]) -> None:
+        nonlocal plan
+        if rows := _added(event):
+            first = len(plan.nodes)
+            plan = replace(plan, nodes=(*plan.nodes, *read_nodes(rows)))
+            say(console, ("further plan:", "dim"))
+            say(console, visible(to_text(plan, first)))
+
+    return draw
 
 
 @contextmanager
 def _progress(
     plan: Plan, told: dict[str, str], permission: Permission
-) -> Generator[Callable[[dict[str, Any]], None]]:
-    """Draws the plan, and an observer that shows what happens, on the error stream."""
+) -> Generator[Sequence[Callable[[dict[str, Any]], None]]]:
+    """Draws the plan, and observers that show what happens, on the error stream."""
     from tutelage.cli.console import messages, say, visible
     from tutelage.orchestration.plan.dag import to_text
 
@@ -302,7 +327,7 @@ def _progress(
         say(console, (f"{name}: ", "dim"), words)
     say(console, visible(to_text(plan)))
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda event: _line(console, rows, _take(rows, event))
+        yield [_drawing(plan, console), lambda event: _line(console, rows, _take(rows, event))]
         return
     from rich.live import Live
 
@@ -313,7 +338,7 @@ def _progress(
             live.update(_table(rows), refresh=True)
 
         permission.display = live
-        yield show
+        yield [_drawing(plan, console), show]
 
 
 def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The record of planning that was paid for and gave no plan: a run that failed, with its calls.
+"""The record of planning that was paid for and gave no plan that is begun: a run that failed.
 
 `tutelage orchestrate run` makes no folder for what it refuses. Requests to a language model that
 plans cost something, though, so what was asked, and said, is kept as that of any other run.
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tutelage.cli.failures import tell
-from tutelage.errors import DataError, TutelageError
+from tutelage.errors import TutelageError
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Plan, PlannerCall
 from tutelage.runs.progress import Progress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def keep_unplanned(
-    asked: ExecutionConfig, error: DataError, otlp: str | None, began: float
+    asked: ExecutionConfig, error: TutelageError, otlp: str | None, began: float
 ) -> None:
     """Keep the requests of a planner's refusal, where there are any, in the folder of a run.
     Planning began at `began`, in seconds since 1970."""

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
-from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
+from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan, is_valid_dag
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.outcomes import read_outcomes
@@ -54,6 +54,7 @@ __all__ = [
     "ExecutorSettings",
     "LearnedRouter",
     "ModelSelector",
+    "NoPlanError",
     "Node",
     "OrchestrationSystem",
     "Plan",

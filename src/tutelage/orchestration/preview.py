@@ -97,7 +97,7 @@ def _planning(
         model = saving.load_planner(request.against)
         model.use_catalog(sets.catalog)
         planner = f"the planner of {request.against}"
-    return _Preview(shown, fields, wanted, model.plan(wanted.instruction), planner)
+    return _Preview(shown, fields, wanted, model.plan(wanted.instruction, 0.0), planner)
 
 
 def _routing(request: PlannerConfig) -> dict[str, str]:

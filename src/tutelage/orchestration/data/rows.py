@@ -178,7 +178,8 @@ def _explained(misfit: ValidationError, where: str = "", known: Iterable[str] = 
     """The first finding of pydantic in our words; `where` names the file and the row."""
     found = misfit.errors(include_url=False)[0]
     *above, last = found["loc"] or ("",)
-    inside = [part for part in (where, _spelled(above)) if part]
+    whole, where = where, where.removesuffix(": it")  # it has no field, and its field is no number
+    inside = [part for part in (where if above else whole, _spelled(above)) if part]
     if found["type"] == "missing":
         return f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -73,6 +73,8 @@ class References:
 
 def _numeric(name: str, value: Any) -> Any:
     if name == "success":
+        if isinstance(value, str) or value not in (0, 1):
+            raise ValueError(f"success is {value!r}; give true or false")
         return bool(value)
     if name == "outputs":
         listed = isinstance(value, Sequence) and not isinstance(value, str)
@@ -97,7 +99,7 @@ def reward_parts(
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
     result = ExecutionResult.read(result)
-    _check(result)
+    check_result(result)
     weights = weights or RewardWeights()
     if preset in ("seed", "seed_seconds"):
         cost = result.total_cost
@@ -135,7 +137,8 @@ def compute_reward(
     return math.fsum(parts.values())
 
 
-def _check(result: ExecutionResult) -> None:
+def check_result(result: ExecutionResult) -> None:
+    """Raises `RewardError` for a result with a negative or non-finite number."""
     for name in ("total_cost", "total_latency_ms", "verified_fraction"):
         value = getattr(result, name)
         if not math.isfinite(value) or value < 0:

@@ -109,7 +109,7 @@ class ExecutionJournal:
                     result = read_as(_NODE, event["result"], "a node's result")
                     self.nodes[result.node] = result
                 case "replan":
-                    added = read_as(_NODES, event["nodes"], "added nodes")
+                    added = read_nodes(event["nodes"])
                     calls = read_as(_CALLS, event.get("calls"), "a planner's calls")
                     self.replans.append((added, tuple(event["abandoned"]), calls))
                 case _:
@@ -162,11 +162,20 @@ def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
     return [{**asdict(call), "messages": [list(m) for m in call.messages]} for call in calls]
 
 
+def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    """Nodes as JSON."""
+    return [{**asdict(node), "after": list(node.after)} for node in nodes]
+
+
+def read_nodes(rows: object) -> tuple[Node, ...]:
+    """The nodes that `nodes_json` wrote. Raises `DataError` for anything else."""
+    return read_as(_NODES, rows, "added nodes")
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
-    nodes = [{**asdict(node), "after": list(node.after)} for node in plan.nodes]
     calls = {"calls": calls_json(plan.calls)} if plan.calls else {}
-    return {"instruction": plan.instruction, "nodes": nodes, **calls}
+    return {"instruction": plan.instruction, "nodes": nodes_json(plan.nodes), **calls}
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:

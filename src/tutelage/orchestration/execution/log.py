@@ -10,6 +10,7 @@ one. `data/formats.py` reads these lines back.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.plan.dag import Plan, adjacency
+from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 
 FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
@@ -56,12 +57,14 @@ class ExecutionLogger:
         alternatives: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         """Append one line and return it; a result may be given by its fields. Raises `DataError`
-        for outputs that are no plan, `RewardError` for a result that is not valid."""
+        for outputs that are no plan, nodes that the plan lacks and amounts that cannot be,
+        `RewardError` for a result that is not valid."""
         result = ExecutionResult.read(execution_result)
+        check_result(result)
         now = datetime.fromtimestamp(self._clock(), UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
         fields = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
-        row = {
+        row: dict[str, Any] = {
             "timestamp": now.isoformat(timespec="seconds"),
             "instruction": instruction,
             "success": result.success,
@@ -78,15 +81,60 @@ class ExecutionLogger:
                 **{name: getattr(result, name) for name in own},
                 "nodes": [_node_row(result.plan, node) for node in result.nodes],
                 "tries": [_try_row(step) for step in result.steps],
-                "alternatives": [dict(found) for found in alternatives],
             }
-        line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+        if alternatives or isinstance(result, Execution):
+            row["alternatives"] = [dict(found) for found in alternatives]
+        _check_row(row)
+        try:
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+        except ValueError as error:
+            raise DataError(
+                f"the execution cannot be logged: {error}; give finite numbers"
+            ) from error
         try:
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line)
         except OSError as error:
             raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
         return row
+
+
+def _check_row(row: Mapping[str, Any]) -> None:
+    """Raises `DataError` for a row that no reader could make sense of."""
+    outputs, told = row["planner_outputs"], row["execution_result"]["outputs"]
+    if not isinstance(row["instruction"], str) or not row["instruction"].strip():
+        raise DataError(f"instruction is {row['instruction']!r}; give what was to be done")
+    matrix = outputs["workflow_graph"]["adjacency"]
+    if not is_valid_dag(matrix):
+        raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
+    count = len(matrix)
+    for name in ("task_types", "subtasks", "model_selections"):
+        if name in outputs and len(outputs[name]) != count:
+            raise DataError(f"{name} has {len(outputs[name])} entries for {count} nodes; give each")
+    known = len(row["workers"]) or math.inf
+    for worker in outputs.get("model_selections", ()):
+        if not isinstance(worker, str) and not 0 <= worker < known:
+            raise DataError(f"model_selections has {worker!r}; the workers are {row['workers']!r}")
+    numbered = [int(name) for name in told if str(name).isdecimal()]
+    listed = {"outputs": [{"node": node} for node in numbered]}
+    for name in ("nodes", "tries", "alternatives"):
+        listed[name] = row.get(name, [])
+    for name, rows in listed.items():
+        for place, each in enumerate(rows):
+            _check_entry(f"{name}, entry {place}", each, count)
+
+
+def _check_entry(where: str, entry: Mapping[str, Any], count: int) -> None:
+    """Raises `DataError` for a node that is not among `count`, and for amounts that cannot be."""
+    if entry.get("node") not in range(count):
+        raise DataError(
+            f"{where}: node is {entry.get('node')!r}, and the plan has {count} nodes, numbered "
+            "from 0; name a node that exists"
+        )
+    for key in ("cost", "latency", "seconds"):
+        value = entry.get(key, 0.0)
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise DataError(f"{where}: {key} is {value!r}; give a finite number >= 0")
 
 
 def _node_row(plan: Plan, node: NodeResult) -> dict[str, Any]:

@@ -173,9 +173,9 @@ class NodeRun:
         begun: float | None = None
         asked = loop.time()
         try:
-            if refusal := await self._refusal(worker, work):
+            if refused := await self._refused(worker, work):
                 begun = loop.time()
-                answer = WorkerAnswer(error=WorkerError("refused", refusal))
+                answer = refused
                 return answer
             async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
@@ -198,14 +198,22 @@ class NodeRun:
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
-    async def _refusal(self, worker: Worker, work: Subtask) -> str:
-        """Why the caller does not permit this; the wait for that counts as queued."""
-        permit = getattr(self._pool, "permit", None)  # of pools with side effects
-        if permit is None:
-            return ""
-        again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
-        later = self._node >= self._run.planned
-        return await permit(worker, work, "again" if again else "replanned" if later else "")
+    async def _refused(self, worker: Worker, work: Subtask) -> WorkerAnswer | None:
+        """The answer to a call that the caller does not permit; the wait for that counts as queued.
+        What was refused once is not asked about again."""
+        pool: Any = self._pool
+        if not hasattr(pool, "permit"):  # of pools with side effects
+            return None
+        arguments = pool.with_side_effects(worker, work)
+        if arguments is None:
+            return None
+        refusal = self._run.refusals.get((worker.name, arguments), "")
+        if not refusal:
+            again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
+            doubt = "again" if again else "replanned" if self._node >= self._run.planned else ""
+            refusal = await pool.permit(worker, arguments, doubt)
+        error = WorkerError("refused", refusal)
+        return WorkerAnswer(error=error, arguments=arguments) if refusal else None
 
     async def judge_restored(self) -> None:
         """Judge an answer that had come when an earlier process ended, rather than ask again."""

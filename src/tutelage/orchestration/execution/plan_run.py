@@ -17,11 +17,22 @@ from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
-from tutelage.orchestration.execution.journal import Event, ExecutionJournal, Observer, calls_json
+from tutelage.orchestration.execution.journal import (
+    Event,
+    ExecutionJournal,
+    Observer,
+    calls_json,
+    nodes_json,
+)
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
-from tutelage.orchestration.execution.workers import Subtask, WorkerPool, capable_workers
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    WorkerAnswer,
+    WorkerPool,
+    capable_workers,
+)
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
+from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -64,6 +75,8 @@ class PlanRun:
         """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
+        self._told_refused = False
+        """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
 
     @property
     def now(self) -> float:
@@ -74,6 +87,15 @@ class PlanRun:
     def outputs(self) -> dict[int, str]:
         """Of the nodes that have one."""
         return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
+
+    @property
+    def refusals(self) -> dict[tuple[str, str], str]:
+        """The calls with side effects that were not permitted: tool, arguments, and why."""
+        return {
+            (step.worker or "", answer.arguments): answer.error.message
+            for step in self.steps.values()
+            if (answer := _refused(step)) and answer.error and answer.arguments is not None
+        }
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
@@ -113,8 +135,8 @@ class PlanRun:
                 self._grow(nodes, abandoned, calls)
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
-        added = [node.tool for node in self.plan.nodes[begun:]]
-        self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes), added=added)
+        fields = {"id": self.seeds.id("flow"), "nodes": len(self.plan.nodes)}
+        self.tell("start", **fields, added=nodes_json(self.plan.nodes[begun:]))
 
     def check(self) -> References | None:
         """Refuse what cannot be executed; returns what rewards measure against."""
@@ -229,42 +251,57 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
+        if self._only_refused(lost):
+            if self._told_refused:
+                self.unplanned = "what was not permitted is not asked about again"
+                return False
+            self._told_refused = True
         count, calls = len(self.plan.nodes), self.plan.calls
         asked = len(calls)
         try:
             grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
             PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
+        except asyncio.CancelledError as error:
+            calls = getattr(error, "calls", calls)[asked:]
+            self._grow((), (), calls)
+            self.tell("replan", nodes=[], abandoned=[], calls=calls_json(calls))
+            raise
         except TutelageError as error:
             calls = getattr(error, "calls", calls)
             grown, self.unplanned = self.plan, str(error)
         nodes = grown.nodes[count:]
         self._grow(nodes, lost if nodes else (), calls[asked:])
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
-        rows = [{**asdict(node), "after": list(node.after)} for node in nodes]
         given_up = sorted(lost) if nodes else []
         told = calls_json(calls[asked:])
-        self.tell("replan", nodes=rows, abandoned=given_up, calls=told)
+        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=told)
+        for call in calls[asked:]:
+            self.watch(PLANS, call.cost, call.bound)
+        self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
 
     def _grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
         before = self.plan
+        given_up = set(abandoned)
+        self._told_refused |= self._only_refused(given_up)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost
         self._parents = self.plan.dependencies
-        self.abandoned.update(abandoned)
+        self.abandoned.update(given_up)
         self.replans += bool(nodes)
 
+    def _only_refused(self, nodes: Iterable[int]) -> bool:
+        """Whether side effects that were not permitted are all that these nodes failed by."""
+        refused = {step.node for step in self.steps.values() if _refused(step)}
+        waiting = {k for k, n in self.results.items() if n.status == "skipped"}
+        return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
+
     def watch(self, worker: str, cost: float, bound: float) -> None:
-        """End the plan where a server says that more was used than a request can use, which no
-        reservation has room for, and an enforced budget is passed."""
-        if cost > bound and self.budget.enforced and (self.budget.left or 0.0) < 0:
-            self.overspent = (
-                f"{worker} says that a request cost {cost:.6f} USD, which can be {bound:.6f} at "
-                f"most by its own prices; {self.budget.spent:.6f} were spent of {self.budget.limit}"
-            )
+        """End the plan where an enforced budget was overspent by a request."""
+        self.overspent = self.budget.overspent(worker, cost, bound) or self.overspent
 
     def _must_skip(self, node: int) -> bool:
         lost = any(not self.results[parent].kept for parent in self._parents[node])
@@ -315,6 +352,14 @@ class PlanRun:
             unplanned=self.unplanned,
             overspent=self.overspent,
         )
+
+
+def _refused(step: NodeStep) -> WorkerAnswer | None:
+    """The answer of a step whose side effects were not permitted."""
+    answer = step.answer
+    if answer is None or answer.error is None or answer.arguments is None:
+        return None
+    return answer if answer.error.kind == "refused" else None
 
 
 def _plan_references(

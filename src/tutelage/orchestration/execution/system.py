@@ -72,13 +72,22 @@ class OrchestrationSystem:
         execution_logger: ExecutionLogger | None = None,
         recorder: Recorder | None = None,
         realtime: bool = False,
+        min_confidence: float | None = None,
     ) -> None:
         """Without a planner: the embedded one, which the first use on a machine trains (without
         torch the nearest known plan); without a pool: the simulated workers of the preset
         `classic`; without a router: the cheapest worker first, then the next.
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
+        `min_confidence` is the least confidence that a trained planner plans at, by default its
+        own; 0 takes any guess. Raises `ConfigError` where the planner cannot tell its confidence.
         """
+        if min_confidence is not None and not (planner is None or hasattr(planner, "confidence")):
+            raise ConfigError(
+                f"min_confidence is {min_confidence!r}, and this planner does not tell how sure it "
+                "is, as a PlannerModel does; leave it out"
+            )
+        self._min_confidence = min_confidence
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
@@ -142,7 +151,7 @@ class OrchestrationSystem:
         what had ended is not run again; `judge` makes of an execution what is kept of it, where
         the caller knows more than its verifiers; `planned_from` is when the making of `plan` began,
         in seconds since 1970, so that its time is told with the rest. Raises what `Executor.run`
-        raises, and what the planner does.
+        raises, and what the planner does: `NoPlanError` where it declines.
         """
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
@@ -160,7 +169,7 @@ class OrchestrationSystem:
             result = judge(result)
         if self.execution_logger is not None:
             self.execution_logger.log_execution(
-                instruction=instruction, planner_outputs=planned, execution_result=result
+                instruction=instruction, planner_outputs=result.plan, execution_result=result
             )
         if self.recorder is not None:
             sampling = Sampling(0.0, max_tokens=self.executor.settings.max_tokens)
@@ -177,19 +186,23 @@ class OrchestrationSystem:
             return self.plan(instruction)
         try:
             return await cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
-        except TutelageError as error:
+        except (TutelageError, asyncio.CancelledError) as error:
             calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
             raise
 
     def plan(self, instruction: str) -> Plan:
-        """The planner's plan; that of the embedded one without a planner."""
+        """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
+        where it declines."""
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
             self.planner = _embedded(self.executor.catalog)
         make = getattr(self.planner, "plan", self.planner)
-        return cast("Callable[[str], Plan]", make)(instruction)
+        bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
+        if not hasattr(self.planner, "confidence"):
+            bound = {}  # the nearest known plan, where there is no torch
+        return cast("Callable[..., Plan]", make)(instruction, **bound)
 
 
 def _embedded(catalog: Catalog | None) -> PlannerLike:

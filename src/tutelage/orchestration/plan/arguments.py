@@ -71,29 +71,7 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         return f"{output}.{name}" if value is None else value
 
     schema = tool.parameters
-    known = cast("JSON", schema.get("properties", {}))
-    return {
-        name: _read(_single(value, fill(value, found), known.get(name, {}), schema),
-                    known.get(name, {}), schema)
-        for name, value in given.items()
-    }  # fmt: skip
-
-
-def _single(given: object, value: object, schema: object, root: JSON) -> object:
-    """The text in a list of one, where that list is the whole result that was referred to and the
-    parameter takes a text and no list: a search that found one thing."""
-    whole = isinstance(given, str) and _REFERENCE.fullmatch(given)
-    if not whole or not isinstance(value, str) or not value.startswith("["):
-        return value
-    wanted = _resolved(schema, root)
-    if wanted.get("type") != "string":
-        return value
-    try:
-        listed: object = parse_json(value)
-    except ValueError:
-        return value
-    inner = cast("list[object]", listed) if isinstance(listed, list) else []
-    return inner[0] if len(inner) == 1 and isinstance(inner[0], str) else value
+    return cast("JSON", _read(dict(given), [schema], schema, found))
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
@@ -103,8 +81,11 @@ def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
         tool = tools.get(node.tool)
         if tool is None:
             continue
-        known = cast("JSON", tool.parameters.get("properties", {}))
-        missing = [n for n in tool.parameters.get("required", ()) if n not in node.arguments]
+        branches = _branches(tool.parameters, tool.parameters)
+        known = dict.fromkeys(name for each in branches for name in each.get("properties", {}))
+        needed, *others = [dict.fromkeys(each.get("required", ())) for each in branches]
+        needed = [name for name in needed if all(name in other for other in others)]
+        missing = [name for name in needed if name not in node.arguments]
         unknown = [n for n in node.arguments if n not in known]
         words = [f"unknown argument {n!r}" for n in unknown]
         words += [f"missing argument {n!r}" for n in missing]
@@ -119,35 +100,123 @@ def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
             raise DataError(f"node {index} ({node.tool}): {told}; it takes {takes}")
 
 
-def _read(value: object, schema: object, root: JSON, depth: int = 0) -> object:
-    """A value as its schema wants it: texts that cannot be texts are read as JSON."""
-    schema = _resolved(schema, root)
-    if isinstance(value, str) and not _takes_text(schema, root):
-        try:
-            value = parse_json(value)
-        except ValueError:
-            return value
+def _read(
+    given: object, schemas: Sequence[object], root: JSON, found: Found | None, depth: int = 0
+) -> object:
+    """A value with its references replaced, as one of these schemas wants it: texts that cannot be
+    texts are read as JSON, and so are lists and objects that are the whole result referred to,
+    where the schema has a place for them. What is in a result is no reference."""
+    branches = [each for schema in schemas for each in _branches(schema, root)]
+    value = given
+    if isinstance(given, str):
+        value = given if found is None else _REFERENCE.sub(found, given)
+        value = _parsed(value, branches, whole=_REFERENCE.fullmatch(given) is not None)
+        found = None
     if depth > _DEPTH:
         return value
-    if isinstance(value, list):
-        items = schema.get("items", {})
-        return [_read(item, items, root, depth + 1) for item in cast("list[object]", value)]
-    if isinstance(value, dict):
-        inner = cast("JSON", schema.get("properties", {}))
-        return {n: _read(item, inner.get(n, {}), root, depth + 1) for n, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        listed = cast("Sequence[object]", value)
+        return [
+            _read(item, _items(branches, place), root, found, depth + 1)
+            for place, item in enumerate(listed)
+        ]
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, object]", value)
+        fitting = [each for each in branches if _fits(each, named)] or branches
+        return {
+            name: _read(item, _members(fitting, name), root, found, depth + 1)
+            for name, item in named.items()
+        }
     return value
 
 
-def _takes_text(schema: JSON, root: JSON, depth: int = 0) -> bool:
-    """Whether a text may be of a schema; True where that cannot be told."""
-    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    if choices and depth < _DEPTH:
-        return any(_takes_text(_resolved(each, root), root, depth + 1) for each in choices)
-    kind = schema.get("type")
+def _parsed(text: str, branches: Sequence[JSON], *, whole: bool) -> object:
+    """A text as these branches of a schema want it; `whole`: it is all of a result. A list of one
+    text is that text where a text and no list is wanted: a search that found one thing."""
+    kinds = {kind for each in branches for kind in _kinds(each)}
+    takes_text = not kinds or not kinds.isdisjoint(("string", "any"))
+    if takes_text and not (whole and text[:1] in ("[", "{")):
+        return text
+    try:
+        value: object = parse_json(text)
+    except ValueError:
+        return text
+    if not takes_text:
+        return value
+    if isinstance(value, dict):
+        return cast("object", value) if "object" in kinds else text
+    listed = cast("list[object]", value) if isinstance(value, list) else []
+    if "array" in kinds:
+        return listed
+    one = kinds <= {"string", "null"} and len(listed) == 1 and isinstance(listed[0], str)
+    return listed[0] if one else text
+
+
+def _branches(schema: object, root: JSON, seen: set[int] | None = None) -> list[JSON]:
+    """The schemas behind `$ref`, `anyOf`, `oneOf` and `allOf`, one of which a value is of. None is
+    followed twice, so those that refer to themselves end."""
+    seen = set[int]() if seen is None else seen
+    here = _resolved(schema, root)
+    if here and id(here) in seen:
+        return []
+    seen.add(id(here))
+    for part in here.get("allOf", ()):
+        here = _both(here, _resolved(part, root))
+    rest = {key: value for key, value in here.items() if key not in _JOINED}
+    choices = [*here.get("anyOf", ()), *here.get("oneOf", ())]
+    branches = [each for choice in choices for each in _branches(choice, root, seen)]
+    return [_both(rest, each) for each in branches] or [rest]
+
+
+_JOINED = ("anyOf", "oneOf", "allOf", "description", "title", "default")
+"""What is not said of a value itself, or is followed."""
+
+
+def _both(one: JSON, other: JSON) -> JSON:
+    """A schema for what is of both."""
+    properties = {**one.get("properties", {}), **other.get("properties", {})}
+    required = [*one.get("required", ()), *other.get("required", ())]
+    more: JSON = {"properties": properties} if properties else {}
+    return {**one, **other, **more, **({"required": required} if required else {})}
+
+
+def _kinds(branch: JSON) -> tuple[str, ...]:
+    """The types that a branch takes, any where that cannot be told."""
+    kind = branch.get("type")
     if kind is not None:
-        return "string" in ([kind] if isinstance(kind, str) else kind)
-    listed = [schema["const"]] if "const" in schema else schema.get("enum")
-    return listed is None or any(isinstance(each, str) for each in listed)
+        return (kind,) if isinstance(kind, str) else tuple(kind)
+    listed = [branch["const"]] if "const" in branch else branch.get("enum")
+    if listed is None:
+        told = {"properties": "object", "items": "array", "prefixItems": "array"}
+        return ("any", *(own for key, own in told.items() if key in branch))
+    return ("string",) if any(isinstance(each, str) for each in listed) else ("other",)
+
+
+def _fits(branch: JSON, value: Mapping[str, object]) -> bool:
+    """Whether an object may be of a branch, by its names and its constants."""
+    known = cast("JSON", branch.get("properties", {}))
+    if "object" not in _kinds(branch) or any(n not in value for n in branch.get("required", ())):
+        return False
+    if branch.get("additionalProperties") is False and any(name not in known for name in value):
+        return False
+    constants = {n: e["const"] for n, e in known.items() if isinstance(e, dict) and "const" in e}
+    return all(value[name] == own for name, own in constants.items() if name in value)
+
+
+def _members(branches: Sequence[JSON], name: str) -> list[object]:
+    """What the member of an object may be."""
+    more = (each.get("additionalProperties", {}) for each in branches)
+    listed = [each["properties"][name] for each in branches if name in each.get("properties", {})]
+    return listed or [each for each in more if isinstance(each, Mapping)]
+
+
+def _items(branches: Sequence[JSON], place: int) -> list[object]:
+    """What the item of a list may be."""
+    listed: list[object] = []
+    for each in branches:
+        first = cast("Sequence[object]", each.get("prefixItems", ()))
+        listed += [first[place] if place < len(first) else each.get("items", {})]
+    return [own for own, each in zip(listed, branches, strict=True) if "array" in _kinds(each)]
 
 
 def _resolved(schema: object, root: JSON) -> JSON:

@@ -17,6 +17,8 @@ from typing import Any, cast
 
 from tutelage.errors import DataError
 
+PLANS = "the model that plans"
+"""What it is called where it is spoken of."""
 _REFERENCE = re.compile(r"<node-(\d+)>")
 
 
@@ -90,6 +92,15 @@ class PlannerCall:
     started: float = 0.0
     """When it was sent, in seconds since 1970."""
     seconds: float = 0.0
+    bound: float = 0.0
+    """USD that it could cost at most."""
+
+
+class NoPlanError(DataError):
+    """A planner has no plan for an instruction; the message gives the reason."""
+
+    calls: tuple[PlannerCall, ...] = ()
+    """What a model was asked until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +225,15 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
     return max(best.values(), key=lambda chain: chain[0])
 
 
-def to_text(plan: Plan) -> str:
-    """One line a node, by level: its number, its tool with its arguments, and what it waits for."""
+def to_text(plan: Plan, first: int = 0) -> str:
+    """One line a node, by level: its number, its tool with its arguments, and what it waits for;
+    without the nodes before `first`."""
     waits = [", ".join(map(str, parents)) for parents in plan.dependencies]
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
-        lines.append(f"level {number}")
-        for k in level:
+        shown = [k for k in level if k >= first]
+        lines += [f"level {number}"] if shown else []
+        for k in shown:
             lines.append(
                 f"  [{k}] {_called(plan.nodes[k])}" + (f"  after {waits[k]}" if waits[k] else "")
             )
@@ -229,8 +242,12 @@ def to_text(plan: Plan) -> str:
 
 def _called(node: Node) -> str:
     """A tool with its arguments; without parentheses if it has none."""
-    given = ", ".join(f"{name}={value!r:.60}" for name, value in node.arguments.items())
+    given = ", ".join(f"{name}={_short(repr(v))}" for name, v in node.arguments.items())
     return f"{node.tool}({given})" if given else node.tool
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> str:

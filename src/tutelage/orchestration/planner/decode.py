@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.planner.network import Encoded, PlannerNetwork
 from tutelage.orchestration.planner.retrieval import Prior
 from tutelage.orchestration.planner.text import Features
@@ -95,8 +95,23 @@ class PlanPrediction:
     """Whether the scored graph was a DAG before decoding kept forward edges only."""
     confidence: float | None = None
     """How likely the plan has the right tools; None for a planner that cannot tell."""
+    least: float = 0.0
+    """Below this confidence no tool fits, by what the planner was fitted on."""
     missing: tuple[str, ...] = ()
     """Required arguments that the request does not give, as tool.parameter."""
+
+    def sure(self, min_confidence: float | None = None) -> Plan:
+        """The plan. Raises `NoPlanError` below a confidence, the planner's `least` by default; 0
+        takes any guess."""
+        least = self.least if min_confidence is None else min_confidence
+        if self.confidence is None or self.confidence >= least:
+            return self.plan
+        tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))
+        raise NoPlanError(
+            f"no tool fits: the trained planner is {100 * self.confidence:.0f} % sure of its best "
+            f"guess ({tools}), and {100 * least:.0f} % is the least (--min-confidence; in Python, "
+            "min_confidence; 0 takes the guess)"
+        )
 
 
 def search(

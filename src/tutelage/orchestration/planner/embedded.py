@@ -1,7 +1,7 @@
 """The planner that is there before a user trained one: learned once, from synthetic workflows.
 
 `tutelage orchestrate` plans with it until `tutelage train planner` has left another. The first use
-over a catalog trains it in about 75 CPU seconds and keeps it in the user's cache directory,
+over a catalog trains it in 80 to 130 CPU seconds and keeps it in the user's cache directory,
 under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
 It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
 user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`). `nearest.py`

@@ -225,9 +225,9 @@ class PlannerModel(nn.Module):
         texts = [read_request(w.instruction, self.catalog) for w in workflows]
         self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
-    def plan(self, instruction: str) -> Plan:
-        """The plan of one instruction: what an `OrchestrationSystem` asks of a planner."""
-        return self.plan_all([instruction])[0].plan
+    def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
+        """What an `OrchestrationSystem` asks for. Raises what `PlanPrediction.sure` does."""
+        return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()
     def plan_all(
@@ -262,8 +262,7 @@ class PlannerModel(nn.Module):
                 raise DataError(f"instruction {index} is {text!r}; say what is to be done")
         if settings.beam < 1 or settings.max_nodes < 1:
             raise ConfigError(
-                f"beam is {settings.beam!r} and max_nodes {settings.max_nodes!r}; both are at "
-                f"least 1"
+                f"beam is {settings.beam!r}, max_nodes {settings.max_nodes!r}; both are at least 1"
             )
         training = self.training
         self.eval()
@@ -322,7 +321,8 @@ class PlannerModel(nn.Module):
         if self.confidence is None or not arguments:
             return planned
         sure = self.confidence.of(self.signals(found, planned, chosen)).tolist()
-        return [replace(each, confidence=own) for each, own in zip(planned, sure, strict=True)]
+        both, least = zip(planned, sure, strict=True), self.confidence.threshold
+        return [replace(each, confidence=own, least=least) for each, own in both]
 
     @torch.no_grad()
     def signals(

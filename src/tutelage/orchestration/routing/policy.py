@@ -262,7 +262,7 @@ def compute_gae(
     lambda_gae: float = 0.95,
 ) -> Tensor:
     """Advantages of one trajectory [T], or of several [B, T] of equal length, not whitened; tensors
-    or lists of numbers. Raises `RewardError` for other shapes.
+    or lists of numbers. Raises `RewardError` for other shapes and for what is not finite.
 
     The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
     """
@@ -276,6 +276,11 @@ def compute_gae(
             f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)}: give both as [T] or "
             "as [B, T]; the value after the last step is taken for 0"
         )
+    for name, given in (("rewards", rewards), ("values", values)):
+        if not bool(given.isfinite().all()):
+            place = (~given.isfinite()).nonzero()[0].tolist()
+            found = float(given[tuple(place)])
+            raise RewardError(f"{name} have {found!r} at {place!r}; give finite numbers")
     rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
     mask_BT = torch.ones_like(rows_BT)
     _, returns_BT = estimate_advantages(

@@ -72,15 +72,19 @@ class ToolPool:
             raise ConfigError(f"a tool and a worker are both named {taken[0]!r}; rename one")
         self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
 
-    async def permit(self, worker: Worker, work: Subtask, doubt: Doubt) -> str:
-        """Why this may not be done, empty where it may."""
+    def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
+        """The arguments of a call that needs permission, as JSON; None for one that needs none."""
         tool = self.tools.get(worker.name)
         if tool is None or not tool.destructive:
-            return ""
+            return None
         try:
-            return await self._permit(tool, self._arguments(tool, work), doubt)
+            return self._arguments(tool, work)
         except ArgumentError:
-            return ""  # it cannot run, which it says itself
+            return None  # it cannot run, which it says itself
+
+    async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> str:
+        """Why a call with side effects may not be done, empty where it may."""
+        return await self._permit(self.tools[worker.name], arguments, doubt)
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Run the tool, or ask the model."""
