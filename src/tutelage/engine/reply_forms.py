@@ -8,6 +8,7 @@ chunk of a stream, so both are read through here: `remote.py` and `streamed.py`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -106,6 +107,27 @@ class HalfCharacters:
 def _index(call: Any, at: int) -> int:
     given = cast("JSON", call).get("index") if isinstance(call, dict) else None
     return given if isinstance(given, int) else at
+
+
+def entries_of(choice: JSON) -> list[Any]:
+    """What a choice says of its tokens, as it came; empty where that is no list."""
+    told: Any = choice.get("logprobs")
+    entries = cast("JSON", told).get("content") if isinstance(told, dict) else None
+    return cast("list[Any]", entries) if isinstance(entries, list) else []
+
+
+def readable(entries: Any) -> list[JSON]:
+    """Those of the entries that name a token and its log-probability."""
+    listed = cast("list[Any]", entries) if isinstance(entries, list) else []
+    return [entry for entry in listed if _is_entry(entry)]
+
+
+def _is_entry(entry: Any) -> bool:
+    match entry:
+        case {"token": str(), "logprob": int() | float() as value}:
+            return math.isfinite(value)
+        case _:
+            return False
 
 
 def failure(data: JSON) -> JSON | None:

@@ -16,10 +16,12 @@ from tutelage.engine.reply_forms import (
     HalfCharacters,
     as_status,
     called_by_tools,
+    entries_of,
     error_of,
     failure,
     has_halves,
     plain,
+    readable,
     whole_characters,
 )
 from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError
@@ -111,10 +113,10 @@ class Completion:
                 self.choice["stop_reason"] = choice["stop_reason"]
             if choice.get("token_ids"):
                 self.choice.setdefault("token_ids", []).extend(choice["token_ids"])
-            if entries := (choice.get("logprobs") or {}).get("content"):
+            if entries := entries_of(choice):
                 told = self.choice.setdefault("logprobs", {"content": []})
                 told["content"].extend(entries)
-                new += entries
+                new += readable(entries)
         return deltas, new
 
     def rest(self) -> list[JSON]:
