@@ -53,8 +53,9 @@ class TurnBlock:
 
     @property
     def named(self) -> bool:
-        """Whether it can be begun: a call once it is known which it is."""
-        return self.kind != "call" or bool(self.id and self.name)
+        """Whether it can be begun: a call once it is known which it is. Its name may come in
+        pieces, the last with the first of its arguments."""
+        return self.kind != "call" or bool(self.id and self.name and self.text)
 
     @property
     def whole(self) -> bool:
