@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from tutelage.bounded import parse_json
+from tutelage.bounded import parse_arguments
 from tutelage.engine.asked import THOUGHTS
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
 from tutelage.types import JSON, Call
@@ -63,7 +63,7 @@ class TurnBlock:
         if self.kind != "call":
             return True
         try:
-            return isinstance(parse_json(self.text), dict)
+            return isinstance(parse_arguments(self.text), dict)
         except ValueError:
             return False
 
