@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tutelage.engine.server_events import EventReader
+from tutelage.gateway.dialects import StoredResponses
+from tutelage.gateway.dialects.responses_items import read_items
 
 from .test_gateway_passing_streams import part
-from .test_reply_forms import DONE, Case, chunk
+from .test_reply_forms import DONE, Case, chunk, whole
 
 TWO = json.dumps({"choices": [{"index": 0, "delta": {"content": "b"}}]}, indent=1)
 LINES: dict[str, bytes] = {
@@ -99,3 +101,33 @@ async def test_details_of_a_thought_are_joined_by_their_index(tmp_path: Path) ->
         {"type": "reasoning.encrypted", "index": 0, "data": "x"},
         {"type": "reasoning.text", "index": 1, "text": "Yes."},
     ]
+
+
+@pytest.mark.parametrize("text", ["Hm.", ""])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_give_details_out_and_take_them_back(
+    tmp_path: Path, text: str, stream: bool
+) -> None:
+    details = [
+        {"type": "reasoning.text", "index": 0, "text": text, "signature": "s"},
+        {"type": "reasoning.encrypted", "index": 0, "data": "x"},
+    ]
+    first = {"type": "reasoning.text", "index": 0, "text": text}
+    begun: dict[str, Any] = {"reasoning_details": [first]}
+    pieces = (begun | ({"reasoning": text} if text else {}),
+              {"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": "s"}]},
+              {"reasoning_details": details[1:]}, {"content": "a"})  # fmt: skip
+    message = {"reasoning": text, "reasoning_details": details, "content": "a"}
+    streamed = b"".join(map(chunk, pieces)) + chunk({}, "stop") + DONE
+    case = Case(tmp_path, streamed if stream else whole(message))
+    answer = await case.ask("/responses", stream=stream)
+    lines = [line[6:] for line in answer.text.splitlines() if line[:7] == "data: {"]
+    output = (json.loads(lines[-1])["response"] if stream else answer.json())["output"]
+    thought, said = output
+    assert thought["reasoning_details"] == details
+    assert [part["text"] for part in thought["content"]] == [text] * bool(text)
+    if stream:
+        done = [each for each in map(json.loads, lines) if each["type"].endswith("item.done")]
+        assert [each["item"] for each in done] == [thought, said]
+    (turn,) = read_items([thought, said], StoredResponses(), passing=True)
+    assert turn.extra["reasoning_details"] == details

@@ -46,6 +46,12 @@ class Answered:
         new = whole_number(self.usage.get("completion_tokens"))
         return None if prompt is None or new is None else (prompt, new)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counted anything that can be read."""
+        names = ("prompt_tokens", "completion_tokens")
+        return any(whole_number(self.usage.get(name)) is not None for name in names)
+
     def to_dict(self) -> JSON:
         """All but the log-probabilities, as the record of `tutelage serve` has it."""
         told = {"model": self.model, "finish_reason": self.finish_reason, "usage": self.usage}

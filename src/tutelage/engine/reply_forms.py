@@ -39,6 +39,12 @@ _STATUSES = {
 _STATUS_OF = {name.replace("_", ""): at for at, names in _STATUSES.items() for name in names}
 """The status of an error that servers name so, as a `code`, `type` or `status`."""
 _NAMES = ("code", "status", "type")
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+"""What servers name a prompt that the context does not hold."""
+_TOO_LONG_WORDS = (
+    "maximum context length", "exceeds the available context size", "prompt is too long:",
+)  # fmt: skip
+"""What they say of one: OpenAI and vLLM, llama.cpp, Anthropic."""
 _SAID = {"function": "arguments", "function_call": "arguments", "custom": "input"}
 
 
@@ -153,8 +159,9 @@ def error_of(error: Any) -> JSON:
 
 def too_long(error: JSON) -> bool:
     """Whether an error means a prompt that the context does not hold."""
-    long = "maximum context length" in str(error["message"])
-    return long or error.get("code") == "context_length_exceeded"
+    said = str(error["message"]).lower()
+    named = _TOO_LONG & {error.get(name) for name in _NAMES if isinstance(error.get(name), str)}
+    return bool(named) or any(words in said for words in _TOO_LONG_WORDS)
 
 
 def as_status(error: JSON, response: HTTPResponse) -> HTTPResponse:

@@ -212,8 +212,10 @@ def _merge(whole: JSON, more: JSON) -> None:
         if isinstance(value, str) and name not in _WHOLE:
             whole[name] = (known or "") + value
         elif isinstance(value, list):
-            known, more_of_it = list(known or ()), cast("list[Any]", value)
-            whole[name] = _joined(known, more_of_it) if name == DETAILS else known + more_of_it
+            known, more_of_it = known or [], cast("list[Any]", value)
+            whole[name] = (
+                joined_details(known, more_of_it) if name == DETAILS else [*known, *more_of_it]
+            )
         elif isinstance(value, dict):
             whole[name] = known if isinstance(known, dict) else {}
             _merge(whole[name], cast("JSON", value))
@@ -221,9 +223,10 @@ def _merge(whole: JSON, more: JSON) -> None:
             whole[name] = value
 
 
-def _joined(known: list[Any], pieces: list[Any]) -> list[Any]:
+def joined_details(known: list[Any], pieces: list[Any]) -> list[Any]:
     """Details of a thought with further pieces: one of the place and type of the last is more of
     it."""
+    known = list(known)
     for piece in pieces:
         last = known[-1] if known else None
         if _place_of(last) is not None and _place_of(piece) == _place_of(last):

@@ -74,7 +74,7 @@ class ChatReply:
     def uncounted(self) -> bool:
         """Whether another server counted nothing, and there are no ids to count either."""
         told = self.answered()
-        return bool(told) and not any(each.usage for each in told) and self.usage == (0, 0)
+        return bool(told) and not any(each.counts for each in told) and self.usage == (0, 0)
 
     def detail(self, of: str, name: str) -> int:
         """A number among the details of what another server counted, 0 where it says none."""
