@@ -9,6 +9,7 @@ program wrote itself needs neither.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +50,32 @@ def parse_json(
     return value
 
 
+def parse_arguments(text: str) -> Any:
+    """The value of a tool call's arguments, which is written as JSON again for others to read.
+
+    As `parse_json`, but what some readers of JSON lack raises `ValueError`: NaN and Infinity,
+    numbers beyond a float or 64 bits, half of a surrogate pair.
+    """
+    value = parse_json(text, loads=_EXACT)
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _word(text: str) -> int:
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{text} is beyond 64 bits")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
 def _count_brackets(text: str | bytes) -> int:
     """How many brackets a text has that open something, those within strings included."""
     if isinstance(text, bytes):
@@ -75,6 +102,9 @@ def _check_depth(value: Any, deepest: int = DEEPEST) -> None:
         if not level:
             return
     raise _too_deep(deepest)
+
+
+_EXACT: Any = json.JSONDecoder(parse_float=_finite, parse_int=_word, parse_constant=_finite).decode
 
 
 def _too_deep(deepest: int = DEEPEST) -> ValueError:

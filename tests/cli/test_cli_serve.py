@@ -131,11 +131,14 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
     script.write_text('{"content": "from afar", "match": "hi"}\n')
     with serving("--scripted", str(script)) as (far, _):
-        given = ("far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
+        given = ("org/far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
         with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"]) as (said, process):
             assert far["OPENAI_API_KEY"] != said["OPENAI_API_KEY"]
             assert ask(said, user="u").json()["choices"][0]["message"]["content"] == "from afar"
             assert told(ask(said, stream=True).text) == "from afar"
+            key = {"authorization": f"Bearer {said['OPENAI_API_KEY']}"}
+            models = httpx2.get(said["OPENAI_BASE_URL"] + "/models", headers=key).json()["data"]
+            assert [model["id"] for model in models] == ["org/far"]
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
         with serving(*given, OPENAI_API_KEY="wrong") as (said, _):
@@ -147,7 +150,8 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     assert len(first["logprobs"]) == len(first["token_ids"])
     assert first["usage"] == {"input_tokens": len("user: hi"), "output_tokens": 10}
     ids = {"return_token_ids": True, "logprobs": True}
-    assert first["sent"] == {"model": "far", "user": "u", **ids}
+    assert first["sent"] == {"model": "org/far", "user": "u", **ids}
+    assert re.fullmatch("chatcmpl-main-[0-9a-f]{8}-1", first["response_id"]), "of this start"
     assert first["answered"]["usage"]["total_tokens"] == 18
 
 
@@ -251,7 +255,13 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("http://x/v1",), "tutelage serve MODEL --upstream http://x/v1"),
         (("--scripted", "good.jsonl", "--upstream", "http://x/v1"), "needs the name"),
         (("--upstream", "http://x/v1"), "needs the name"),
-        (("model", "--upstream", "nowhere"), "is no URL"),
+        (("model", "--upstream", "nowhere"), "--upstream: 'nowhere' is no base URL"),
+        (("model", "--upstream", "http://127.0.0.1:bad/v1"), "is no base URL"),
+        (("model", "--upstream", "http://"), "is no base URL"),
+        (("model", "--upstream", "http://x/v1/chat/completions"), "write 'http://x/v1'"),
+        (("", "--upstream", "http://x/v1"), "no name"),
+        (("no/such/folder",), "neither a run nor a model folder"),
+        (("bad.jsonl",), "is a file, and neither a run nor a model"),
         (("--scripted", "good.jsonl", "--slots", "4", "--seed", "1"), "--slots and --seed"),
         (("--scripted", "good.jsonl", "--temperature", "0"), "--temperature"),
         (("model", "--upstream", "http://x/v1", "--max-length", "9"), "--max-length"),

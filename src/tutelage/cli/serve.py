@@ -7,6 +7,7 @@ The gateway serves; this file opens one session in it, says how to reach it, and
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -73,15 +74,17 @@ def serve(
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
     gateway = Gateway(host=options.host, port=options.port, secret=secret)
+    gateway.check_address()
     client = _client(target, options)
     log = None if options.record is None else CallLog(options.record, _defaults(options))
-    name = Path(str(options.scripted or target)).name
+    # Another server's model is announced by the name that it has there.
+    name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
     with closing(log) if log is not None else nullcontext(), gateway:
         attempt_session = gateway.open(
             "serve",
-            "main",
+            f"main-{secrets.token_hex(4)}",  # ids of replies have it: each start has its own
             client,
             model=name,
             api_key=secret,
@@ -100,6 +103,8 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
     from tutelage.errors import ConfigError
 
     upstream, scripted = options.upstream, options.scripted
+    if target is not None and not target.strip():
+        raise ConfigError(f"{target!r} is no name of a run or model")
     if upstream is not None and target is None:
         raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
     if (target is None) == (scripted is None):
@@ -140,14 +145,25 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 
 
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
+    from tutelage.engine.endpoint import checked_url
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
+    from tutelage.seeds import SeedTree
 
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
+    try:
+        url = checked_url(url)
+    except ConfigError as error:
+        raise ConfigError(f"--upstream: {error}") from error
     key = os.environ.get("OPENAI_API_KEY")
     return RemoteChatClient(
-        url, key, model, token_ids=True, keep=_CALLS_KEPT, passes=True, defaults=defaults
+        url,
+        key,
+        model,
+        seeds=SeedTree(secrets.randbits(63)),  # for ids of calls that the server gives none
+        token_ids=True,
+        keep=_CALLS_KEPT,
+        passes=True,
+        defaults=defaults,
     )
 
 

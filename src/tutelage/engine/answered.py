@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tutelage.engine.reply_forms import called_by_tools, plain
+from tutelage.engine.reply_forms import called_by_tools, entries_of, plain, readable
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Message, Sampled, StopReason, ToolCall
 
@@ -46,6 +46,12 @@ class Answered:
         new = whole_number(self.usage.get("completion_tokens"))
         return None if prompt is None or new is None else (prompt, new)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counted anything that can be read."""
+        names = ("prompt_tokens", "completion_tokens")
+        return any(whole_number(self.usage.get(name)) is not None for name in names)
+
     def to_dict(self) -> JSON:
         """All but the log-probabilities, as the record of `tutelage serve` has it."""
         told = {"model": self.model, "finish_reason": self.finish_reason, "usage": self.usage}
@@ -75,7 +81,7 @@ def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
     return Answered(
         said | ({"tools": others} if others else {}),
         cast("JSON", usage) if isinstance(usage, dict) else {},
-        (choice.get("logprobs") or {}).get("content") or None,
+        readable(entries_of(choice)) or None,
         {name: value for name, value in data.items() if name not in _HEAD and value is not None},
         stop if isinstance(stop, str) else None,
         model if isinstance(model, str) else None,
@@ -107,11 +113,12 @@ def read_completion(
         for i, c in enumerate(made)
     )
     ids = tuple(int(i) for i in choice.get("token_ids") or ())
-    entries = (choice.get("logprobs") or {}).get("content") or ()
-    logprobs = tuple(float(e["logprob"]) for e in entries)
+    entries = entries_of(choice)
+    logprobs = tuple(float(e["logprob"]) for e in readable(entries))
     prompt = tuple(int(i) for i in data.get("prompt_token_ids") or ())
-    # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
-    if len(logprobs) != len(ids):
+    # A server may leave the end-of-turn token out of the log-probabilities: it is no text. Those
+    # that cannot be read cost no reply: perhaps nobody but the record has asked for them.
+    if len(logprobs) != len(ids) or len(entries) != len(ids):
         ids, logprobs, prompt = (), (), ()
     reason = _ENDS.get(choice.get("finish_reason"), StopReason.STOP)
     more = {k: v for k, v in message.items() if k not in _OURS and v is not None}

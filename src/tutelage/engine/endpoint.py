@@ -24,6 +24,7 @@ ROLES = ("task", "gradient", "edit")
 OPENAI = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4o-mini"
 ENV_FILE = ".env"
+_PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +160,13 @@ def _said(env: Mapping[str, str], name: str) -> str | None:
 
 
 def checked_url(url: str) -> str:
-    """A base URL without its last slash. Raises `ConfigError` if it is not a URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    """A base URL without its last slash. Raises `ConfigError` if it is not one."""
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname and parts.port != 0  # a port that is no number raises
+    except ValueError:
+        parts, named = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not named or not url.isprintable() or " " in url:
         raise ConfigError(
             f"{url!r} is no base URL of an OpenAI-compatible server: write it including its "
             "/v1, as http://localhost:11434/v1"
@@ -171,4 +176,8 @@ def checked_url(url: str) -> str:
             f"the base URL at {parts.hostname!r} holds a secret or a query, which would stand in "
             "error messages and records; give the key as OPENAI_API_KEY"
         )
+    for path in _PATHS:
+        if parts.path.rstrip("/").endswith(path):
+            base = url.rstrip("/").removesuffix(path)
+            raise ConfigError(f"{url!r} has a path that is added to a base URL: write {base!r}")
     return url.rstrip("/")

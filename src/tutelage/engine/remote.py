@@ -269,9 +269,12 @@ class RemoteChatClient:
         self, body: JSON, headers: dict[str, str], listener: Listener | None
     ) -> HTTPResponse:
         client, url = self._client(), self._url
-        if listener is None:
-            return await fetch(client, "POST", url, json=body, headers=headers)
-        return await stream_completion(client, url, body, headers, listener)
+        try:
+            if listener is None:
+                return await fetch(client, "POST", url, json=body, headers=headers)
+            return await stream_completion(client, url, body, headers, listener)
+        except httpx2.InvalidURL as error:
+            raise UnreachableError(f"the server {url!r} is no URL: {error}") from error
 
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:

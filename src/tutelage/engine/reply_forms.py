@@ -8,6 +8,7 @@ chunk of a stream, so both are read through here: `remote.py` and `streamed.py`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -38,6 +39,12 @@ _STATUSES = {
 _STATUS_OF = {name.replace("_", ""): at for at, names in _STATUSES.items() for name in names}
 """The status of an error that servers name so, as a `code`, `type` or `status`."""
 _NAMES = ("code", "status", "type")
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+"""What servers name a prompt that the context does not hold."""
+_TOO_LONG_WORDS = (
+    "maximum context length", "exceeds the available context size", "prompt is too long:",
+)  # fmt: skip
+"""What they say of one: OpenAI and vLLM, llama.cpp, Anthropic."""
 _SAID = {"function": "arguments", "function_call": "arguments", "custom": "input"}
 
 
@@ -108,6 +115,27 @@ def _index(call: Any, at: int) -> int:
     return given if isinstance(given, int) else at
 
 
+def entries_of(choice: JSON) -> list[Any]:
+    """What a choice says of its tokens, as it came; empty where that is no list."""
+    told: Any = choice.get("logprobs")
+    entries = cast("JSON", told).get("content") if isinstance(told, dict) else None
+    return cast("list[Any]", entries) if isinstance(entries, list) else []
+
+
+def readable(entries: Any) -> list[JSON]:
+    """Those of the entries that name a token and its log-probability."""
+    listed = cast("list[Any]", entries) if isinstance(entries, list) else []
+    return [entry for entry in listed if _is_entry(entry)]
+
+
+def _is_entry(entry: Any) -> bool:
+    match entry:
+        case {"token": str(), "logprob": int() | float() as value}:
+            return math.isfinite(value)
+        case _:
+            return False
+
+
 def failure(data: JSON) -> JSON | None:
     """The error that a completion or a chunk reports, in OpenAI's form; None where it is good."""
     for each in (data, *_choices(data)):
@@ -131,8 +159,9 @@ def error_of(error: Any) -> JSON:
 
 def too_long(error: JSON) -> bool:
     """Whether an error means a prompt that the context does not hold."""
-    long = "maximum context length" in str(error["message"])
-    return long or error.get("code") == "context_length_exceeded"
+    said = str(error["message"]).lower()
+    named = _TOO_LONG & {error.get(name) for name in _NAMES if isinstance(error.get(name), str)}
+    return bool(named) or any(words in said for words in _TOO_LONG_WORDS)
 
 
 def as_status(error: JSON, response: HTTPResponse) -> HTTPResponse:

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.engine.asked import DETAILS
 from tutelage.engine.reply_forms import (
     HalfCharacters,
     as_status,
     called_by_tools,
+    entries_of,
     error_of,
     failure,
     has_halves,
     plain,
+    readable,
     whole_characters,
 )
+from tutelage.engine.server_events import DONE, Event, EventReader
 from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
@@ -76,7 +80,10 @@ class Completion:
         self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
         self.whole: JSON = {"choices": [self.choice]}
         self.begun = False
-        """Whether any choice has come."""
+        """Whether a choice has come; the first is the reply, and others that nobody asked for are
+        left out."""
+        self._index: Any = None
+        """The server's number of that choice."""
         self.told = False
         """Whether any of it was told to a listener."""
         self._calls: dict[int, JSON] = {}
@@ -92,11 +99,14 @@ class Completion:
 
     def add(self, chunk: JSON, *, halves: bool = False) -> tuple[list[JSON], list[JSON]]:
         """Take a chunk; the deltas and the log-probabilities that it brings. `halves` says that
-        there may be halves of characters in its deltas."""
-        self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
+        there may be halves of characters in its deltas. What is no chunk, such as a sign that the
+        server lives, says nothing of the reply."""
+        if "choices" in chunk or "usage" in chunk:
+            self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
-            self.begun = True
+            if not self._is_ours(choice):
+                continue
             delta = choice.get("delta") or {}
             plain(delta)
             if not self._functions:
@@ -111,11 +121,18 @@ class Completion:
                 self.choice["stop_reason"] = choice["stop_reason"]
             if choice.get("token_ids"):
                 self.choice.setdefault("token_ids", []).extend(choice["token_ids"])
-            if entries := (choice.get("logprobs") or {}).get("content"):
+            if entries := entries_of(choice):
                 told = self.choice.setdefault("logprobs", {"content": []})
                 told["content"].extend(entries)
-                new += entries
+                new += readable(entries)
         return deltas, new
+
+    def _is_ours(self, choice: JSON) -> bool:
+        """Whether a choice is the reply, or a piece of it."""
+        index = choice.get("index")
+        if not self.begun:
+            self.begun, self._index = True, index
+        return index == self._index or index is None or self._index is None
 
     def rest(self) -> list[JSON]:
         """At the end, deltas of what was kept for the next chunk."""
@@ -147,10 +164,20 @@ class Completion:
             self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
             self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
         call = self._calls[at]
+        self._name_once(call, part)
         self._identify(call, part, at)
         for kind in call.keys() & part.keys() - {"id"}:
             for name in call[kind]:
                 call[kind][name] += (part[kind] or {}).get(name) or ""
+
+    def _name_once(self, call: JSON, part: JSON) -> None:
+        """Some servers repeat a call's id and whole name in each piece: that is no more of it."""
+        if call["id"] is None or part.get("id") != call["id"]:
+            return
+        for kind in call.keys() & part.keys() - {"id"}:
+            made = part[kind] or {}
+            if made.get("name") == call[kind]["name"]:
+                part[kind] = {name: value for name, value in made.items() if name != "name"}
 
     def _identify(self, call: JSON, part: JSON, at: int) -> None:
         """A call has the latest id of its pieces. Where the first has none, one is made here, which
@@ -185,12 +212,37 @@ def _merge(whole: JSON, more: JSON) -> None:
         if isinstance(value, str) and name not in _WHOLE:
             whole[name] = (known or "") + value
         elif isinstance(value, list):
-            whole[name] = [*(known or ()), *cast("list[Any]", value)]
+            known, more_of_it = known or [], cast("list[Any]", value)
+            whole[name] = (
+                joined_details(known, more_of_it) if name == DETAILS else [*known, *more_of_it]
+            )
         elif isinstance(value, dict):
             whole[name] = known if isinstance(known, dict) else {}
             _merge(whole[name], cast("JSON", value))
         elif value is not None:
             whole[name] = value
+
+
+def joined_details(known: list[Any], pieces: list[Any]) -> list[Any]:
+    """Details of a thought with further pieces: one of the place and type of the last is more of
+    it."""
+    known = list(known)
+    for piece in pieces:
+        last = known[-1] if known else None
+        if _place_of(last) is not None and _place_of(piece) == _place_of(last):
+            known[-1] = dict(cast("JSON", last))
+            _merge(known[-1], cast("JSON", piece))
+        else:
+            known.append(piece)
+    return known
+
+
+def _place_of(detail: Any) -> tuple[int, Any] | None:
+    match detail:
+        case {"index": int(at)}:
+            return at, cast("JSON", detail).get("type")
+        case _:
+            return None
 
 
 def message_so_far(data: JSON) -> JSON:
@@ -231,8 +283,8 @@ async def stream_completion(
         if not (found.ended and isinstance(error, httpx2.TransportError)):
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
                 raise
-            words = str(error) or type(error).__name__
-            raise UnreachableError(f"the server {url!r} broke off its reply: {words}") from error
+            words = str(error).removeprefix(f"{_server(url)} ") or type(error).__name__
+            raise UnreachableError(f"{_server(url)} broke off its reply: {words}") from error
     for delta in (*found.rest(), *(() if failed else found.unsaid())):
         found.told |= listener.delta(delta)
     whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())
@@ -240,7 +292,11 @@ async def stream_completion(
         return whole
     if not found.told:
         return as_status(failed, whole)
-    raise UnreachableError(f"the server {url!r} broke off its reply: {failed['message']}")
+    raise UnreachableError(f"{_server(url)} broke off its reply: {failed['message']}")
+
+
+def _server(url: str) -> str:
+    return f"the server {url!r}"
 
 
 async def _read(response: httpx2.Response, found: Completion, listener: Listener) -> JSON | None:
@@ -249,7 +305,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
     import httpx2
 
     async for kind, data in _events(response):
-        if data == b"[DONE]":
+        if data == DONE:
             break
         deltas, entries, failed = _add(response, found, data, kind)
         if entries and listener.entries is not None:
@@ -277,18 +333,13 @@ async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The kind of each event, empty where it says none, and its data."""
-    kind = rest = b""
+async def _events(response: httpx2.Response) -> AsyncIterator[Event]:
+    reader = EventReader()
     async for part in _bounded(response):
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if line.startswith(b"event:"):
-                kind = line[6:].strip()
-            elif line.startswith(b"data:"):
-                yield kind, line[5:].strip()
-            elif not line.strip():
-                kind = b""
+        for each in reader.feed(part):
+            yield each
+    for each in reader.end():
+        yield each
 
 
 def _add(
@@ -297,6 +348,8 @@ def _add(
     """The deltas of an event, its log-probabilities, and the error that it reports."""
     try:
         chunk: Any = parse_json(data, longest=LONGEST_REPLY)
+        if chunk is None:
+            return [], [], None
         halves = has_halves(data)
         if halves:
             chunk = _but_deltas(chunk)
@@ -307,9 +360,12 @@ def _add(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if kind == b"error":
             return [], [], error_of(data.decode("utf-8", "replace"))
+        if kind not in (b"", b"message") and b"choices" not in data:
+            return [], [], None  # an event of another kind, which says nothing of the reply
         began = data[:_SHOWN].decode("utf-8", "replace")
         words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
-        raise MalformedReplyError(f"the server {str(response.url)!r} {words}: {began!r}") from error
+        server = _server(str(response.url))
+        raise MalformedReplyError(f"{server} {words}: {began!r}") from error
 
 
 def _but_deltas(chunk: JSON) -> JSON:

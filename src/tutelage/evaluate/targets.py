@@ -308,7 +308,7 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"{target!r} is a server already; to pass requests on to it, name its model: tutelage "
             f"serve MODEL --upstream {target}"
         )
-    run = run_of(target)
+    run = _served_run(target)
     evaluated_agent = builtin_agent(target, run, (), AskConfig())
     policy = evaluated_agent.policy
     if max_length is not None and max_length > policy.max_positions:
@@ -319,6 +319,22 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
+
+
+def _served_run(target: str) -> FoundRun | None:
+    """The run that is to be served, None for a model. Raises `ConfigError` for a path of neither,
+    `RunError` for another name of nothing."""
+    try:
+        return run_of(target)
+    except RunError as error:
+        path = Path(target)
+        if not path.exists() and path.name == target:
+            raise
+        kind = "a file, and " if path.is_file() else ""
+        raise ConfigError(
+            f"{target!r} is {kind}neither a run nor a model folder, which has a "
+            f"tokenizer_config.json: {error}"
+        ) from error
 
 
 def _check_answered(agent: Agent, here: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ChatReply, ReplyStream
 from tutelage.gateway.reward_routes import OnTraces, RewardHandler
 from tutelage.gateway.rewards import read_event, read_rewards
-from tutelage.gateway.routes import Routes
-from tutelage.gateway.session import AttemptSession, session_closed
+from tutelage.gateway.routes import Routes, origin_form
+from tutelage.gateway.session import AttemptSession
 from tutelage.tracing import Identity
 from tutelage.types import JSON
 
@@ -149,6 +149,9 @@ class App:
             return
         path = agent_lightning.own_path(scope["path"])
         endpoint, scope["path_params"] = self._routes.find(path)
+        if endpoint is None and not path.startswith("/"):
+            scope["path"] = origin_form(path)
+            return await self(scope, receive, send)
         await (endpoint or self._nowhere)(scope, receive, send)
 
     def clients(self, scope: Scope) -> tuple[Clients, Callable[[ApiError], JSON]]:
@@ -352,11 +355,9 @@ def _reply(
     It is kept for later requests before the client receives it: its next may name it.
     """
     if answer.task.cancelled():
-        raise (
-            session_closed()
-            if attempt_session.closed
-            else ApiError(500, "the request was cancelled")
-        )
+        if attempt_session.closed:
+            raise attempt_session.over()
+        raise ApiError(500, "the request was cancelled")
     reply = ChatReply(answer, answer.calls)
     conversation = reply.request.conversation
     if conversation is not None:

@@ -44,6 +44,8 @@ class CallLog:
             "agent": span.agent,
             "model": span.model,
             "api": span.api,
+            "start_ns": span.began_ns,
+            "end_ns": span.ended_ns,
             **({"unused": span.unused} if span.unused else {}),
         }
         for line in _whole(span) if span.error is None else self._broken(span):
@@ -108,7 +110,7 @@ def _whole(span: CallSpan) -> Iterator[JSON]:
             "logprobs": call.sampled.logprobs,
             "parse_errors": call.parse_errors,
             "usage": None
-            if told is not None and not (told.usage or call.prompt_ids)
+            if told is not None and not (told.counts or call.prompt_ids)
             else {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             **({} if told is None else told.to_dict()),
         }

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from tutelage.engine.answered import Answered, whole_number
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
+from tutelage.engine.reply_forms import readable
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
@@ -73,7 +74,7 @@ class ChatReply:
     def uncounted(self) -> bool:
         """Whether another server counted nothing, and there are no ids to count either."""
         told = self.answered()
-        return bool(told) and not any(each.usage for each in told) and self.usage == (0, 0)
+        return bool(told) and not any(each.counts for each in told) and self.usage == (0, 0)
 
     def detail(self, of: str, name: str) -> int:
         """A number among the details of what another server counted, 0 where it says none."""
@@ -113,12 +114,20 @@ def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
 
 
 def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
-    """Entries in which each token has a list of bytes: a part of a character has an empty one."""
+    """Entries in which each token has a list of bytes, an empty one where that is not known, as of
+    a part of a character, and a list of other tokens."""
     return [
-        {name: with_bytes(value) if name == "top_logprobs" else value for name, value in e.items()}
-        | {"bytes": e["bytes"] or []}
+        {**e, **_bytes(e), "top_logprobs": list(map(_with_own, readable(e.get("top_logprobs"))))}
         for e in entries or ()
     ]
+
+
+def _bytes(entry: JSON) -> JSON:
+    return {"bytes": entry.get("bytes") or []}
+
+
+def _with_own(entry: JSON) -> JSON:
+    return {**entry, **_bytes(entry)}
 
 
 def finish_reason(call: Call) -> str:

@@ -25,6 +25,12 @@ _ANY = re.compile(_ATTEMPT)
 T = TypeVar("T")
 
 
+def origin_form(target: str) -> str:
+    """The path of a request line that names the whole URL, as clients of a proxy send it."""
+    _, _, rest = target.partition("://")
+    return "/" + rest.partition("/")[2]
+
+
 class Routes(Generic[T]):
     """Endpoints by path."""
 

@@ -93,6 +93,11 @@ class Gateway:
 
     # ------------------------------------------------------------ life
 
+    def check_address(self) -> None:
+        """Try the address, which costs less than a model that was loaded for nothing. Raises
+        `ConfigError` when it cannot be had."""
+        _listen(self.host, self.port).close()
+
     def start(self) -> Self:
         """Listen and serve. Raises `ConfigError` when the address cannot be had."""
         if self._thread is not None:
@@ -128,6 +133,7 @@ class Gateway:
     def close(self) -> None:
         """Close every session, stop serving, and hand on what was recorded. Twice is fine."""
         for attempt_session in self._registry.doors():
+            attempt_session.stops = True
             attempt_session.close()
         thread, self._thread = self._thread, None
         if thread is not None and self._server is not None:

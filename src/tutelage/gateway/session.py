@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
+STOPPED = "the server has stopped"
+"""What ended a call that ran when the gateway closed."""
 COUNTED = 1 << 16
 """Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
@@ -80,6 +82,8 @@ class AttemptSession:
     registry: SessionRegistry
     environment: Mapping[str, str]
     closed: bool = field(default=False, init=False)
+    stops: bool = field(default=False, init=False)
+    """Whether it closes since the whole gateway does."""
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens that the main client sampled so far."""
@@ -160,6 +164,12 @@ class AttemptSession:
 
     # ------------------------------------------------------------ for the endpoints
 
+    def over(self) -> ApiError:
+        """The answer to requests that run when it closes, or come later."""
+        if self.stops:
+            return ApiError(500, f"{STOPPED}; ask again once it runs", code="server_stopped")
+        return session_closed()
+
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         return [*(self.names or [self.main.name]), *self.others]
@@ -211,7 +221,7 @@ class AttemptSession:
         `key` identifies the request. The answer's id says which API it is of.
         """
         if self.closed:
-            raise session_closed()
+            raise self.over()
         if repeat:
             pending_completion = self.ledger.find(key)
             if pending_completion is not None:
@@ -286,6 +296,8 @@ class AttemptSession:
         calls: tuple[Call, ...],
         error: BaseException | None,
     ) -> CallSpan:
+        cancelled = isinstance(error, asyncio.CancelledError)
+        stopped = cancelled and self.stops
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,
@@ -300,12 +312,12 @@ class AttemptSession:
             input_tokens=answer.usage[0],
             output_tokens=answer.usage[1],
             stream=answer.request.stream,
-            error=None if error is None else f"{type(error).__name__}: {error}",
+            error=None if error is None else STOPPED if stopped else _said(error),
             answered=tuple(map(answer.model.answered, calls)),
             unused=answer.request.unused,
             request=answer.request,
             partial=() if error is None else answer.partial(),
-            left=isinstance(error, asyncio.CancelledError),
+            left=cancelled and not stopped,
         )
 
 
@@ -316,6 +328,10 @@ def _in_force(model: ServedModel, request: ChatRequest) -> bool:
         return False
     forms = template_forms(request.messages, request.tools)
     return thoughts.renders_alike(*forms, request.template)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def session_closed(more: str = "") -> ApiError:

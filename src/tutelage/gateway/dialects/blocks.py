@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from tutelage.bounded import parse_json
-from tutelage.engine.asked import THOUGHTS
+from tutelage.bounded import parse_arguments
+from tutelage.engine.asked import DETAILS, THOUGHTS
+from tutelage.engine.streamed import joined_details
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
 from tutelage.types import JSON, Call
 
@@ -34,6 +35,8 @@ class TurnBlock:
     """Where another server has a text from, in the words of chat completions."""
     source: str = ""
     """The field in which a thought came."""
+    details: list[Any] = field(default_factory=list[Any])
+    """What came beside the text of a thought, which its server wants back."""
     id: str = ""
     name: str = ""
     custom: bool = False
@@ -53,8 +56,9 @@ class TurnBlock:
 
     @property
     def named(self) -> bool:
-        """Whether it can be begun: a call once it is known which it is."""
-        return self.kind != "call" or bool(self.id and self.name)
+        """Whether it can be begun: a call once it is known which it is. Its name may come in
+        pieces, the last with the first of its arguments."""
+        return self.kind != "call" or bool(self.id and self.name and self.text)
 
     @property
     def whole(self) -> bool:
@@ -62,7 +66,7 @@ class TurnBlock:
         if self.kind != "call":
             return True
         try:
-            return isinstance(parse_json(self.text), dict)
+            return isinstance(parse_arguments(self.text), dict)
         except ValueError:
             return False
 
@@ -80,13 +84,21 @@ def annotations_of(fields: Mapping[str, Any]) -> list[JSON]:
     return [cast("JSON", each) for each in listed if isinstance(each, dict)]
 
 
-def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
-    """The blocks of a finished turn that say something."""
+def details_of(fields: Mapping[str, Any]) -> list[Any]:
+    """What comes beside the text of a thought among the fields of a message or delta."""
+    told = fields.get(DETAILS)
+    return cast("list[Any]", told) if isinstance(told, list) else []
+
+
+def whole_turn(reply: ChatReply, choice: Call, *, details: bool = False) -> list[TurnBlock]:
+    """The blocks of a finished turn that say something; with `details` of thoughts, if these are
+    told."""
     thought, source = thought_of(choice.reply.extra)
     content, refusal = shown_content(reply, choice) or "", choice.reply.extra.get("refusal")
     cited = annotations_of(choice.reply.extra)
+    told = details_of(choice.reply.extra) if details else []
     said = [
-        TurnBlock("thought", 0, thought, source=source),
+        TurnBlock("thought", 0, thought, source=source, details=told),
         TurnBlock("text", 0, content, reply.logprobs(choice) or [], cited),
         TurnBlock("refusal", 0, refusal if isinstance(refusal, str) else ""),
     ]
@@ -94,7 +106,7 @@ def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
         TurnBlock("call", i, c.arguments, id=c.id, name=c.name, custom=bool(c.custom))
         for i, c in enumerate(choice.reply.tool_calls)
     )
-    return [*(block for block in said if block.text), *calls]
+    return [*(block for block in said if block.text or block.details), *calls]
 
 
 def cut_block(reply: ChatReply, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
@@ -128,7 +140,9 @@ class BlockWriter(Protocol):
 class BlockStream:
     """The blocks of a turn as it comes."""
 
-    def __init__(self, writer: BlockWriter) -> None:
+    def __init__(self, writer: BlockWriter, *, details: bool = False) -> None:
+        """`details` says whether those of thoughts are told."""
+        self._details = details
         self.blocks: list[TurnBlock] = []
         self._writer = writer
         self._at = 0
@@ -160,6 +174,8 @@ class BlockStream:
         thought, source = thought_of(new.fields)
         if thought:
             out += self.text("thought", thought, source=source)
+        if self._details and (details := details_of(new.fields)):
+            out += self._detail(details)
         refusal = new.fields.get("refusal")
         if isinstance(refusal, str) and refusal:
             out += self.text("refusal", refusal)
@@ -184,8 +200,16 @@ class BlockStream:
                     left = block.annotations[self._annotated :]
                     texts[-1].annotations += [*self._noted, *left]
             elif block.kind not in told:
+                if block.details:
+                    out += self._detail(block.details)
                 out += self.text(block.kind, block.text, source=block.source)
         return out + self._flush(ended=True)
+
+    def _detail(self, details: list[Any]) -> bytes:
+        """More that comes beside the text of a thought."""
+        block = self._last("thought")
+        block.details = joined_details(block.details, details)
+        return self._flush()
 
     def _annotate(self, annotations: Sequence[JSON]) -> None:
         """Note what is said of the text that comes, or comes next."""

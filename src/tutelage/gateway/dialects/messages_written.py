@@ -12,7 +12,7 @@ import binascii
 import json
 from collections.abc import Sequence
 
-from tutelage.bounded import parse_json
+from tutelage.bounded import parse_arguments
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
 from tutelage.gateway.dialects.unfinished import begins_an_object, ending, worth_a_look
 from tutelage.gateway.errors import ApiError
@@ -97,7 +97,7 @@ def _input(block: TurnBlock) -> JSON:
     if not block.text.strip():
         return {}
     try:
-        values = parse_json(block.text)
+        values = parse_arguments(block.text)
     except ValueError:
         values = block.text
     return values if isinstance(values, dict) else {"arguments": values}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tutelage.engine.asked import THOUGHTS
+from tutelage.engine.asked import DETAILS, THOUGHTS
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
@@ -29,7 +29,9 @@ def written(reply: ChatReply) -> JSON:
 
 def _turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     """The blocks of a turn; one that says nothing is an empty text."""
-    return whole_turn(reply, choice) or [TurnBlock("text", 0, "", reply.logprobs(choice) or [])]
+    return whole_turn(reply, choice, details=True) or [
+        TurnBlock("text", 0, "", reply.logprobs(choice) or [])
+    ]
 
 
 def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
@@ -98,10 +100,13 @@ def _item(reply: ChatReply, block: TurnBlock, status: str) -> JSON:
         if block.custom:
             return item | {"type": "custom_tool_call", "input": block.text}
         return item | {"type": "function_call", "status": status, "arguments": block.text}
-    content = [] if status == "in_progress" else [_part(block)]
+    silent = status == "in_progress" or (block.kind == "thought" and not block.text)
+    content = [] if silent else [_part(block)]
     if block.kind == "thought":
         if block.source not in ("", THOUGHTS[0]):  # a client sends it back, and so it goes back
             item["encrypted_content"] = block.source
+        if block.details:
+            item[DETAILS] = block.details
         return item | {"type": "reasoning", "status": status, "summary": [], "content": content}
     return item | {"type": "message", "status": status, "role": "assistant", "content": content}
 
@@ -149,7 +154,7 @@ class ResponseEvents:
         self._reply = reply
         self._number = 0
         self._begun = False
-        self._blocks = BlockStream(self)
+        self._blocks = BlockStream(self, details=True)
 
     def text(self, index: int, new: Piece) -> bytes:
         """More text of the message, or of a thought or calls."""
@@ -163,7 +168,7 @@ class ResponseEvents:
         self._reply = reply
         turn = _turn(reply, reply.choices[0])
         out = self._begin()
-        if not (self._blocks.blocks or turn[0].text or turn[0].kind == "call"):
+        if not (self._blocks.blocks or turn[0].text or turn[0].kind != "text"):
             out += self._blocks.text("text", "")
         out += self._blocks.finish(rests[0], turn)
         final = _finished(reply, self._blocks.blocks)
@@ -180,7 +185,7 @@ class ResponseEvents:
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """A new item."""
-        empty = replace(block, text="", entries=[], annotations=[])
+        empty = replace(block, text="", entries=[], annotations=[], details=[])
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":

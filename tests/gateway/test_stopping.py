@@ -1,0 +1,86 @@
+"""What a stop of the gateway is to a client whose reply it cuts off, and on record; and what a
+request line may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.errors import ConfigError, UnreachableError
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway.call_log import CallLog
+from tutelage.types import Message, Sampling
+
+from .test_call_log import Chunks, event
+from .test_reply_forms import BODIES
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
+    tmp_path: Path, path: str
+) -> None:
+    headers = {"content-type": "text/event-stream"}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, headers=headers, stream=Chunks([event({"content": "It"})], True)
+        )
+
+    transport = httpx2.MockTransport(answer)
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
+    session = gateway.open("r", "a", remote, on_span=log)
+    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
+    body = {"model": "m", "stream": True} | BODIES[path]
+    seen, closing = b"", None
+    async with http, http.stream("POST", session.base_url + path, json=body) as response:
+        async for part in response.aiter_bytes():
+            seen += part
+            if b'"It"' in seen and closing is None:
+                closing = asyncio.create_task(asyncio.to_thread(gateway.close))
+    assert closing is not None
+    await closing
+    log.close()
+    assert b"the server has stopped" in seen
+    kind = {"/messages": b"api_error", "/responses": b"server_error"}.get(path, b"server_error")
+    assert kind in seen
+    assert b"invalid" not in seen
+    (line,) = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
+    assert (line["finish_reason"], line["error"]) == ("error", "the server has stopped")
+    assert line["reply"]["content"] == "It"
+
+
+def test_a_request_line_may_name_the_whole_url(live: Callable[..., Gateway]) -> None:
+    gateway = live()
+    session = gateway.open("r", "a", ScriptedClient(["yes"]))
+    body = json.dumps({"model": "m"} | BODIES["/messages"]).encode()
+    head = (
+        f"POST http://any/v1/messages HTTP/1.1\r\nhost: any\r\nx-api-key: {session.api_key}\r\n"
+        f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port)) as client:
+        client.sendall(head.encode() + body)
+        said = client.makefile("rb").read()
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b'"yes"' in said
+
+
+def test_a_port_in_use_is_known_before_it_is_served(live: Callable[..., Gateway]) -> None:
+    taken = live().port
+    with pytest.raises(ConfigError, match=f"port {taken}"):
+        Gateway(port=taken).check_address()
+    Gateway().check_address()
+
+
+async def test_what_is_no_url_cannot_be_reached() -> None:
+    client: Any = RemoteChatClient("http://127.0.0.1:bad/v1")
+    with pytest.raises(UnreachableError, match="is no URL"):
+        await client.chat([Message("user", "hi")], sampling=Sampling())
