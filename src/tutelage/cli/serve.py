@@ -22,6 +22,7 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.seeds import SeedTree
     from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
 
@@ -114,7 +115,7 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
         from tutelage.gateway import Script, ScriptedClient
 
         _refuse(own | {"--temperature": options.temperature}, "--scripted samples nothing")
-        return ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
+        return ScriptedClient(Script.load(scripted), seeds=_drawn(), keep=_CALLS_KEPT)
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
         return _remote(upstream, str(target), _defaults(options))
@@ -148,7 +149,6 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.engine.endpoint import checked_url
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
-    from tutelage.seeds import SeedTree
 
     try:
         url = checked_url(url)
@@ -159,12 +159,19 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
         url,
         key,
         model,
-        seeds=SeedTree(secrets.randbits(63)),  # for ids of calls that the server gives none
+        seeds=_drawn(),
         token_ids=True,
         keep=_CALLS_KEPT,
         passes=True,
         defaults=defaults,
     )
+
+
+def _drawn() -> SeedTree:
+    """Where nothing is sampled, for ids of tool calls that are those of no other start."""
+    from tutelage.seeds import SeedTree
+
+    return SeedTree(secrets.randbits(63))
 
 
 def _tell(gateway: Gateway, name: str, key: str) -> None:
