@@ -95,7 +95,10 @@ def serve(
         # A secret that the user chose is not repeated on a terminal that others may see.
         chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
         _tell(gateway, name, attempt_session.api_key if secret is None else chosen)
-        _wait(gateway)
+        try:
+            _wait(gateway)
+        finally:
+            attempt_session.stop()
 
 
 def _client(target: str | None, options: _ServeOptions) -> ChatClient:
