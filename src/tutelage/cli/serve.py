@@ -75,8 +75,7 @@ def serve(
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
     gateway = Gateway(host=options.host, port=options.port, secret=secret)
-    gateway.check_address()
-    client = _client(target, options)
+    client = _client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record, _defaults(options))
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
@@ -101,7 +100,7 @@ def serve(
             attempt_session.stop()
 
 
-def _client(target: str | None, options: _ServeOptions) -> ChatClient:
+def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
     """What answers. Raises `ConfigError` for options that contradict."""
     from tutelage.cli.console import fetch, waiting
     from tutelage.errors import ConfigError
@@ -122,6 +121,7 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
         return _remote(upstream, str(target), _defaults(options))
+    gateway.check_address()
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
