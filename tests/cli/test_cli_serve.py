@@ -275,7 +275,7 @@ def test_what_cannot_be_served_is_a_users_error(
     tmp_path.joinpath("good.jsonl").write_text('{"content": "x"}\n')
     if args[:1] == ("model",):
         tiny_policy().save(tmp_path / "model")
-    result = tutelage("serve", *args)
+    result = tutelage("serve", "--port", "0", *args)
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Traceback" not in result.output

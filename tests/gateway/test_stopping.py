@@ -1,4 +1,4 @@
-"""What a stop of the gateway is to a client whose reply it cuts off, and on record; and what a
+"""What a stop of `serve` is to a client whose reply it cuts off, and on record; and what a
 request line may be."""
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
         async for part in response.aiter_bytes():
             seen += part
             if b'"It"' in seen and closing is None:
-                closing = asyncio.create_task(asyncio.to_thread(gateway.close))
+                closing = asyncio.create_task(asyncio.to_thread(session.stop))
     assert closing is not None
     await closing
+    await asyncio.to_thread(gateway.close)
     log.close()
     assert b"the server has stopped" in seen
     kind = {"/messages": b"api_error", "/responses": b"server_error"}.get(path, b"server_error")

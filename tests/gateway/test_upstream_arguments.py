@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from .test_gateway_passing_streams import part
-from .test_reply_forms import DONE, Case, chunk, whole
+from .test_reply_forms import BODIES, DONE, Case, chunk, whole
 
 ODD = ['{"x": NaN}', '{"x": 1e999}', '{"x": 123456789012345678901234567890}', '{"x": "\\ud800"}']
 
 
-@pytest.mark.parametrize("said", ODD)
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ["/messages", "/responses", "/chat/completions"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [*(("/messages", odd) for odd in ODD), *((p, ODD[0]) for p in BODIES if p != "/messages")],
+)
 async def test_they_are_told_whole(tmp_path: Path, path: str, said: str, stream: bool) -> None:
     function = {"id": "c", "type": "function", "function": {"name": "f", "arguments": said}}
     pieces = part(0, "c", "f", said[:6]), part(0, None, None, said[6:])

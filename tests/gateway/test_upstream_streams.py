@@ -131,3 +131,10 @@ async def test_responses_give_details_out_and_take_them_back(
         assert [each["item"] for each in done] == [thought, said]
     (turn,) = read_items([thought, said], StoredResponses(), passing=True)
     assert turn.extra["reasoning_details"] == details
+
+
+async def test_an_event_that_is_no_chunk_names_the_server_once(tmp_path: Path) -> None:
+    case = Case(tmp_path, chunk({"content": "a"}) + b'data: {"choices": 1}\n\n')
+    answer = await case.ask(stream=True)
+    assert "broke off its reply: answered 200 with an event that is no chunk" in answer.text
+    assert answer.text.count("http://up/v1") == 1

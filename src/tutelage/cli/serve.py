@@ -22,6 +22,7 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.seeds import SeedTree
     from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
 
@@ -74,8 +75,7 @@ def serve(
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
     gateway = Gateway(host=options.host, port=options.port, secret=secret)
-    gateway.check_address()
-    client = _client(target, options)
+    client = _client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record, _defaults(options))
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
@@ -94,10 +94,13 @@ def serve(
         # A secret that the user chose is not repeated on a terminal that others may see.
         chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
         _tell(gateway, name, attempt_session.api_key if secret is None else chosen)
-        _wait(gateway)
+        try:
+            _wait(gateway)
+        finally:
+            attempt_session.stop()
 
 
-def _client(target: str | None, options: _ServeOptions) -> ChatClient:
+def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
     """What answers. Raises `ConfigError` for options that contradict."""
     from tutelage.cli.console import fetch, waiting
     from tutelage.errors import ConfigError
@@ -114,10 +117,11 @@ def _client(target: str | None, options: _ServeOptions) -> ChatClient:
         from tutelage.gateway import Script, ScriptedClient
 
         _refuse(own | {"--temperature": options.temperature}, "--scripted samples nothing")
-        return ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
+        return ScriptedClient(Script.load(scripted), seeds=_drawn(), keep=_CALLS_KEPT)
     if upstream is not None:
         _refuse(own, "with --upstream another server samples")
         return _remote(upstream, str(target), _defaults(options))
+    gateway.check_address()
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
@@ -148,7 +152,6 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.engine.endpoint import checked_url
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
-    from tutelage.seeds import SeedTree
 
     try:
         url = checked_url(url)
@@ -159,12 +162,19 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
         url,
         key,
         model,
-        seeds=SeedTree(secrets.randbits(63)),  # for ids of calls that the server gives none
+        seeds=_drawn(),
         token_ids=True,
         keep=_CALLS_KEPT,
         passes=True,
         defaults=defaults,
     )
+
+
+def _drawn() -> SeedTree:
+    """Where nothing is sampled, for ids of tool calls that are those of no other start."""
+    from tutelage.seeds import SeedTree
+
+    return SeedTree(secrets.randbits(63))
 
 
 def _tell(gateway: Gateway, name: str, key: str) -> None:

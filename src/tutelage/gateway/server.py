@@ -133,7 +133,6 @@ class Gateway:
     def close(self) -> None:
         """Close every session, stop serving, and hand on what was recorded. Twice is fine."""
         for attempt_session in self._registry.doors():
-            attempt_session.stops = True
             attempt_session.close()
         thread, self._thread = self._thread, None
         if thread is not None and self._server is not None:

@@ -35,7 +35,7 @@ KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
-"""What ended a call that ran when the gateway closed."""
+"""What ended a call that ran when its server stopped."""
 COUNTED = 1 << 16
 """Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
@@ -83,7 +83,7 @@ class AttemptSession:
     environment: Mapping[str, str]
     closed: bool = field(default=False, init=False)
     stops: bool = field(default=False, init=False)
-    """Whether it closes since the whole gateway does."""
+    """Whether it closes since the server stops, and no attempt has ended."""
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens that the main client sampled so far."""
@@ -143,6 +143,11 @@ class AttemptSession:
             waiting.result(timeout + 1)
         if loop is None or not _inside(loop):
             self.recorder.flush(timeout)
+
+    def stop(self) -> None:
+        """`close` since the server stops, which those whose replies are cut off are told."""
+        self.stops = True
+        self.close()
 
     async def aclose(self, timeout: float = 5.0) -> None:
         """`close` from any event loop, the gateway's included."""
