@@ -124,13 +124,15 @@ def test_failing_at_once_is_one_of_the_policies() -> None:
 
 
 def test_logs_can_be_audited(tmp_path: Path) -> None:
+    done = published_example()
+    nodes = len(done.outputs)
     row = ExecutionLogger(tmp_path).log_execution(
         instruction="x",
-        planner_outputs={"workflow_graph": {"adjacency": []}},
-        execution_result=published_example(),
+        planner_outputs={"workflow_graph": {"adjacency": [[0] * nodes for _ in range(nodes)]}},
+        execution_result=done,
     )
     rows = [row]
-    assert judged_results(rows) == [published_example()]
+    assert judged_results(rows) == [done]
     with pytest.raises(DataError, match="line 1 is no execution"):
         judged_results([{"instruction": "x"}])
     with pytest.raises(DataError, match="no executions to audit"):
