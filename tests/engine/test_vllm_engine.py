@@ -212,6 +212,25 @@ def test_an_update_that_reports_success_and_changes_nothing_is_caught(
         engine.update_weights(changed(policy), 1)
 
 
+def test_a_small_step_that_changes_nothing_is_caught(
+    server: VLLMServer, engine_of: Made, policy: Policy
+) -> None:
+    """It moves the log-probabilities by far less than the bounds, and by more than rounding."""
+    engine, versions = engine_of(server), [policy]
+    for _ in range(3):
+        versions.append(versions[-1].copy())
+        with torch.no_grad():
+            dict(versions[-1].named())["norm"].mul_(1.00002)
+    for version, each in enumerate(versions[:3]):
+        engine.update_weights(each, version)
+    assert engine.probed is not None
+    assert engine.probed < 1e-5
+    engine.update_weights(versions[2], 3)  # a step that moves nothing
+    server.lies = True
+    with pytest.raises(SyncError, match="has the weights of the version before"):
+        engine.update_weights(versions[3], 4)
+
+
 def test_one_tensor_that_stays_old_is_caught(
     server: VLLMServer, engine_of: Made, policy: Policy
 ) -> None:

@@ -136,7 +136,7 @@ class VLLMEngine:
         """See `Engine`. Raises `SyncError` where a server reports one that it did not make."""
         with self._lock:
             self._transfer.write(source, version)
-            self._probe = WeightProbe.of(source, self._dtype)
+            self._probe = WeightProbe.of(source, self._dtype, self._probe)
             self._version = version
             with ThreadPoolExecutor(len(self._servers)) as pool:
                 found = list(pool.map(self._updated, self._servers))

@@ -10,7 +10,7 @@ trainer's. `vllm.py` decides when; `vllm_client.py` has the routes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,9 @@ _COOL = 0.5
 _BOUNDS = {"float32": (1e-3, 1e-3), "bfloat16": (0.2, 1.0)}
 """The mean over the tokens, and one token: what two ways of rounding differ by is less. Of a model
 of 135 million parameters in bfloat16 that was 0.07, and 0.23."""
+_MOVED = 4
+"""What an update moved is told from rounding where it is this many times what a server's numbers
+differ from those of the version before."""
 _SHAPE = (
     "hidden_size",
     "num_hidden_layers",
@@ -211,10 +214,12 @@ class WeightProbe:
     """Of the mean difference."""
     most: float
     """Of one token's."""
+    before: tuple[float, ...] = ()
+    """`logprobs` of the version before, where there was one."""
 
     @staticmethod
-    def of(policy: Policy, dtype: torch.dtype) -> WeightProbe:
-        """Compute it with the weights of now."""
+    def of(policy: Policy, dtype: torch.dtype, last: WeightProbe | None = None) -> WeightProbe:
+        """Compute it with the weights of now; `last` is that of the version before."""
         import torch
 
         from tutelage.policy.row import Row
@@ -232,6 +237,7 @@ class WeightProbe:
             tuple(last_V.tolist()),
             tuple(torch.log_softmax(last_V / _COOL, -1).tolist()),
             *_BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
+            () if last is None else last.logprobs,
         )
 
     def check(self, client: VLLMClient, label: str) -> float:
@@ -252,8 +258,7 @@ class WeightProbe:
             float(entry[str(token)]["logprob"])
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
         ]
-        off = [abs(a - b) for a, b in zip(theirs, self.logprobs, strict=True)]
-        worst, mean = max(off), sum(off) / len(off)
+        worst, mean = _apart(theirs, self.logprobs)
         if not (mean <= self.bound and worst <= self.most):  # also where it is no number
             raise SyncError(
                 f"the vLLM server {client.url!r} has other weights than the trainer after an "
@@ -262,6 +267,7 @@ class WeightProbe:
                 f"{self.bound:g} are rounding. Nothing of it was trained on. It may compute in "
                 "another number format (--dtype), or keep a tensor that the transfer does not reach"
             )
+        self._check_moved(client, theirs, mean)
         drawn = data["choices"][0]["logprobs"]["content"][0]
         cool, plain = (
             abs(float(drawn["logprob"]) - of[int(drawn["token_id"])])
@@ -273,3 +279,25 @@ class WeightProbe:
                 "--logprobs-mode processed_logprobs"
             )
         return max(worst, cool)
+
+    def _check_moved(self, client: VLLMClient, theirs: Sequence[float], mean: float) -> None:
+        """Raises `SyncError` where a server still says what it said before an update: small steps
+        move less than the bounds, and more than it rounds."""
+        if not self.before:
+            return
+        still = _apart(theirs, self.before)[1]
+        moved = _apart(self.logprobs, self.before)[1]
+        if mean > still and moved > _MOVED * still:
+            raise SyncError(
+                f"the vLLM server {client.url!r} has the weights of the version before, after an "
+                f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
+                f"differ by {still:.3g} on average from those of that version, and by {mean:.3g} "
+                "from those of now. Nothing of it was trained on. Restart the server, and continue "
+                "the run"
+            )
+
+
+def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """The largest and the mean difference."""
+    off = [abs(a - b) for a, b in zip(some, others, strict=True)]
+    return max(off), sum(off) / len(off)
