@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.orchestration.test_tools import TOOLS
 
-from tutelage.errors import ConfigError, RemoteError
+from tutelage.errors import ConfigError, EngineError, RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutorSettings
@@ -407,6 +408,26 @@ def test_a_request_that_is_given_up_counts_at_its_bound() -> None:
     assert done.total_cost == pytest.approx(first.cost + cut.cost)
     assert shared.spent == pytest.approx(done.total_cost)
     assert (shared.reserved, shared.open) == (0.0, 0)
+
+
+@pytest.mark.parametrize(("cause", "calls"), [("ReadTimeout", 1), ("ConnectError", 0)])
+def test_a_request_without_an_answer_counts_at_its_bound_where_it_may_be_billed(
+    cause: str, calls: int
+) -> None:
+    class Broken(ScriptedClient):
+        async def chat(self, *args: Any, **more: Any) -> Any:
+            raise EngineError("it broke") from getattr(httpx2, cause)("it broke")
+
+    llm = LLMPlanner(
+        lambda: Broken([SUM]), TOOLS, constrained=False, price=lambda i, o: 1e-6 * (i + o)
+    )
+    budget = Budget(1.0)
+    with pytest.raises((NoPlanError, EngineError), match="it broke") as caught:
+        OrchestrationSystem(llm, ToolPool(TOOLS)).execute("Sum 1 and 2", budget=budget)
+    made = getattr(caught.value, "calls", ())
+    assert len(made) == calls
+    assert all(call.cost == call.bound > 0 for call in made)
+    assert (budget.reserved, budget.open) == (0.0, 0)
 
 
 async def test_plans_that_are_made_at_once_keep_their_own_calls() -> None:

@@ -25,7 +25,7 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.pools.openai import OVERHEAD
+from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
@@ -138,7 +138,8 @@ class LLMPlanner:
         except (EngineError, ConfigError) as error:
             if not made:
                 raise
-            raise _refusal(f"{_UNASKED} again: {error}", handed_on(before).calls) from error
+            again = " again" if made[0].reply else ""
+            raise _refusal(f"{_UNASKED}{again}: {error}", handed_on(before).calls) from error
         except DataError as error:
             told = f"the model that plans wrote no plan that can run: {error}"
             raise _refusal(told, handed_on(before).calls) from error
@@ -183,10 +184,11 @@ class LLMPlanner:
         started = time.time()
         try:
             call = replace(await self._reply(client, messages, tools), bound=bound)
-        except asyncio.CancelledError:  # it may be billed, although nobody waited for it
-            sent = tuple((message.role, message.content or "") for message in messages)
-            seconds = time.time() - started
-            call = PlannerCall(sent, "", bound, started=started, seconds=seconds, bound=bound)
+        except (asyncio.CancelledError, EngineError) as error:  # it may be billed all the same
+            if not isinstance(error, EngineError) or error_kind(error)[1]:
+                sent = tuple((message.role, message.content or "") for message in messages)
+                seconds = time.time() - started
+                call = PlannerCall(sent, "", bound, started=started, seconds=seconds, bound=bound)
             raise
         finally:
             for each in () if call is None else (call,):

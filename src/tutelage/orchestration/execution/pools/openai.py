@@ -145,7 +145,7 @@ async def ask(
         call = await client.chat(messages, sampling=sampling)
     except EngineError as failure:
         seconds = time.perf_counter() - begun
-        kind, billed = _error_kind(failure)
+        kind, billed = error_kind(failure)
         wait = failure.retry_after if isinstance(failure, RemoteError) else None
         error = WorkerError(kind, str(failure), wait)
         return WorkerAnswer(
@@ -176,7 +176,7 @@ _BY_STATUS: Mapping[int, ErrorKind] = {
 }
 
 
-def _error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
+def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     """What an error means, and whether the request may be billed anyway."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
