@@ -282,6 +282,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     assert published <= set(numbers(lines[-1]))
 
 
+@pytest.mark.full
 def test_a_run_of_phase_2_names_only_what_it_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,7 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.full
 def test_an_agent_of_ones_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -144,6 +144,7 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     assert "t.jsonl (test) changed" in command(*ASKED, "--output", "runs/one", code=2)
 
 
+@pytest.mark.full
 def test_killed_and_resumed_it_has_the_same_numbers(place: Path) -> None:
     command(*ASKED, "--output", "whole")
     start = "from tutelage.cli import main; main()"

@@ -123,6 +123,7 @@ def test_the_report_has_every_router_and_its_plots(
         assert (folder / plot).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_what_is_shipped_knows_all_rows_and_none_of_the_held_out_ones(tmp_path: Path) -> None:
     made = table()
     held, rest = made.take(range(60)), made.take(range(60, len(made)))

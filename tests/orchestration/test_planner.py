@@ -200,6 +200,7 @@ def test_every_plan_is_a_dag_of_known_tools_whatever_the_weights(
         assert all(node.tool in model.catalog for node in planned.plan.nodes)
 
 
+@pytest.mark.full
 def test_a_plan_does_not_depend_on_its_batch(
     trained: PlannerTrainer, sets: tuple[list[Workflow], ...]
 ) -> None:

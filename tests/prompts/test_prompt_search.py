@@ -56,7 +56,7 @@ async def searched(
 
 
 @pytest.mark.parametrize("algorithm", [APO(), GEPA(), Screen(bank=BANK)], ids=lambda a: a.name)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 async def test_it_lifts_the_held_out_score_well_above_the_seed_prompt(
     algorithm: Algorithm, seed: int
 ) -> None:

@@ -142,7 +142,7 @@ def test_one_runner_and_eight_give_the_same_lineage(
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["gepa", "screen", pytest.param("grips", marks=pytest.mark.full)]
+    "algorithm", ["gepa", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "grips"))]
 )
 def test_the_other_algorithms_run_at_an_endpoint(
     algorithm: str, env: dict[str, str], tmp_path: Path

@@ -67,6 +67,7 @@ def test_the_same_recipe_gives_the_same_weights() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.full
 def test_it_learns() -> None:
     told = Told()
     train_policy(PolicyRecipe(40, 10, prompts=4, tasks=4, size="test", vocabulary=400), told)

@@ -106,7 +106,9 @@ def blocks(data: bytes, size: int = 32768) -> Iterator[bytes]:
 READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb}
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "name", ["tensorboard", *(pytest.param(n, marks=pytest.mark.full) for n in ("mlflow", "wandb"))]
+)
 def test_a_killed_run_has_neither_gaps_nor_doubles(source: Path, tmp_path: Path, name: str) -> None:
     keys: dict[str, object] = {"trainer__logger": f"[{name}]", "trainer__test_freq": 2}
     folder = killed_and_resumed(source, tmp_path / "run", at=4, **keys)

@@ -199,6 +199,7 @@ def test_a_damaged_line_is_named_with_the_way_out(
     reference.check(tutelage)
 
 
+@pytest.mark.full
 def test_changed_conditions_are_a_warning(
     references: dict[str, Reference], tutelage: Command
 ) -> None:

@@ -72,6 +72,7 @@ def test_another_seed_is_another_run(
     assert sampled[0] != sampled[1]
 
 
+@pytest.mark.full
 def test_runs_with_tools_and_several_updates_are_equal(
     with_tools: Arguments, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
     assert len(losses) == result["cold_start_steps"]
 
 
+@pytest.mark.full
 def test_both_parts_end_without_success(
     one_thread: None, tmp_path: Path, measured: dict[str, list[float]]
 ) -> None:
@@ -107,6 +108,7 @@ def test_both_parts_end_without_success(
     assert measured["greedy"] == []
 
 
+@pytest.mark.full
 def test_no_mixed_part(one_thread: None, tmp_path: Path, measured: dict[str, list[float]]) -> None:
     measured["greedy"] = [1.0, 1.0]
     result = run(tmp_path, "sft.mixed_steps=0")[1]

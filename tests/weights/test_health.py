@@ -185,6 +185,7 @@ def check_said(told: Told, name: str, *words: str) -> dict[str, Any]:
     return entry
 
 
+@pytest.mark.full
 def test_a_constant_reward_ends_with_a_warning(train: Train) -> None:
     told = train("half", steps=5)
     entry = check_said(told, "constant_reward", "all 64 rollouts so far have earned 0.5", "reward")
