@@ -113,6 +113,7 @@ def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun
     assert_same(out, usual)
 
 
+@pytest.mark.full
 def test_a_placed_rank_that_ends_before_the_ranks_meet_is_told(
     ray: Any, one_thread: None, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

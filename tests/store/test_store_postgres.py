@@ -172,7 +172,7 @@ def rest_of(child: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("how", ["put", "writer"])
+@pytest.mark.parametrize("how", [pytest.param("put", marks=pytest.mark.full), "writer"])
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: str) -> None:
     address, acknowledged = fresh(), list[str]()
     for turn in range(3):

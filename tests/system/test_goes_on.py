@@ -33,6 +33,7 @@ def finished(references: dict[str, Reference], tutelage: Command) -> Path:
     return tutelage.cwd / "run"
 
 
+@pytest.mark.full
 def test_a_finished_run_is_trained_further_as_a_longer_run_would_have_been(
     with_tools: Arguments, tutelage: Command
 ) -> None:

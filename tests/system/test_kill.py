@@ -166,6 +166,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
     assert_equal(outcome(run), reference.outcome)
 
 
+@pytest.mark.full
 def test_records_that_are_missing_are_said(
     references: dict[str, Reference], tutelage: Command
 ) -> None:
@@ -212,6 +213,7 @@ def test_changed_conditions_are_a_warning(
     assert "not bit for bit from here: torch was '1.0'" in told.err
 
 
+@pytest.mark.full
 def test_the_clocks_decision_is_recorded_and_honoured(
     with_tools: Arguments, tutelage: Command
 ) -> None:

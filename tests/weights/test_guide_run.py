@@ -103,7 +103,10 @@ def train(name: str, model: Path, folder: Path, *more: str) -> list[Call]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n == "react" else pytest.mark.full) for n in COMMANDS],
+)
 def test_it_trains_to_the_end(model: Path, place: Path, name: str) -> None:
     calls = train(name, model, place, "agent.max_tokens_per_turn=16")
     system = {c.messages[0].content for c in calls if c.messages[0].role == "system"}
