@@ -89,7 +89,8 @@ from tutelage.runs.signals import exit_code, handle_signals
 handle_signals()
 try:
     print("ready", flush=True)
-    time.sleep(600)
+    while True:
+        time.sleep(0.1)  # a signal just before a sleep does not end it
 except KeyboardInterrupt as stopped:
     for stream in (sys.stdout, sys.stderr):
         print("saving", file=stream, flush=True)
