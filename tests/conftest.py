@@ -65,6 +65,12 @@ def pytest_unconfigure() -> None:
     STATE.cleanup()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """See `pytest_collection_finish`."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the long tests."""
     if os.environ.get("TUTELAGE_TEST_FULL"):
@@ -76,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Ten thousand tests and the modules that they came from stay: no collection of garbage looks
-    at them again."""
+    at them again, nor while they are made."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
