@@ -160,7 +160,8 @@ class AttemptSession:
     def _shut(self) -> list[asyncio.Task[Any]]:
         """Close, and cancel what runs; returns it."""
         self.closed = True
-        self.registry.remove(self)
+        if not self.stops:  # else a key that is known is told of the stop, on a kept connection too
+            self.registry.remove(self)
         running = [answer.task for answer in tuple(self._running)]
         for task in running:
             if self._loop is not None and not self._loop.is_closed():
@@ -207,7 +208,7 @@ class AttemptSession:
             return request
         return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
 
-    def count(self, request: ChatRequest) -> int:
+    async def count(self, request: ChatRequest) -> int:
         """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
         here."""
         model = self.model(request.model)
@@ -216,6 +217,9 @@ class AttemptSession:
             raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
         context: int | None = getattr(model.client, "max_length", None)
         bound = () if context is None else (max(context, COUNTED),)
+        aside = getattr(model.client, "render", None)  # long prompts in a thread
+        if aside is not None:
+            return len(await aside(request.messages, request.tools, *bound))
         return len(render(request.messages, request.tools, *bound))
 
     def answer(

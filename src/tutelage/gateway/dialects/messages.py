@@ -179,10 +179,10 @@ class Messages:
         """The stream of a reply."""
         return MessageEvents(reply)
 
-    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         """Clients count conversations that end with a reply too."""
         request = _asked(_request(body), attempt.sampling)
-        return {"input_tokens": attempt.count(request)}
+        return {"input_tokens": await attempt.count(request)}
 
     def asked_by(self, scope: Scope) -> bool:
         """See `OwnClients`."""

@@ -213,11 +213,11 @@ class Responses:
         """The stream of a reply."""
         return ResponseEvents(reply)
 
-    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         """Tokens of a prompt; a model need not be named here."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
         request = self.read(body, attempt.sampling, attempt.responses)
-        return {"object": "response.input_tokens", "input_tokens": attempt.count(request)}
+        return {"object": "response.input_tokens", "input_tokens": await attempt.count(request)}
 
     def error(self, error: ApiError) -> JSON:
         """OpenAI's error object."""
