@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -208,13 +208,14 @@ class AttemptSession:
             return request
         return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
 
-    async def count(self, request: ChatRequest) -> int:
-        """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
-        here."""
-        model = self.model(request.model)
+    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+        """Tokens of the prompt of a request, which is read once it is known that its model counts.
+        Raises `ApiError` for one whose tokenizer is not here."""
+        model = self.model(name) if isinstance(name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
             raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
+        request = read()
         context: int | None = getattr(model.client, "max_length", None)
         bound = () if context is None else (max(context, COUNTED),)
         aside = getattr(model.client, "render", None)  # long prompts in a thread

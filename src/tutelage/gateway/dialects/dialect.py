@@ -35,8 +35,9 @@ class SessionView(Protocol):
         """Names that requests may use; the first is the main one."""
         ...
 
-    async def count(self, request: ChatRequest) -> int:
-        """Tokens of the request's prompt. Raises `ApiError` where nobody here can count them."""
+    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+        """Tokens of the prompt of a request to the model of that name, which is read when they can
+        be counted. Raises `ApiError` where nobody here can count them."""
         ...
 
 
