@@ -321,6 +321,7 @@ class AttemptSession:
             finish_reasons=tuple(finish_reason(c) for c in calls),
             input_tokens=answer.usage[0],
             output_tokens=answer.usage[1],
+            counts=tuple(map(answer.model.counts, calls)),
             stream=answer.request.stream,
             error=None if error is None else STOPPED if stopped else _said(error),
             answered=tuple(map(answer.model.answered, calls)),
