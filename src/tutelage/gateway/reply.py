@@ -287,12 +287,12 @@ class ReplyStream:
 
     def feed(self) -> bytes:
         """What the tokens that came since the last call allow to be sent."""
-        out = b""
-        for i, choice in enumerate(self._choices):
-            for piece in choice.feed():
-                if not piece.fields or self._tells_fields:
-                    out += self._writer.text(i, piece)
-        return out
+        return b"".join(
+            self._writer.text(i, piece)
+            for i, choice in enumerate(self._choices)
+            for piece in choice.feed()
+            if not piece.fields or self._tells_fields
+        )
 
     def finish(self, reply: ChatReply) -> bytes:
         """The rest, once sampling has ended."""
