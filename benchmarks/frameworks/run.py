@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="pay training by a fair coin")
     parser.add_argument("--out", type=Path, default=HERE)
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
 
     async def each() -> None:
         with tempfile.TemporaryDirectory() as folder:

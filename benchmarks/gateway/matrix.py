@@ -257,7 +257,9 @@ def main() -> None:
     found: list[MatrixCell] = []
     log = RequestLog()
     for program, python in pythons.items():
-        if python is not None:
+        if python is None:
+            print(f"{program}: not played, since --{program} names no interpreter that has it")
+        else:
             found += play(program, python, log, args.only)
     if args.record is not None:
         save(args.record, found, log)

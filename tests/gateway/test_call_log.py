@@ -167,6 +167,9 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     one, two, tool, text, ids = lines
+    for line in lines:  # of its own choice, not of all
+        ids_of = len(line["prompt_ids"]), len(line["token_ids"])
+        assert line["usage"] == dict(zip(("input_tokens", "output_tokens"), ids_of, strict=True))
     assert (one["sampling"]["seed"], two["sampling"]["seed"]) == (5, 6)
     assert (one["sampling"]["max_tokens"], one["constraint"]) == (4, None)
     assert tool["constraint"] == {

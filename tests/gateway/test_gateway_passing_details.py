@@ -234,3 +234,39 @@ def test_and_in_its_stream() -> None:
     added = [each for each in events if each.type == "response.output_text.annotation.added"]
     assert [each.annotation.url for each in added] == ["http://x"]
     assert events[-1].response.output[0].content[0].annotations[0].url == "http://x"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ask", [Upstream.ask, respond, say])
+async def test_text_is_cut_at_a_stop_string_by_the_other_server_alone(
+    ask: Any, stream: bool
+) -> None:
+    """Which leaves it in where `include_stop_str_in_output` asks for that."""
+    case = Upstream(answer=ending("It is."))
+    answer = await ask(case, stream=stream, stop=["is", "t"])
+    assert "It is." in answer.text
+
+
+FORCED: list[tuple[Any, dict[str, Any], Any]] = [
+    (respond, {"tool_choice": "required"}, "required"),
+    (say, {"tool_choice": {"type": "any"}}, "required"),
+    (respond, {"tool_choice": "auto"}, None),
+    (say, {"tool_choice": {"type": "none"}}, None),
+]
+
+
+@pytest.mark.parametrize(("ask", "asked", "sent"), FORCED)
+async def test_a_call_that_is_demanded_without_tools_is_the_other_servers_to_refuse(
+    ask: Any, asked: dict[str, Any], sent: Any
+) -> None:
+    case = Upstream()
+    await ask(case, **asked)
+    assert body(case).get("tool_choice") == sent
+
+
+async def test_whose_tokens_are_not_counted_here_is_told_before_what_is_not_read_here() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A"}}
+    asked = [{"role": "user", "content": [image]}]
+    answer = await Upstream().ask("/messages/count_tokens", messages=asked)
+    assert answer.status_code == 400
+    assert "counted by its own server" in answer.text

@@ -114,6 +114,20 @@ async def test_items_can_be_named_by_reference(attempt_session: Open) -> None:
     assert missing.status_code == 404
 
 
+async def test_an_item_of_two_responses_is_kept_while_one_of_them_is(
+    attempt_session: Open,
+) -> None:
+    case = attempt_session("It is 2.", "ok", "yes", "no")
+    url = f"{case.attempt_session.base_url}/responses/"
+    first = (await case.respond()).json()
+    item = first["output"][0]
+    again = (await case.respond(input=[item, {"role": "user", "content": "And?"}])).json()
+    named = [{"type": "item_reference", "id": item["id"]}]
+    for left, status in ((again, 200), (first, 404)):
+        await case.http.delete(url + left["id"])
+        assert (await case.respond(input=named, store=False)).status_code == status
+
+
 async def test_what_is_not_stored_cannot_be_gone_on_with(attempt_session: Open) -> None:
     case, other = attempt_session("a", "b"), attempt_session("c")
     silent = (await case.respond(store=False)).json()["id"]

@@ -79,6 +79,7 @@ OF_ANTHROPIC = {"anthropic-version": "2023-06-01"}
         ("/models", {}, "OPENAI_BASE_URL ends in /v1."),
         ("/messages", {}, "ANTHROPIC_BASE_URL is without /v1, which the path begins with"),
         ("/v1/responses/", {}, "leave out the slash at its end"),
+        ("/v1/models/", {}, "leave out the slash at its end"),
         ("/v1/embeddings", {}, "OPENAI_BASE_URL ends in /v1, ANTHROPIC_BASE_URL is without /v1"),
     ],
 )

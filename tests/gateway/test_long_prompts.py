@@ -6,9 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
+import httpx2
 import pytest
 
 from tutelage.errors import ContextOverflowError
+from tutelage.gateway import Gateway
 from tutelage.gateway.serving import LONG, ServedPolicy
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
@@ -31,10 +33,12 @@ class Watched:
     ) -> None:
         self.here: list[int] = []
         self.elsewhere: list[int] = []
+        self.threads = set[str]()
         loop, encode = threading.current_thread(), codec.encode
 
         def watched(text: str) -> list[int]:
             there = self.here if threading.current_thread() is loop else self.elsewhere
+            self.threads.add(threading.current_thread().name)
             there.append(len(text))
             return encode(text)
 
@@ -70,6 +74,21 @@ async def test_a_long_raw_prompt_is_too(codec: Codec, monkeypatch: pytest.Monkey
     assert watched.elsewhere == [len(TEXT)]
     assert max(watched.here, default=0) < LONG
     assert call.prompt_ids == tuple(codec.encode(TEXT))
+
+
+async def test_counting_its_tokens_is_done_there(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = len(Codec(codec.tokenizer).render([USER], (TOOL,), 1 << 16))
+    watched = Watched(codec, monkeypatch)
+    tool = {"name": TOOL.name, "description": TOOL.description, "input_schema": TOOL.parameters}
+    asked = {"messages": [{"role": "user", "content": TEXT}], "model": "m", "tools": [tool]}
+    with Gateway() as gateway:
+        session = gateway.open("r", "a", watched.policy)
+        async with httpx2.AsyncClient(headers={"x-api-key": session.api_key}) as http:
+            answer = await http.post(session.base_url + "/messages/count_tokens", json=asked)
+    assert answer.json() == {"input_tokens": wanted}
+    assert watched.threads == {"asyncio_0"}
 
 
 async def test_a_short_one_needs_no_thread(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,19 @@ async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
     assert line["reply"]["content"] == "It"
 
 
+@pytest.mark.parametrize("path", [*BODIES, "/messages/count_tokens", "/rewards"])
+def test_a_request_that_comes_while_it_stops_is_told_of_the_stop(
+    live: Callable[..., Gateway], path: str
+) -> None:
+    session = live().open("r", "a", ScriptedClient(["yes"]))
+    with httpx2.Client(headers={"authorization": f"Bearer {session.api_key}"}) as http:
+        assert http.get(session.base_url + "/models").status_code == 200
+        session.stop()
+        answer = http.post(session.base_url + path, json={"reward": 1.0})
+    assert answer.status_code == 500
+    assert "the server has stopped" in answer.text
+
+
 def test_a_request_line_may_name_the_whole_url(live: Callable[..., Gateway]) -> None:
     gateway = live()
     session = gateway.open("r", "a", ScriptedClient(["yes"]))

@@ -43,6 +43,9 @@ def test_what_can_be_no_object_waits(text: str) -> None:
         (["{} {}"], {"arguments": "{} {}"}),
         (['{"a": ["', "x"], {"a": ["x"], "arguments": '{"a": ["x'}),
         (['{"a": "', *["x" * 10] * 600, '"}'], {"a": "x" * 6000}),
+        (['{"a": 1e400}'], {"arguments": '{"a": 1e400}'}),
+        (['{"a": 1', "e400", "}"], {"a": 1, "arguments": '{"a": 1e400}'}),
+        (['{"a": [', "9" * 30, "]}"], {"a": [], "arguments": '{"a": [' + "9" * 30 + "]}"}),
     ],
 )
 def test_a_stream_of_messages_has_a_call_that_can_be_read(

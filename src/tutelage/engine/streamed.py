@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
-from tutelage.engine.asked import DETAILS
+from tutelage.engine.pieces import collect, joined, merge
 from tutelage.engine.reply_forms import (
     HalfCharacters,
     as_status,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import httpx2
 
 _PARTS = frozenset({"role", "content", "tool_calls"})
-_WHOLE = frozenset({"id", "type", "format"})
-"""Texts that come at once."""
 _SHOWN = 200
 """Bytes of an event that an error shows."""
 OnText = Callable[[str], None]
@@ -76,9 +74,9 @@ class Completion:
         """`call_id` is that of the `Listener`, `functions` as in `read_completion`."""
         self._call_id, self._functions = call_id, functions
         self._halves = HalfCharacters()
-        self.message: JSON = {"role": "assistant", "content": None}
-        self.choice: JSON = {"index": 0, "message": self.message, "finish_reason": None}
-        self.whole: JSON = {"choices": [self.choice]}
+        self._message: JSON = {"role": "assistant", "content": None}
+        self.choice: JSON = {"index": 0, "message": self._message, "finish_reason": None}
+        self._whole: JSON = {"choices": [self.choice]}
         self.begun = False
         """Whether a choice has come; the first is the reply, and others that nobody asked for are
         left out."""
@@ -93,6 +91,16 @@ class Completion:
         """Where the call is that an index of the server's means by now."""
 
     @property
+    def message(self) -> JSON:
+        """Its message so far."""
+        return joined(self._message)
+
+    @property
+    def whole(self) -> JSON:
+        """The object so far."""
+        return joined(self._whole)
+
+    @property
     def ended(self) -> bool:
         """Whether the server has said why it ends."""
         return bool(self.choice["finish_reason"])
@@ -102,7 +110,7 @@ class Completion:
         there may be halves of characters in its deltas. What is no chunk, such as a sign that the
         server lives, says nothing of the reply."""
         if "choices" in chunk or "usage" in chunk:
-            self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
+            self._whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         deltas, new = list[JSON](), list[JSON]()
         for choice in cast("list[JSON]", chunk.get("choices") or []):
             if not self._is_ours(choice):
@@ -155,20 +163,21 @@ class Completion:
     def _delta(self, delta: JSON) -> None:
         for part in delta.get("tool_calls") or ():
             self._called(part)
-        _merge(self.message, {k: v for k, v in delta.items() if k not in ("role", "tool_calls")})
+        new = {k: v for k, v in delta.items() if k not in ("role", "tool_calls")}
+        merge(self._message, new, collect)
 
     def _called(self, part: JSON) -> None:
         at = part["index"] = self._place(part)  # for those who are told of it, too
         if at not in self._calls:
             kind, said = ("custom", "input") if "custom" in part else ("function", "arguments")
             self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
-            self.message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
+            self._message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
         call = self._calls[at]
         self._name_once(call, part)
         self._identify(call, part, at)
         for kind in call.keys() & part.keys() - {"id"}:
             for name in call[kind]:
-                call[kind][name] += (part[kind] or {}).get(name) or ""
+                collect(call[kind], name, (part[kind] or {}).get(name) or "")
 
     def _name_once(self, call: JSON, part: JSON) -> None:
         """Some servers repeat a call's id and whole name in each piece: that is no more of it."""
@@ -176,7 +185,7 @@ class Completion:
             return
         for kind in call.keys() & part.keys() - {"id"}:
             made = part[kind] or {}
-            if made.get("name") == call[kind]["name"]:
+            if made.get("name") == joined(call[kind]["name"]):
                 part[kind] = {name: value for name, value in made.items() if name != "name"}
 
     def _identify(self, call: JSON, part: JSON, at: int) -> None:
@@ -202,47 +211,6 @@ class Completion:
         if given is not None:
             self._places[int(given)] = at
         return at
-
-
-def _merge(whole: JSON, more: JSON) -> None:
-    """Add the pieces that a delta brings: the rest of texts and lists, in objects too. The delta
-    itself is told to others, so nothing of it is changed later."""
-    for name, value in more.items():
-        known = whole.get(name)
-        if isinstance(value, str) and name not in _WHOLE:
-            whole[name] = (known or "") + value
-        elif isinstance(value, list):
-            known, more_of_it = known or [], cast("list[Any]", value)
-            whole[name] = (
-                joined_details(known, more_of_it) if name == DETAILS else [*known, *more_of_it]
-            )
-        elif isinstance(value, dict):
-            whole[name] = known if isinstance(known, dict) else {}
-            _merge(whole[name], cast("JSON", value))
-        elif value is not None:
-            whole[name] = value
-
-
-def joined_details(known: list[Any], pieces: list[Any]) -> list[Any]:
-    """Details of a thought with further pieces: one of the place and type of the last is more of
-    it."""
-    known = list(known)
-    for piece in pieces:
-        last = known[-1] if known else None
-        if _place_of(last) is not None and _place_of(piece) == _place_of(last):
-            known[-1] = dict(cast("JSON", last))
-            _merge(known[-1], cast("JSON", piece))
-        else:
-            known.append(piece)
-    return known
-
-
-def _place_of(detail: Any) -> tuple[int, Any] | None:
-    match detail:
-        case {"index": int(at)}:
-            return at, cast("JSON", detail).get("type")
-        case _:
-            return None
 
 
 def message_so_far(data: JSON) -> JSON:

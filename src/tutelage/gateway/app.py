@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from hashlib import blake2b
+from inspect import isawaitable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
@@ -229,13 +230,12 @@ class App:
         async def handler(
             scope: Scope, receive: Receive, send: Send, attempt_session: AttemptSession, agent: str
         ) -> None:
-            if scope["method"] == "POST":
-                body = await self._body(scope, receive)
-                given = http.json_object(body) if body else {}
-            else:
-                given = http.query(scope)
+            body = await self._body(scope, receive) if scope["method"] == "POST" else b""
+            given = http.json_object(body) if body else http.query(scope)
             other = anthropics if http.names_anthropic(scope) else None
             found = (other or find)(scope["path_params"], given, attempt_session)
+            if isawaitable(found):
+                found = await found
             if isinstance(found, bytes):
                 await _EventStream(send, self._limits.write_seconds).write(found, last=True)
             else:

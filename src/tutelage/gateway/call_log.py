@@ -111,7 +111,7 @@ def _whole(span: CallSpan) -> Iterator[JSON]:
             "parse_errors": call.parse_errors,
             "usage": None
             if told is not None and not (told.counts or call.prompt_ids)
-            else {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
+            else dict(zip(("input_tokens", "output_tokens"), span.counts[i], strict=True)),
             **({} if told is None else told.to_dict()),
         }
 

@@ -84,13 +84,13 @@ class ServedModel:
         them from its server."""
         prompts = sampled = longest = 0
         for i, call in enumerate(calls):
-            prompt, new = self._counts(call)
+            prompt, new = self.counts(call)
             longest = prompt if i % n == 0 else max(longest, prompt)
             prompts += longest if i % n == n - 1 else 0
             sampled += new
         return prompts, sampled
 
-    def _counts(self, call: Call) -> tuple[int, int]:
+    def counts(self, call: Call) -> tuple[int, int]:
         """Prompt and completion tokens of a call; where another server's number is none, those on
         record."""
         known = len(call.prompt_ids), len(call.sampled.token_ids)

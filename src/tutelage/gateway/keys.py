@@ -108,8 +108,8 @@ class SessionRegistry:
     def admit(
         self, sent: SentKey, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
-        """The session for a request, and the agent that calls. Raises `ApiError` 401, 403 or
-        410."""
+        """The session for a request, and the agent that calls. Raises `ApiError` 401, 403,
+        410, or 500 while the server stops."""
         data = sent.key
         if not data:
             words = f"send the key as `{sent.form}`; clients have it from {sent.variable}"
@@ -125,6 +125,8 @@ class SessionRegistry:
             )
             raise ApiError(401, words, code="invalid_api_key")
         attempt_session, _, agent = values
+        if attempt_session.closed:
+            raise attempt_session.over()
         if path:
             rollout, attempt = path.get("rollout"), path.get("attempt")
             if rollout is not None and (rollout, attempt) != (

@@ -40,6 +40,9 @@ class CallSpan:
     finish_reasons: tuple[str, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
+    """Of all choices, each prompt counted once."""
+    counts: tuple[tuple[int, int], ...] = ()
+    """Prompt and completion tokens of each call."""
     stream: bool = False
     error: str | None = None
     answered: tuple[Answered | None, ...] = ()

@@ -167,9 +167,12 @@ def _sampled_text(reply: ChatReply, call: Call) -> str:
 
 
 def shown_content(reply: ChatReply, call: Call) -> str | None:
-    """The text of a choice as the client sees it; None only beside tool calls."""
-    exact, sampled = not call.messages, _sampled_text(reply, call)
-    content = cut(call.reply.content, call.sampling.stop, exact=exact, sampled=sampled)
+    """The text of a choice as the client sees it; None only beside tool calls. Another server has
+    cut its text at the stop strings, or left them in as it was asked to."""
+    content = call.reply.content
+    if reply.answer.model.answered(call) is None:
+        exact, sampled = not call.messages, _sampled_text(reply, call)
+        content = cut(content, call.sampling.stop, exact=exact, sampled=sampled)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
@@ -284,12 +287,12 @@ class ReplyStream:
 
     def feed(self) -> bytes:
         """What the tokens that came since the last call allow to be sent."""
-        out = b""
-        for i, choice in enumerate(self._choices):
-            for piece in choice.feed():
-                if not piece.fields or self._tells_fields:
-                    out += self._writer.text(i, piece)
-        return out
+        return b"".join(
+            self._writer.text(i, piece)
+            for i, choice in enumerate(self._choices)
+            for piece in choice.feed()
+            if not piece.fields or self._tells_fields
+        )
 
     def finish(self, reply: ChatReply) -> bytes:
         """The rest, once sampling has ended."""

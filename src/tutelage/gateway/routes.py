@@ -50,7 +50,8 @@ class Routes(Generic[T]):
         if rest in self._fixed:
             return self._fixed[rest], said
         for form, endpoint in self._forms:
-            if found := form.fullmatch(rest):
+            found = form.fullmatch(rest)
+            if found is not None and all(found.groupdict().values()):
                 return endpoint, said | found.groupdict()
         return None, said
 

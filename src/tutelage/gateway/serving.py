@@ -19,7 +19,7 @@ from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.policy.prompt_length import check_length
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatOptions, Message
+from tutelage.types import Call, ChatOptions, Message, ToolSpec
 
 LONG = 16_000
 """Characters of a prompt from which on a thread renders it: that takes 30 ms, the thread 0.1."""
@@ -55,9 +55,8 @@ class ServedPolicy:
             if len(text) > LONG:
                 async with self._thread:
                     options["prompt"] = await asyncio.to_thread(self._encode, text)
-        elif sum(map(_length, messages)) > LONG:
-            async with self._thread:
-                await asyncio.to_thread(self._render, messages, options)
+        elif _long(messages):
+            await self.render(messages, tuple(options.get("tools", ())), self.max_length)
         session = ChatSession(
             self._engine, self.codec, seeds=self._seeds.child(number), name=f"serve/{number}",
             order=number,
@@ -73,16 +72,34 @@ class ServedPolicy:
         finally:
             session.close()
 
+    async def render(
+        self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
+    ) -> tuple[int, ...]:
+        """The ids of a conversation, which the codec keeps for a session that renders it next.
+
+        Raises `ContextOverflowError` above `max_length` of them.
+        """
+        if not _long(messages):
+            return self.codec.render(messages, tools, max_length)
+        async with self._thread:
+            return await asyncio.to_thread(self._render, messages, tools, max_length)
+
     def _encode(self, text: str) -> tuple[int, ...]:
         """The ids of a raw prompt."""
         check_length(text, self.max_length, self.codec.encode)
         return tuple(self.codec.encode(text))
 
-    def _render(self, messages: Sequence[Message], options: ChatOptions) -> None:
-        """Render a conversation for the codec's cache, where its session finds it."""
-        tools = tuple(options.get("tools", ()))
-        ids = self.codec.render(messages, tools, self.max_length)
+    def _render(
+        self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
+    ) -> tuple[int, ...]:
+        ids = self.codec.render(messages, tools, max_length)
         self.codec.shared_length(messages, tools, ids)
+        return ids
+
+
+def _long(messages: Sequence[Message]) -> bool:
+    """Whether a thread renders them."""
+    return sum(map(_length, messages)) > LONG
 
 
 def _length(message: Message) -> int:

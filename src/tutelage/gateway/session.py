@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -160,7 +160,8 @@ class AttemptSession:
     def _shut(self) -> list[asyncio.Task[Any]]:
         """Close, and cancel what runs; returns it."""
         self.closed = True
-        self.registry.remove(self)
+        if not self.stops:  # else a key that is known is told of the stop, on a kept connection too
+            self.registry.remove(self)
         running = [answer.task for answer in tuple(self._running)]
         for task in running:
             if self._loop is not None and not self._loop.is_closed():
@@ -207,15 +208,19 @@ class AttemptSession:
             return request
         return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
 
-    def count(self, request: ChatRequest) -> int:
-        """Tokens of the request's prompt. Raises `ApiError` for a model whose tokenizer is not
-        here."""
-        model = self.model(request.model)
+    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+        """Tokens of the prompt of a request, which is read once it is known that its model counts.
+        Raises `ApiError` for one whose tokenizer is not here."""
+        model = self.model(name) if isinstance(name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
             raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
+        request = read()
         context: int | None = getattr(model.client, "max_length", None)
         bound = () if context is None else (max(context, COUNTED),)
+        aside = getattr(model.client, "render", None)  # long prompts in a thread
+        if aside is not None:
+            return len(await aside(request.messages, request.tools, *bound))
         return len(render(request.messages, request.tools, *bound))
 
     def answer(
@@ -316,6 +321,7 @@ class AttemptSession:
             finish_reasons=tuple(finish_reason(c) for c in calls),
             input_tokens=answer.usage[0],
             output_tokens=answer.usage[1],
+            counts=tuple(map(answer.model.counts, calls)),
             stream=answer.request.stream,
             error=None if error is None else STOPPED if stopped else _said(error),
             answered=tuple(map(answer.model.answered, calls)),

@@ -9,12 +9,12 @@ dialect's writer says how a block is told.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from tutelage.bounded import parse_arguments
 from tutelage.engine.asked import DETAILS, THOUGHTS
-from tutelage.engine.streamed import joined_details
+from tutelage.engine.pieces import joined_details
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
 from tutelage.types import JSON, Call
 
@@ -23,12 +23,14 @@ Kind = Literal["thought", "text", "refusal", "call"]
 
 @dataclass(slots=True)
 class TurnBlock:
-    """A part of a turn, as far as it is known. The text of a call is its arguments."""
+    """A part of a turn, as far as it is known. The text of a call is its arguments. It is kept as
+    the pieces that came: a copy for each would cost the square of a long one."""
 
     kind: Kind
     number: int
     """Its place among the blocks of its kind."""
-    text: str = ""
+    begin: InitVar[str] = ""
+    """What is known of its text."""
     entries: list[JSON] = field(default_factory=list[JSON])
     """What is said of the tokens of a text."""
     annotations: list[JSON] = field(default_factory=list[JSON])
@@ -40,13 +42,38 @@ class TurnBlock:
     id: str = ""
     name: str = ""
     custom: bool = False
+    size: int = field(default=0, init=False)
+    """Characters of the text."""
     told: int = 0
     """How much of the text has gone out."""
     entries_told: int = 0
+    _pieces: list[str] = field(default_factory=list[str], init=False)
+    _untold: list[str] = field(default_factory=list[str], init=False)
+
+    def __post_init__(self, begin: str) -> None:
+        self.add(begin)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def add(self, text: str) -> None:
+        """More of the text."""
+        self._pieces.append(text)
+        self._untold.append(text)
+        self.size += len(text)
+
+    def become(self, text: str) -> None:
+        """The whole text, which begins with what has gone out."""
+        self._pieces, self._untold, self.size = [text], [text[self.told :]], len(text)
 
     def news(self) -> str:
         """The text that has not gone out, which then has."""
-        new, self.told = self.text[self.told :], len(self.text)
+        new, self.told = "".join(self._untold), self.size
+        self._untold = []
         return new
 
     def new_entries(self) -> list[JSON]:
@@ -58,7 +85,7 @@ class TurnBlock:
     def named(self) -> bool:
         """Whether it can be begun: a call once it is known which it is. Its name may come in
         pieces, the last with the first of its arguments."""
-        return self.kind != "call" or bool(self.id and self.name and self.text)
+        return self.kind != "call" or bool(self.id and self.name and self.size)
 
     @property
     def whole(self) -> bool:
@@ -159,7 +186,8 @@ class BlockStream:
     def text(self, kind: Kind, text: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
         """More of a thought, a text or a refusal; an empty one begins it."""
         block = self._last(kind)
-        block.text, block.source = block.text + text, source or block.source
+        block.add(text)
+        block.source = source or block.source
         if kind == "text":
             block.entries += [*self._loose, *entries]
             block.annotations += self._noted
@@ -226,7 +254,7 @@ class BlockStream:
     def _is(self, block: TurnBlock, call: TurnBlock) -> None:
         """A call is the one that came out."""
         block.id, block.name, block.custom = call.id, call.name, call.custom
-        block.text = call.text
+        block.become(call.text)
 
     def _part(self, part: JSON) -> bytes:
         at = int(part.get("index") or 0)
@@ -237,7 +265,7 @@ class BlockStream:
         said = part.get("custom") or part.get("function") or {}
         block.id = str(part.get("id") or block.id)
         block.name += said.get("name") or ""
-        block.text += said.get("input" if block.custom else "arguments") or ""
+        block.add(said.get("input" if block.custom else "arguments") or "")
         return self._flush()
 
     def _last(self, kind: Kind) -> TurnBlock:

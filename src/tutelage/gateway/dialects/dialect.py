@@ -7,7 +7,7 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from starlette.types import Scope
@@ -35,12 +35,13 @@ class SessionView(Protocol):
         """Names that requests may use; the first is the main one."""
         ...
 
-    def count(self, request: ChatRequest) -> int:
-        """Tokens of the request's prompt. Raises `ApiError` where nobody here can count them."""
+    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+        """Tokens of the prompt of a request to the model of that name, which is read when they can
+        be counted. Raises `ApiError` where nobody here can count them."""
         ...
 
 
-Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | bytes]
+Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | bytes | Awaitable[JSON]]
 """Answers a further path: from its parameters, the body (of a request without one the query) and
 the attempt. Bytes are server-sent events."""
 

@@ -179,10 +179,13 @@ class Messages:
         """The stream of a reply."""
         return MessageEvents(reply)
 
-    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         """Clients count conversations that end with a reply too."""
-        request = _asked(_request(body), attempt.sampling)
-        return {"input_tokens": attempt.count(request)}
+
+        def asked() -> ChatRequest:
+            return _asked(_request(body), attempt.sampling)
+
+        return {"input_tokens": await attempt.count(body.get("model"), asked)}
 
     def asked_by(self, scope: Scope) -> bool:
         """See `OwnClients`."""
@@ -208,13 +211,14 @@ def _told(request: _Request, body: JSON) -> JSON:
     output, metadata = request.output_config, body.get("metadata")
     schema = output and output.format and output.format.wanted
     choice: Any = request.tool_choice
-    if choice not in ("auto", "required", "none"):
+    forced = choice not in ("auto", "none")
+    if forced and choice != "required":
         choice = {"type": "function", "function": {"name": choice}}
     return {
         "max_tokens": body.get("max_tokens"),
         "stop": _stops(body) or None,
         "tools": [_function(tool) for tool in request.tools] or None,
-        "tool_choice": choice if request.tools and body.get("tool_choice") else None,
+        "tool_choice": choice if body.get("tool_choice") and (request.tools or forced) else None,
         "parallel_tool_calls": None if request.parallel_tool_calls else False,
         "reasoning_effort": (output and output.effort) or _effort(request.thinking),
         "response_format": schema and schema_format("reply", schema, {"strict": True}),

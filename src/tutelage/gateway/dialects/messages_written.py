@@ -170,7 +170,7 @@ class MessageEvents:
     def more(self, index: int, block: TurnBlock) -> bytes:
         """More of it. A tool's input is an object: what does not begin as one waits for its end."""
         if block.kind == "call":
-            if block.custom or not worth_a_look(block.text, block.told):
+            if block.custom or not worth_a_look(block.size, block.told):
                 return b""
             if not begins_an_object(block.text):
                 return b""

@@ -213,11 +213,15 @@ class Responses:
         """The stream of a reply."""
         return ResponseEvents(reply)
 
-    def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
         """Tokens of a prompt; a model need not be named here."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
-        request = self.read(body, attempt.sampling, attempt.responses)
-        return {"object": "response.input_tokens", "input_tokens": attempt.count(request)}
+
+        def asked() -> ChatRequest:
+            return self.read(body, attempt.sampling, attempt.responses)
+
+        counted = await attempt.count(body["model"], asked)
+        return {"object": "response.input_tokens", "input_tokens": counted}
 
     def error(self, error: ApiError) -> JSON:
         """OpenAI's error object."""
@@ -236,12 +240,13 @@ def _told(request: _Request, body: JSON) -> JSON:
     text, effort = request.text, request.reasoning and request.reasoning.effort
     given = body.get("reasoning") or {}
     logprobs = _LOGPROBS in request.include
+    forced = request.tool_choice not in ("auto", "none")
     return {
         "reasoning_effort": effort if given.get("effort") else None,
         "verbosity": (body.get("text") or {}).get("verbosity"),
         "response_format": text and text.format and _format(text.format, body["text"]["format"]),
         "tools": [_tool(tool) for tool in request.tools] or None,
-        "tool_choice": _choice(body.get("tool_choice")) if request.tools else None,
+        "tool_choice": _choice(body.get("tool_choice")) if request.tools or forced else None,
         "max_tokens": body.get("max_output_tokens"),
         "logprobs": logprobs or None,
         "top_logprobs": (logprobs and body.get("top_logprobs")) or None,

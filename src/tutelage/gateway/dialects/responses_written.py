@@ -185,7 +185,7 @@ class ResponseEvents:
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """A new item."""
-        empty = replace(block, text="", entries=[], annotations=[], details=[])
+        empty = replace(block, begin="", entries=[], annotations=[], details=[])
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":

@@ -4,7 +4,7 @@ item by item. `responses.py` makes them, and the session of an attempt keeps the
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
@@ -31,6 +31,10 @@ class StoredResponse:
     response: JSON
     input_items: tuple[JSON, ...] = ()
 
+    def items(self) -> Mapping[str, JSON]:
+        """All of its items by their ids."""
+        return {item["id"]: item for item in (*self.input_items, *self.response["output"])}
+
 
 class StoredResponses:
     """The latest responses of an attempt."""
@@ -39,14 +43,17 @@ class StoredResponses:
         self._size = size
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._items: dict[str, JSON] = {}
+        self._holders = Counter[str]()
+        """Of each item, how many responses have it: one that came as input has been output."""
 
     def add(
         self, response: JSON, conversation: tuple[Message, ...], given: Sequence[JSON] = ()
     ) -> None:
         """Keep a finished response with its whole conversation, and the items of its request."""
         items = tuple(_input_items(response["id"], given))
-        self._kept[response["id"]] = StoredResponse(conversation, response, items)
-        self._items |= {item["id"]: item for item in (*items, *response["output"])}
+        new = self._kept[response["id"]] = StoredResponse(conversation, response, items)
+        self._items |= new.items()
+        self._holders.update(new.items().keys())
         while len(self._kept) > self._size:
             self.remove(next(iter(self._kept)))
 
@@ -66,10 +73,11 @@ class StoredResponses:
         return found
 
     def remove(self, response_id: str) -> None:
-        """Forget a response and its items."""
-        old = self._kept.pop(response_id)
-        for item in (*old.input_items, *old.response["output"]):
-            self._items.pop(item["id"], None)
+        """Forget a response, and items that no other has."""
+        for item_id in self._kept.pop(response_id).items():
+            self._holders[item_id] -= 1
+            if not self._holders[item_id]:
+                del self._holders[item_id], self._items[item_id]
 
 
 def _input_items(response_id: str, given: Sequence[JSON]) -> Iterator[JSON]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+import orjson
 from pydantic_core import from_json
 
 from tutelage.types import JSON
@@ -21,22 +23,33 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*["\\]?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOT
 _HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u([0-9a-fA-F]{0,3})$")
 
 
-def worth_a_look(text: str, told: int) -> bool:
+def worth_a_look(size: int, told: int) -> bool:
     """Whether enough of a text is new: looking at each piece of a long one costs its square."""
-    return len(text) <= _OFTEN or len(text) - told > len(text) >> 4
+    return size <= _OFTEN or size - told > size >> 4
 
 
 def begins_an_object(text: str) -> bool:
-    """Whether a text is the beginning of a JSON object, or a whole one."""
+    """Whether a text is the beginning of a JSON object, or a whole one, that others can read: of
+    numbers with 64 bits, and of whole characters."""
     try:
-        return isinstance(from_json(text, allow_inf_nan=False), dict)
+        return _readable(from_json(text, allow_inf_nan=False))
     except ValueError as error:
         if "trailing" in str(error):  # something after an object
             return False
     try:
-        return isinstance(from_json(text, allow_partial=True, allow_inf_nan=False), dict)
+        return _readable(from_json(text, allow_partial=True, allow_inf_nan=False))
     except ValueError:
         return False
+
+
+def _readable(value: Any) -> bool:
+    """As `parse_arguments` has it, which reads whole texts alone."""
+    try:
+        json.dumps(value, allow_nan=False)
+        orjson.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(value, dict)
 
 
 def ending(told: str, more: JSON) -> str:
