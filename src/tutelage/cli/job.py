@@ -7,7 +7,7 @@ with the command that goes on. The jobs themselves are in `weights/jobs.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import typer
 from tutelage.cli.console import output, say, shown_path
 from tutelage.cli.failures import tell
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.folder import RunFolder, drop_if_empty
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
@@ -85,15 +85,4 @@ def watched(
         raise
     finally:
         display.finish()
-        _drop_if_empty(folder)
-
-
-def _drop_if_empty(folder: RunFolder) -> None:
-    """Take away the folder of a run that ended before it began."""
-    if folder.config.is_file():
-        return
-    (folder.path / ".lock").unlink(missing_ok=True)
-    # rmdir refuses a folder that holds anything, so nothing can be lost here.
-    for path in (folder.checkpoints, folder.path):
-        with suppress(OSError):
-            path.rmdir()
+        drop_if_empty(folder)

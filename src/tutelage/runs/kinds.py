@@ -247,17 +247,21 @@ def check_registered(kind: type[RunKind]) -> None:
         )
 
 
+def launched_ranks() -> str:
+    """How many processes a launcher has started with this one, as it says; "1" without one."""
+    return os.environ.get("WORLD_SIZE", "1")
+
+
 def follows() -> bool:
     """Whether this process is one of several that a launcher has started, and not the first, which
     alone plays, writes and shows."""
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    return several and os.environ.get("RANK", "0") != "0"
+    return launched_ranks() != "1" and os.environ.get("RANK", "0") != "0"
 
 
 def check_ranks(kind: type[RunKind]) -> None:
     """Raise `ConfigError` on the first of several ranks for a kind that one process runs, and end
     the others without a word."""
-    size = os.environ.get("WORLD_SIZE", "1")
+    size = launched_ranks()
     if kind.several_ranks or size == "1":
         return
     if follows():
