@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from tutelage.cli.console import output, say, shown_path
-from tutelage.cli.failures import tell
+from tutelage.cli.failures import tell, why_stopped
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
 from tutelage.runs.folder import RunFolder, drop_if_empty
 from tutelage.runs.progress import Progress
@@ -69,8 +69,9 @@ def watched(
     except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
-        message = f"Stopped. {saved} {resume_hint(place)}"
-        tell(message if there else "Stopped before there was anything to save.")
+        why = why_stopped(stopped)
+        message = f"Stopped. {why}{saved} {resume_hint(place)}"
+        tell(message if there else f"{why}Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise

@@ -27,7 +27,7 @@ def resume(
     """Resume a run that was stopped or killed."""
     from tutelage.cli.kinds import view_of
     from tutelage.runs.folder import RunFolder, find
-    from tutelage.runs.kinds import launched_ranks
+    from tutelage.runs.launched import launched_ranks
     from tutelage.runs.trust import check_trusted, code_of
 
     def found() -> RunFolder:

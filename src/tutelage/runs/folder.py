@@ -35,8 +35,8 @@ RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
 
 SERVER_LOG = "vllm.log"
-"""In a run folder, what a vLLM server of the run's own prints. It stays where that did not start, to
-be read, and is in the way of no other run."""
+"""In a run folder, what a vLLM server of the run's own prints. It stays where that did not start,
+to be read, and is in the way of no other run."""
 
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""

@@ -9,7 +9,6 @@ run folder asks that kind: nobody asks a run which one it is. A new kind is one 
 from __future__ import annotations
 
 import json
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored import note_folder
 from tutelage.runs.trust import remember
@@ -245,17 +245,6 @@ def check_registered(kind: type[RunKind]) -> None:
             f"the kind of run {kind.__qualname__} is not registered, so nothing could continue or "
             "show its run; write @register above the class"
         )
-
-
-def launched_ranks() -> str:
-    """How many processes a launcher has started with this one, as it says; "1" without one."""
-    return os.environ.get("WORLD_SIZE", "1")
-
-
-def follows() -> bool:
-    """Whether this process is one of several that a launcher has started, and not the first, which
-    alone plays, writes and shows."""
-    return launched_ranks() != "1" and os.environ.get("RANK", "0") != "0"
 
 
 def check_ranks(kind: type[RunKind]) -> None:
