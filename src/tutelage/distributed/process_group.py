@@ -224,15 +224,35 @@ class TorchProcessGroup:
             return mine
         found: list[Any] = [None] * self.size
         with self._peers():
-            dist.all_gather_object(found, _packed(mine))
+            self._interruptible(lambda: dist.all_gather_object(found, _packed(mine)))
         by_rank: list[list[Out]] = [_unpacked(told) for told in found]
         return [by_rank[i % self.size][i // self.size] for i in range(count)]
 
     def _broadcast(self, told: bytes | None) -> list[Any]:
         there: list[Any] = [told]
         with self._peers():
-            dist.broadcast_object_list(there, src=0)
+            self._interruptible(lambda: dist.broadcast_object_list(there, src=0))
         return there
+
+    def _interruptible(self, wait: Callable[[], object]) -> None:
+        """Wait for the other ranks: on rank 0, which hears signals, in a thread that is left behind
+        where one of them ends the wait. torch hears none before all ranks have come."""
+        if self.rank or threading.current_thread() is not threading.main_thread():
+            wait()
+            return
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                wait()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work, name="other-ranks", daemon=True)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
 
     @contextmanager
     def _peers(self, *, computes: bool = False) -> Generator[None]:
