@@ -183,7 +183,7 @@ def test_placed_ranks_train_on_what_a_vllm_server_samples(
     ray: Any, one_thread: None, source: Path, tmp_path: Path
 ) -> None:
     with VLLMServer(load_policy(str(source / "model"))) as server:
-        keys: dict[str, object] = {
+        keys: dict[str, Any] = {
             "rollout__name": "vllm",
             "rollout__servers": f"[{server.url}]",
             "trainer__total_training_steps": 2,

@@ -51,7 +51,7 @@ class FirstRank:
         return f"process {self._pid} on {self._host}"
 
     def tell_end(self) -> None:
-        """On rank 0: it ends by itself, and says why."""
+        """On rank 0: it ends by itself, and gives the reason."""
         with suppress(RuntimeError):  # who holds the store may have ended
             self._store.set("over", "")
 

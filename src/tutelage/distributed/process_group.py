@@ -235,8 +235,8 @@ class TorchProcessGroup:
         return there
 
     def _interruptible(self, wait: Callable[[], object]) -> None:
-        """Wait for the other ranks: on rank 0, which hears signals, in a thread that is left behind
-        where one of them ends the wait. torch hears none before all ranks have come."""
+        """Wait for the other ranks: on rank 0, which receives signals, in a thread that is left
+        behind where one of them ends the wait. torch handles none before all ranks have come."""
         if self.rank or threading.current_thread() is not threading.main_thread():
             wait()
             return

@@ -315,8 +315,9 @@ def locked(folder: RunFolder) -> Generator[None]:
             files.remove_temporary(place)
         try:
             yield
-        finally:
+        except BaseException:
             drop_if_empty(folder)
+            raise
 
 
 def drop_if_empty(folder: RunFolder) -> None:
