@@ -82,13 +82,14 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
         yield alone
 
 
-def folder_content(folder: Path) -> str | None:
-    """What a folder that is to be filled holds already, in words; None when it may be filled."""
+def folder_content(folder: Path, besides: str = "") -> str | None:
+    """What a folder that is to be filled holds already, `besides` a file that may be there, in
+    words; None when it may be filled."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
         return "it is a file"
-    names = sorted(entry.name for entry in folder.iterdir())
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name != besides)
     if not names:
         return None
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

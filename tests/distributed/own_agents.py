@@ -86,6 +86,15 @@ def train_wrongly(place: Path) -> None:
     trainer(None, endpoints={"nobody": "http://127.0.0.1:9"}).fit(digits)
 
 
+def refused(place: Path, told: str, *words: str) -> None:
+    """A command that the first rank alone answers, with a reason."""
+    os.chdir(place)
+    done = CliRunner().invoke(build_app(), [*words])
+    assert (told in done.output) is (os.environ["RANK"] == "0"), done.output
+    if os.environ["RANK"] != "0":
+        assert (done.exit_code, done.output) == (0, "")
+
+
 def command(place: Path, order: str, *words: str) -> None:
     """A command, in a folder."""
     os.chdir(place)

@@ -106,6 +106,15 @@ def die_on_the_second(tree: bool) -> None:
     group.accumulate([weight], [1, 2], loss)
 
 
+def wait_for_the_second(place: Path) -> None:
+    group = launched()
+    (place / str(group.rank)).touch()
+    if group.rank:
+        time.sleep(60)
+    process_group.HEARD = 0.2
+    group.agree(lambda: group.map(range(2), lambda i: i))
+
+
 def share() -> None:
     group = launched()
     assert group.map(range(5), lambda i: i * 10) == [0, 10, 20, 30, 40]
@@ -141,6 +150,17 @@ def test_a_rank_that_dies_in_an_update_is_told(tmp_path: Path, tree: bool) -> No
     with started(2, tmp_path, die_on_the_second, tree) as ranks:
         assert ranks.end() == [1, -9]
     assert "RunError: a rank that trains beside this one has ended" in ranks.said(0)
+
+
+def test_the_first_hears_a_signal_while_it_waits_for_the_others(tmp_path: Path) -> None:
+    with started(2, tmp_path, wait_for_the_second, tmp_path) as ranks:
+        ranks.until(lambda: (tmp_path / "0").is_file() and (tmp_path / "1").is_file())
+        first = ranks.processes[0]
+        first.join(0.5)  # by then it waits
+        os.kill(first.pid, signal.SIGINT)
+        first.join(10.0)
+        assert first.exitcode == 1
+    assert "KeyboardInterrupt" in ranks.said(0)
 
 
 def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:

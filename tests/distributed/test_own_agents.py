@@ -134,3 +134,8 @@ def test_a_command_trains_the_agent_of_a_file_and_another_number_goes_on(
         1, tmp_path / "resumed", own_agents.command, tmp_path, "tree", "resume", str(place), **env
     )
     assert_same(place, tmp_path / "1")
+
+
+def test_a_folder_that_is_no_run_is_told_once(tmp_path: Path) -> None:
+    told = "there is no run 'nosuch'; there is none in 'runs' yet"
+    together(2, tmp_path, own_agents.refused, tmp_path, told, "resume", "nosuch")

@@ -243,7 +243,7 @@ def test_a_stop_is_asked_of_the_first_rank_and_ends_all(
 
 @pytest.mark.parametrize(
     ("killed", "resumed"),
-    [(1, 4), *(pytest.param(0, n, marks=pytest.mark.full) for n in (1, 2))],
+    [(1, 4), (0, 1), pytest.param(0, 2, marks=pytest.mark.full)],
 )
 def test_a_rank_is_killed_and_another_number_goes_on(
     source: Path, alone: Path, tmp_path: Path, killed: int, resumed: int
@@ -258,8 +258,10 @@ def test_a_rank_is_killed_and_another_number_goes_on(
         assert codes[0] == 1
         assert "a rank that trains beside this one has ended" in ranks.said(0)
     else:
-        assert codes[1] == 0
-        assert ranks.said(1) == ""
+        assert codes[1] == 1
+        assert "rank 0 of 2, process" in ranks.said(1)
+        assert "was killed, so the run cannot go on" in ranks.said(1)
+        assert f"Continue with: tutelage resume {out}" in ranks.said(1)
     together(resumed, tmp_path / "again", jobs.resume, out, "tree shards")
     assert_same(out, alone)
 

@@ -16,9 +16,11 @@ from tests.weights import tiny_job
 from tutelage import LLM, RL, Trainer, rollout
 from tutelage.distributed.ray_ranks import _RayRanks  # pyright: ignore[reportPrivateUsage]
 from tutelage.errors import ConfigError, RunError
+from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
+from tutelage.testing.vllm_server import VLLMServer
 from tutelage.weights import jobs as weight_jobs
 from tutelage.weights.process_group import launched
 
@@ -174,3 +176,22 @@ def test_an_agent_of_ones_own_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
             train_dataset=[{"id": str(i), "text": str(i)} for i in range(8)],
             progress=Progress(),
         ).fit(digits)
+
+
+@pytest.mark.full
+def test_placed_ranks_train_on_what_a_vllm_server_samples(
+    ray: Any, one_thread: None, source: Path, tmp_path: Path
+) -> None:
+    with VLLMServer(load_policy(str(source / "model"))) as server:
+        keys: dict[str, Any] = {
+            "rollout__name": "vllm",
+            "rollout__servers": f"[{server.url}]",
+            "trainer__total_training_steps": 2,
+        }
+        train(source, tmp_path / "placed", **keys)
+        assert server.weight_version == "free"
+        place = tmp_path / "started"
+        together(2, place, jobs.train_with, source, place / "run", "plain", keys)
+    assert_same(tmp_path / "placed", place / "run")
+    trained = [line for line in jobs.metrics(tmp_path / "placed") if line["phase"] == "rl"]
+    assert all(0 < line["vllm/probe"] < 1e-3 for line in trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tutelage.distributed.ray_cluster import import_ray
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
+from tutelage.runs.signals import StopRequested
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -62,6 +64,25 @@ def test_no_cluster_on_this_machine(source: Path, monkeypatch: pytest.MonkeyPatc
     told = refused(source, f"{ADDRESS}=auto")
     assert "this machine is part of no running Ray cluster (Could not find" in told
     assert "ray start --head" in told
+
+
+def test_sigterm_while_ray_starts_is_a_stop_as_it_is_later(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+
+    def init(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(import_ray(), "init", init)
+    monkeypatch.setattr(import_ray(), "shutdown", lambda: ended.append("ray"))
+    before = signal.getsignal(signal.SIGTERM)
+    resolved = resolve("math", [*overrides(source), RAY], machine=LAPTOP)
+    with pytest.raises(StopRequested, match="SIGTERM"):
+        jobs.train(resolved, create(source.parent / "run"), Progress())
+    assert ended == ["ray"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_dry_run_says_it_too(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,15 +16,15 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.lifecycle import Run
 from tutelage.store import open_store
+from tutelage.testing import tiny_policy
 from tutelage.testing.vllm_server import VLLMServer
 from tutelage.types import Mode
 from tutelage.weights import jobs
@@ -141,7 +142,8 @@ def test_with_no_server_left_the_run_ends_and_is_continued(
         return None
 
     only[0].fault = fault
-    with pytest.raises(FailureBudgetError, match="no vLLM server answered"):
+    go_on = f"Continue with: tutelage resume {tmp_path / 'run'}"
+    with pytest.raises(FailureBudgetError, match=f"no vLLM server answered.*{re.escape(go_on)}"):
         begin(source, tmp_path / "run", only, rollout__server_patience=0.2)
     folder = RunFolder(tmp_path / "run")
     assert [line["step"] for line in steps(folder)] == [1]
@@ -193,8 +195,9 @@ def test_what_vllm_cannot_do_is_refused_before_anything_is_loaded(
     source: Path, changed: dict[str, object], sentence: str
 ) -> None:
     keys = {"rollout__name": "vllm", "rollout__servers": "[http://a:1]", **changed}
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=sentence) as refused:
         resolve("math", overrides(source, **keys), machine=LAPTOP)
+    assert "problems" not in str(refused.value), "one is told"
 
 
 INTERPRETER = """#!{python}
@@ -216,7 +219,7 @@ def test_only_the_first_of_several_ranks_talks_to_the_servers(source: Path) -> N
     keys = overrides(source, rollout__name="vllm", rollout__servers="[http://127.0.0.1:1]")
     resolved = resolve("math", keys, machine=replace(LAPTOP, ranks=2))
     setting: Any = SimpleNamespace(config=resolved.config, group=SimpleNamespace(rank=1))
-    assert servers_of(setting, run=cast("Run", None)) is None
+    assert servers_of(setting, RunFolder(Path("run")), Notes()) is None
 
 
 def test_a_server_of_the_runs_own_is_started_and_ended(
@@ -251,6 +254,25 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
     python.chmod(0o755)
     with pytest.raises(EngineError, match=r"exit code 3.*no vllm here"):
         begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python=python)
+
+
+def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    out, other = tmp_path / "run", tiny_policy(corpus=["abc def " * 30, "zebra quagga"])
+    with VLLMServer(other) as wrong, pytest.raises(ConfigError, match="it has another tokenizer"):
+        begin(source, out, [servers[0], wrong])
+    assert servers[0].weight_version == "free"
+    assert not out.exists()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    own = {"rollout__servers": "[]", "rollout__vllm_python": python}
+    with pytest.raises(EngineError, match="exit code 3"):
+        begin(source, out, [], **own)
+    assert [p.name for p in out.iterdir()] == ["vllm.log"], "which the message names"
+    folder, _ = begin(source, out, servers)
+    check_record(folder, 2)
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ import typer
 
 from tutelage.cli.console import leave_stream, visible
 from tutelage.errors import TutelageError
+from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
@@ -56,7 +59,9 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             raise
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
-            tell(f"Stopped. {notes}")
+            why = why_stopped(stopped)
+            if why or not follows():
+                tell(f"Stopped. {why}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
             leave_stream(sys.stdout)
@@ -73,6 +78,18 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(code) from error
 
     return run
+
+
+def why_stopped(stopped: KeyboardInterrupt) -> str:
+    """A sentence on a signal that torchrun sends to the ranks that are left when one has ended; it
+    is said by the first rank, and by the second one, since the first may be what has ended."""
+    rank, asked = os.environ.get("RANK", "0"), exit_code(stopped) - 128
+    if launched_ranks() == "1" or asked != signal.SIGTERM or rank not in ("0", "1"):
+        return ""
+    return (
+        f"Rank {rank} of {launched_ranks()} was told to end (SIGTERM), which torchrun does where "
+        "another rank has ended. "
+    )
 
 
 def explain(error: Exception) -> str | None:

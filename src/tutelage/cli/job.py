@@ -7,16 +7,16 @@ with the command that goes on. The jobs themselves are in `weights/jobs.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from tutelage.cli.console import output, say, shown_path
-from tutelage.cli.failures import tell
+from tutelage.cli.failures import tell, why_stopped
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.folder import RunFolder, drop_if_empty
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
@@ -69,8 +69,9 @@ def watched(
     except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
-        message = f"Stopped. {saved} {resume_hint(place)}"
-        tell(message if there else "Stopped before there was anything to save.")
+        why = why_stopped(stopped)
+        message = f"Stopped. {why}{saved} {resume_hint(place)}"
+        tell(message if there else f"{why}Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise
@@ -85,15 +86,4 @@ def watched(
         raise
     finally:
         display.finish()
-        _drop_if_empty(folder)
-
-
-def _drop_if_empty(folder: RunFolder) -> None:
-    """Take away the folder of a run that ended before it began."""
-    if folder.config.is_file():
-        return
-    (folder.path / ".lock").unlink(missing_ok=True)
-    # rmdir refuses a folder that holds anything, so nothing can be lost here.
-    for path in (folder.checkpoints, folder.path):
-        with suppress(OSError):
-            path.rmdir()
+        drop_if_empty(folder)

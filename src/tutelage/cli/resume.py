@@ -26,10 +26,20 @@ def resume(
 ) -> None:
     """Resume a run that was stopped or killed."""
     from tutelage.cli.kinds import view_of
-    from tutelage.runs.folder import find
+    from tutelage.runs.folder import RunFolder, find
+    from tutelage.runs.launched import launched_ranks
     from tutelage.runs.trust import check_trusted, code_of
 
-    folder = find(run)
-    view = view_of(folder)
-    check_trusted(folder, code_of(folder), trust=trust)
-    view.resume(folder, allow_changes)
+    def found() -> RunFolder:
+        folder = find(run)
+        view_of(folder)
+        check_trusted(folder, code_of(folder), trust=trust)
+        return folder
+
+    if launched_ranks() == "1":
+        folder = found()
+    else:
+        from tutelage.weights.process_group import in_step, launched
+
+        folder = in_step(launched(), found)
+    view_of(folder).resume(folder, allow_changes)

@@ -9,6 +9,7 @@ torchrun ends the others itself. `process_group.py` calls `meet` and works from 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
@@ -27,6 +28,48 @@ LOST = "lost"
 
 class RankEndedError(RuntimeError):
     """A rank has ended before all were connected."""
+
+
+class FirstRank:
+    """Rank 0 as the others know it once all are connected: who it is, and whether it was killed.
+
+    Whatever else ends it is told by itself (`tell_end`), so that one other rank can say what is
+    otherwise said by nobody. A process on another machine is not asked about.
+    """
+
+    def __init__(self, store: Any, rank: int, connect: Callable[[], object]) -> None:
+        """`connect` connects all ranks; by then rank 0 has told who it is."""
+        self._store = store
+        if rank == 0:
+            store.set("first", f"{os.getpid()} {platform.node()}")
+            atexit.register(self.tell_end)
+        connect()
+        pid, _, self._host = store.get("first").decode().partition(" ")
+        self._pid = int(pid)
+
+    def __str__(self) -> str:
+        return f"process {self._pid} on {self._host}"
+
+    def tell_end(self) -> None:
+        """On rank 0: it ends by itself, and gives the reason."""
+        with suppress(RuntimeError):  # who holds the store may have ended
+            self._store.set("over", "")
+
+    def was_killed(self) -> bool:
+        """Whether it is gone without a word, which may take a moment to be seen."""
+        until = time.monotonic() + QUIET
+        while self._host == platform.node() and time.monotonic() < until:
+            with suppress(RuntimeError):
+                if self._store.check(["over"]):
+                    return False
+            try:
+                os.kill(self._pid, 0)
+            except ProcessLookupError:
+                return True
+            except PermissionError:
+                return False
+            time.sleep(BEAT)
+        return False
 
 
 def meet(store: Any, rank: int, size: int, join: Callable[[str], object], patience: float) -> None:

@@ -16,6 +16,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
@@ -27,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
-from tutelage.distributed.meeting import RankEndedError, meet
+from tutelage.distributed.meeting import FirstRank, RankEndedError, meet
 from tutelage.distributed.tree import accumulate_in_tree
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.hf_model import Network
@@ -35,6 +36,7 @@ from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
 from tutelage.weights.gradients import accumulate
+from tutelage.weights.process_group import FirstRankLostError
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
@@ -55,17 +57,23 @@ class TorchProcessGroup:
     """Ranks of torch.distributed."""
 
     def __init__(
-        self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        tree: bool = False,
+        shard_from: int = SMALL_MODEL,
+        first: FirstRank | None = None,
     ) -> None:
-        """The default group has been made where `size` is above 1. Each rank has the whole of a
-        model below `shard_from` parameters. Raises `ConfigError` for a number of ranks that no
-        binary tree has."""
+        """The default group has been made where `size` is above 1, and `first` is its rank 0. Each
+        rank has the whole of a model below `shard_from` parameters. Raises `ConfigError` for a
+        number of ranks that no binary tree has."""
         if tree and size & (size - 1):
             raise ConfigError(
                 f"gradients are added in tree order by 1, 2, 4, 8 ... ranks, and there are {size}"
             )
         self.rank, self.size, self._tree = rank, size, tree
-        self._over, self._shard_from = False, shard_from
+        self._over, self._shard_from, self.first = False, shard_from, first
         self._sharded = WeakSet[Network]()
 
     def agree(self, make: Callable[[], Out]) -> Out:
@@ -184,10 +192,15 @@ class TorchProcessGroup:
         if self._over:
             return
         self._over = True
+        self._tell_end()
         backend: Any = cast("Any", dist.group.WORLD)._get_backend(torch.device("cpu"))
         backend.set_timeout(datetime.timedelta(seconds=HEARD))
         with suppress(Exception):  # they may have ended already
             self._broadcast(_ENDED)
+
+    def _tell_end(self) -> None:
+        if self.rank == 0 and self.first is not None:
+            self.first.tell_end()
 
     def _release(self) -> None:
         for network in self._sharded:
@@ -211,15 +224,35 @@ class TorchProcessGroup:
             return mine
         found: list[Any] = [None] * self.size
         with self._peers():
-            dist.all_gather_object(found, _packed(mine))
+            self._interruptible(lambda: dist.all_gather_object(found, _packed(mine)))
         by_rank: list[list[Out]] = [_unpacked(told) for told in found]
         return [by_rank[i % self.size][i // self.size] for i in range(count)]
 
     def _broadcast(self, told: bytes | None) -> list[Any]:
         there: list[Any] = [told]
         with self._peers():
-            dist.broadcast_object_list(there, src=0)
+            self._interruptible(lambda: dist.broadcast_object_list(there, src=0))
         return there
+
+    def _interruptible(self, wait: Callable[[], object]) -> None:
+        """Wait for the other ranks: on rank 0, which receives signals, in a thread that is left
+        behind where one of them ends the wait. torch handles none before all ranks have come."""
+        if self.rank or threading.current_thread() is not threading.main_thread():
+            wait()
+            return
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                wait()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work, name="other-ranks", daemon=True)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
 
     @contextmanager
     def _peers(self, *, computes: bool = False) -> Generator[None]:
@@ -231,8 +264,13 @@ class TorchProcessGroup:
             if computes and not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
                 raise
             self._over = True
+            if self.rank == 1 and self.first is not None and self.first.was_killed():
+                raise FirstRankLostError(
+                    f"rank 0 of {self.size}, {self.first}, was killed, so the run cannot go on"
+                ) from error
             if self.rank:
                 raise SystemExit(0) from error
+            self._tell_end()
             reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
             raise RunError(f"{LOST} ({reason})") from error
 
@@ -248,10 +286,13 @@ def joined() -> TorchProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
+        first = list[FirstRank]()
 
         def join(name: str) -> None:
-            own = cast("Any", dist).PrefixStore(name, store)
-            dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=WORKING)
+            stores = (store, cast("Any", store).clone())
+            own, told = (cast("Any", dist).PrefixStore(name, s) for s in stores)
+            connect = partial(dist.init_process_group, backend, store=own, rank=rank)
+            first.append(FirstRank(told, rank, partial(connect, world_size=size, timeout=WORKING)))
 
         meet(store, rank, size, join, MEETING.total_seconds())
     except RankEndedError as ended:
@@ -265,7 +306,7 @@ def joined() -> TorchProcessGroup:
     if rank and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
-    return TorchProcessGroup(rank, size)
+    return TorchProcessGroup(rank, size, first=first[0])
 
 
 def _variable(name: str) -> str:

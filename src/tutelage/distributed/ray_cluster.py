@@ -17,6 +17,7 @@ from typing import Any
 
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.runs.signals import StopRequested
 
 _REACH_SECONDS = 10.0
 """How long a head node may take to accept a connection."""
@@ -76,6 +77,10 @@ def connect(config: RunConfig, weights: int) -> bool:
             with suppress(Exception):
                 ray.shutdown()
             raise _unreachable(asked.address or "local", _first_line(error)) from error
+        except BaseException:
+            with suppress(Exception):
+                ray.shutdown()
+            raise
     return True
 
 
@@ -121,12 +126,17 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _own_signals() -> Generator[None]:
-    """Ray replaces the handler of SIGTERM, which is the run's."""
+    """Ray replaces the handler of SIGTERM, which is the run's, with one that ends the process and
+    says nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as ended:
+        if ended.code != signal.SIGTERM:
+            raise
+        raise StopRequested(signal.SIGTERM) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -77,16 +77,18 @@ class VLLMEngine:
         max_length: int,
         patience: float = PATIENCE,
         note: Callable[[str], None] = lambda _: None,
+        go_on: Callable[[], str] = lambda: "",
         timeout: float = 600.0,
     ) -> None:
         """Look at each server; the policy's weights come by `update_weights`.
 
-        `run` is the run's folder, whose path names the weights; `note` shows a line to the user.
+        `run` is the run's folder, whose path names the weights; `note` shows a line to the user,
+        and `go_on` tells how the run is continued once servers answer again.
         Raises `ConfigError` where a server cannot be used, `EngineError` where none answers.
         """
         self._run = f"{run.name}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:8]}"
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
-        self._patience, self._note = patience, note
+        self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)
         self._version, self._probe = -1, None
         self._homes: dict[str, _Server] = {}
@@ -98,6 +100,13 @@ class VLLMEngine:
         self._lost: ServersLostError | None = None
         self._servers = [_Server(VLLMClient(url, timeout=timeout)) for url in urls]
         self._length = max_length
+        try:
+            self._claim_all()
+        except BaseException:
+            self.close()  # those that are refused nothing are others' again
+            raise
+
+    def _claim_all(self) -> None:
         for server in self._servers:
             try:
                 self._length = min(self._length, self._check(server.client))
@@ -283,8 +292,7 @@ class VLLMEngine:
         if now - self._waiting_since > self._patience:
             self._lost = ServersLostError(
                 f"no vLLM server answered for {self._patience:g} seconds "
-                f"(rollout.server_patience); {self._reasons()}. Start one again, and continue the "
-                "run with: tutelage resume"
+                f"(rollout.server_patience); {self._reasons()}. Start one again. {self._go_on()}"
             )
             raise self._lost
         self._look()

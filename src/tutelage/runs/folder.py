@@ -34,6 +34,10 @@ from tutelage.tools.loading import hint
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
 
+SERVER_LOG = "vllm.log"
+"""In a run folder, what a vLLM server of the run's own prints. It stays where that did not start,
+to be read, and is in the way of no other run."""
+
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""
 
@@ -145,7 +149,7 @@ def check_vacant(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if held := files.folder_content(path):
+        if held := files.folder_content(path, besides=SERVER_LOG):
             there = (path / "config.json").is_file()
             way = f", or continue what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"
@@ -293,7 +297,8 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 @contextmanager
 def locked(folder: RunFolder) -> Generator[None]:
-    """Hold the run for this process. Raises `RunBusyError` when another one has it."""
+    """Hold the run for this process, and leave nothing of one that did not begin. Raises
+    `RunBusyError` when another one has it."""
     import fcntl
 
     with _lock_file(folder) as file:
@@ -308,7 +313,22 @@ def locked(folder: RunFolder) -> Generator[None]:
                 time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
         for place in (folder.path, folder.checkpoints):
             files.remove_temporary(place)
-        yield
+        try:
+            yield
+        except BaseException:
+            drop_if_empty(folder)
+            raise
+
+
+def drop_if_empty(folder: RunFolder) -> None:
+    """Take away the folder of a run that ended before it began."""
+    if folder.config.is_file():
+        return
+    (folder.path / ".lock").unlink(missing_ok=True)
+    # rmdir refuses a folder that holds anything, so nothing can be lost here.
+    for path in (folder.checkpoints, folder.path):
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _lock_file(folder: RunFolder) -> TextIO:

@@ -9,7 +9,6 @@ run folder asks that kind: nobody asks a run which one it is. A new kind is one 
 from __future__ import annotations
 
 import json
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored import note_folder
 from tutelage.runs.trust import remember
@@ -247,17 +247,10 @@ def check_registered(kind: type[RunKind]) -> None:
         )
 
 
-def follows() -> bool:
-    """Whether this process is one of several that a launcher has started, and not the first, which
-    alone plays, writes and shows."""
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    return several and os.environ.get("RANK", "0") != "0"
-
-
 def check_ranks(kind: type[RunKind]) -> None:
     """Raise `ConfigError` on the first of several ranks for a kind that one process runs, and end
     the others without a word."""
-    size = os.environ.get("WORLD_SIZE", "1")
+    size = launched_ranks()
     if kind.several_ranks or size == "1":
         return
     if follows():

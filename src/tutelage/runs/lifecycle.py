@@ -137,11 +137,22 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     with locked(folder):
         # What is wrong with the input is found before anything is written.
         asked.prepare(folder, progress)
-        folder.checkpoints.mkdir(exist_ok=True)
-        check_loggers(asked.head.loggers)
-        asked.record(folder)
-        asked.begin(folder)
+        with _closed_unless_begun(asked):
+            folder.checkpoints.mkdir(exist_ok=True)
+            check_loggers(asked.head.loggers)
+            asked.record(folder)
+            asked.begin(folder)
         return await _work(asked, folder, progress, new=True)
+
+
+@contextmanager
+def _closed_unless_begun(asked: RunKind) -> Generator[None]:
+    """What `prepare` has opened is closed where what follows it fails."""
+    try:
+        yield
+    except BaseException:
+        asked.close()
+        raise
 
 
 def check_place(asked: RunKind, folder: RunFolder) -> None:

@@ -28,7 +28,7 @@ from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
-from tutelage.runs.kinds import follows
+from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit

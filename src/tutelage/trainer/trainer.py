@@ -31,7 +31,7 @@ from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
 from tutelage.runs.folder import RunFolder, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
-from tutelage.runs.kinds import follows
+from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation

@@ -50,10 +50,11 @@ from tutelage.weights.placement import (
     PlaySettings,
     RolloutPool,
 )
-from tutelage.weights.vllm_sampler import Servers, servers_of
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
+
+    from tutelage.weights.vllm_sampler import Servers
 
 logger = logging.getLogger(__name__)
 
@@ -94,22 +95,16 @@ class TrainingContext:
     """Workers outside of this process."""
     placement: Placement = field(init=False)
     """Where rollouts are played."""
-    servers: Servers | None = field(init=False)
+    servers: Servers | None = None
     """Where the policy is sampled, if not in this process."""
     _frozen: Policy | None = None
 
     def __post_init__(self) -> None:
-        self.servers = servers_of(self.setting, self.run)
         sampler = None if self.servers is None else self.servers.engine
         if self.pool is None:
             self.placement = LocalPlacement(self.setting, self._policy_of, sampler)
         else:
             self.placement = self.pool.placement(self._policy_of, self._tell)
-
-    def close(self) -> None:
-        """Give up what samples elsewhere."""
-        if self.servers is not None:
-            self.servers.close()
 
     # ------------------------------------------------------------ records
 

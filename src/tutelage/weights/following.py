@@ -16,6 +16,7 @@ import platform
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,18 @@ from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import resume_hint
 from tutelage.runs.signals import StopSignal
 from tutelage.store import StoreWriter, TrainingRow, open_store
 from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, Rollout, RolloutStatus
 from tutelage.weights.checkpoint import TrainingState
-from tutelage.weights.process_group import ProcessGroup, in_step, launched
+from tutelage.weights.process_group import (
+    FirstRankLostError,
+    ProcessGroup,
+    in_step,
+    launched,
+)
 
 if TYPE_CHECKING:
     from tutelage.weights.inputs import TrainingInputs
@@ -73,6 +80,18 @@ def _as_rank(
     asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
     """The result of a run on this rank."""
+    try:
+        return _in_its_place(asked, folder, lead, group)
+    except FirstRankLostError as lost:
+        begun = folder.config.is_file()
+        lost.add_note(resume_hint(folder.path) if begun else "The same command begins again.")
+        raise
+
+
+def _in_its_place(
+    asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+) -> JSON:
+    """Lead the run, or follow."""
     own = {} if asked.given is None else asked.given.sources
     check_same(group, facts_of(asked.resolved) | own)
     in_step(group, lambda: check_store(asked.resolved.config))
@@ -219,6 +238,8 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                 _work(asked, Run(folder, store, writer, Progress(), StopSignal(_nothing)))
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
+            except FirstRankLostError:
+                raise
             except TutelageError as error:
                 if _met_alone(group):
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
@@ -239,9 +260,12 @@ def _work(asked: WeightTraining, run: Run) -> None:
 def _met_alone(group: ProcessGroup) -> bool:
     """Whether rank 0 goes on after what ended this rank."""
     heard: list[None] = []
-    listener = threading.Thread(
-        target=lambda: heard.append(group.agree(lambda: None)), name="last-word", daemon=True
-    )
+
+    def listen() -> None:
+        with suppress(FirstRankLostError):
+            heard.append(group.agree(lambda: None))
+
+    listener = threading.Thread(target=listen, name="last-word", daemon=True)
     listener.start()
     listener.join(PATIENCE)
     return bool(heard) or listener.is_alive()

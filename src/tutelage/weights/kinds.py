@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tutelage.weights.context import TrainingContext
     from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.placement import RolloutPool
+    from tutelage.weights.vllm_sampler import Servers
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class WeightTraining(RunKind):
     """The event loop in which built-in agents play, from the first step to the end of the run."""
     pool: RolloutPool | None = None
     """Workers outside of this process that play rollouts."""
+    servers: Servers | None = None
+    """Where the policy is sampled, if not in this process."""
     _ctx: TrainingContext = field(init=False)
     _phase_began: float = 0.0
     _finished: RunFolder | None = None
@@ -159,6 +162,7 @@ class WeightTraining(RunKind):
         from tutelage.weights.memory import check_stored
         from tutelage.weights.placement import check_workers, start_workers
         from tutelage.weights.training import prepare_training
+        from tutelage.weights.vllm_sampler import servers_of
 
         check_workers(self.resolved.config)
         new = not folder.config.is_file()
@@ -169,6 +173,7 @@ class WeightTraining(RunKind):
             self._check_room(folder)
             self._check_memory()
         self.pool = start_workers(self.setting)
+        self.servers = servers_of(self.setting, folder, progress)
 
     def _check_room(self, folder: RunFolder) -> None:
         """Count the checkpoints that stay, the best one, and one that is being written."""
@@ -283,9 +288,8 @@ class WeightTraining(RunKind):
         checkpoints from which training can go on."""
         from tutelage.weights import checkpoint
 
-        ctx: TrainingContext | None = getattr(self, "_ctx", None)
-        if ctx is not None:
-            ctx.close()
+        if self.servers is not None:
+            self.servers.close()
         if self.pool is not None:
             self.pool.close()
         self.loop.close()

@@ -29,6 +29,10 @@ Item = TypeVar("Item")
 Out = TypeVar("Out")
 
 
+class FirstRankLostError(RunError):
+    """Rank 0, which tells all else, was killed, so another rank says so."""
+
+
 class ProcessGroup(Protocol):
     """The processes of one training. All of them call the same methods in the same order."""
 

@@ -249,14 +249,10 @@ def _cut_records(state: TrainingState, folder: RunFolder, progress: Progress) ->
 def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
     setting, state, tensors = share_start(asked)
+    clock = Clock(state.seconds.get("total", 0.0))
+    recorded = _recorded_after(run.store, run.folder.name, state.tick)
     ctx = TrainingContext(
-        run=run,
-        setting=setting,
-        state=state,
-        loop=asked.loop,
-        clock=Clock(state.seconds.get("total", 0.0)),
-        recorded=_recorded_after(run.store, run.folder.name, state.tick),
-        pool=asked.pool,
+        run, setting, state, asked.loop, clock, recorded, pool=asked.pool, servers=asked.servers
     )
     if tensors:
         setting.policy.load_tensors(tensors["policy"])

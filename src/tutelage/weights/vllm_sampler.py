@@ -7,12 +7,15 @@ them. What is started here ends with the run.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tutelage.policy.sources import local_folder
-from tutelage.runs.lifecycle import Run
+from tutelage.runs.folder import SERVER_LOG, RunFolder
+from tutelage.runs.progress import Progress
+from tutelage.runs.resume_hint import resume_hint
 from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
@@ -20,37 +23,43 @@ if TYPE_CHECKING:
     from tutelage.engine.vllm_launch import LocalServer
     from tutelage.engine.weight_transfer import WeightTransfer
 
-WEIGHTS, LOG = "vllm_weights", "vllm.log"
-"""In the run folder: what is sent to the servers, and what a server of the run's own prints."""
+WEIGHTS, MODEL = "vllm_weights", "vllm_model"
+"""In the run folder: what is sent to the servers, and what one of the run's own serves."""
 
 
 class Servers:
     """The engine, and what has to be closed with it."""
 
-    def __init__(self, setting: TrainingInputs, run: Run) -> None:
-        """Raises `ConfigError` or `EngineError` where a server cannot be used."""
+    def __init__(self, setting: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
+        """Raises `ConfigError` or `EngineError` where a server cannot be used; then all that was
+        written is the log of a server of the run's own."""
         from tutelage.engine.vllm import VLLMEngine
 
-        rollout, folder = setting.config.rollout, run.folder.path
+        rollout = setting.config.rollout
         with ExitStack() as stack:
-            urls = rollout.servers
-            if not urls:
-                local = _local(setting, run)
-                stack.callback(local.stop)
-                local.wait()
-                urls = (local.url,)
-            self.engine: VLLMEngine = VLLMEngine(
-                urls,
-                setting.policy,
-                _transfer(setting, run),
-                run=folder,
-                dtype=setting.choice.numerics.dtype,
-                max_length=setting.context,
-                patience=rollout.server_patience,
-                note=run.progress.note,
-            )
-            stack.callback(self.engine.close)
-            self._closing = stack.pop_all()
+            if not folder.config.is_file():
+                stack.callback(shutil.rmtree, folder.path / MODEL, ignore_errors=True)
+            with ExitStack() as closing:
+                urls = rollout.servers
+                if not urls:
+                    local = _local(setting, folder, progress)
+                    closing.callback(local.stop)
+                    local.wait()
+                    urls = (local.url,)
+                self.engine: VLLMEngine = VLLMEngine(
+                    urls,
+                    setting.policy,
+                    _transfer(setting, folder),
+                    run=folder.path,
+                    dtype=setting.choice.numerics.dtype,
+                    max_length=setting.context,
+                    patience=rollout.server_patience,
+                    note=progress.note,
+                    go_on=lambda: resume_hint(folder.path),
+                )
+                closing.callback(self.engine.close)
+                self._closing = closing.pop_all()
+            stack.pop_all()
 
     def metrics(self) -> dict[str, float]:
         """What the last update of the weights showed, for a step's metrics."""
@@ -61,40 +70,40 @@ class Servers:
         self._closing.close()
 
 
-def servers_of(setting: TrainingInputs, run: Run) -> Servers | None:
+def servers_of(setting: TrainingInputs, folder: RunFolder, progress: Progress) -> Servers | None:
     """The servers that a run samples at; None where it samples in this process, and on a rank that
     samples nothing."""
     sampled_there = setting.config.rollout.name == "vllm" and setting.group.rank == 0
-    return Servers(setting, run) if sampled_there else None
+    return Servers(setting, folder, progress) if sampled_there else None
 
 
-def _transfer(setting: TrainingInputs, run: Run) -> WeightTransfer:
+def _transfer(setting: TrainingInputs, folder: RunFolder) -> WeightTransfer:
     from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
 
-    folder = run.folder.path / WEIGHTS
+    place = folder.path / WEIGHTS
     if setting.config.rollout.weight_transfer == "lora":
-        return LoraTransfer(folder, _base(setting, run))
-    return FileTransfer(folder, setting.choice.numerics.dtype)
+        return LoraTransfer(place, _base(setting, folder))
+    return FileTransfer(place, setting.choice.numerics.dtype)
 
 
-def _base(setting: TrainingInputs, run: Run) -> str:
+def _base(setting: TrainingInputs, folder: RunFolder) -> str:
     """A folder with the model: the one that is named, else a copy of what was made or passed."""
     path, given = setting.config.model.path, setting.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)
-    folder = run.folder.path / "vllm_model"
-    setting.policy.save(folder, replace=True)
-    return str(folder)
+    place = folder.path / MODEL
+    setting.policy.save(place, replace=True)
+    return str(place)
 
 
-def _local(setting: TrainingInputs, run: Run) -> LocalServer:
+def _local(setting: TrainingInputs, folder: RunFolder, progress: Progress) -> LocalServer:
     """A server of the run's own, which is loading its model."""
     from tutelage.engine.vllm_launch import LocalServer, ServerOptions
 
     rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
     lora = rollout.weight_transfer == "lora"
     options = ServerOptions(
-        _base(setting, run),
+        _base(setting, folder),
         str(setting.choice.numerics.dtype).removeprefix("torch."),
         setting.context,
         adapters=setting.config.model.lora.rank if lora else 0,
@@ -106,7 +115,7 @@ def _local(setting: TrainingInputs, run: Run) -> LocalServer:
     return LocalServer(
         rollout.vllm_python or sys.executable,
         options,
-        run.folder.path / LOG,
-        run.progress.note,
-        lambda: run.stop.asked,
+        folder.path / SERVER_LOG,
+        progress.note,
+        lambda: setting.given is not None and setting.given.manager.stopping,
     )

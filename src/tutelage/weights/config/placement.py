@@ -10,8 +10,8 @@ from tutelage.config.schema import RunConfig
 
 
 def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
-    """Key, reason and way out of what Ray's workers cannot do: they sample on a CPU with the
-    native engine; and of an address that is not valid."""
+    """Key, reason and way out of what Ray's workers cannot do: they sample on a CPU, without vLLM
+    (`vllm.py`); and of an address that is not valid."""
     ranks, workers = machine.placed_ranks(config) > 1, config.agent.placement == "ray"
     if ranks and workers:
         yield (
@@ -32,12 +32,6 @@ def _workers(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, st
             "agent.placement",
             "its workers sample on CPUs, and this run is on a GPU",
             "Use agent.placement=local, or trainer.device=cpu.",
-        )
-    if config.rollout.name != "native":
-        yield (
-            "agent.placement",
-            f"its workers sample with the native engine, and rollout.name={config.rollout.name!r}",
-            "Use agent.placement=local, or rollout.name=native.",
         )
 
 
