@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -294,3 +296,56 @@ def test_a_run_of_another_user_runs_no_tools(here: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(build_app(), ["orchestrate", "run", "x", "--resume", "run"])
     assert done.exit_code == 2
     assert "names code that would be run" in done.stderr
+
+
+def test_a_stop_while_a_model_plans_keeps_what_was_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "prices.toml").write_text("[models.policy]\ninput = 1000.0\noutput = 1000.0\n")
+
+    async def reply(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
+    words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
+    with planning(monkeypatch, "unread"):
+        done = run(*words, os.environ["PLANS_AT"], code=130)
+    told = " ".join(done.stderr.split())
+    assert "Planning made 1 request, 1 without an answer, at its bound: 0 tokens read" in told
+    assert "What was asked is kept: tutelage show run" in told
+    assert told.endswith("Stopped. The same command with another --output begins again.")
+    result = json.loads((here / "run/result.json").read_text())
+    assert result["status"] == "stopped"
+    assert result["cost"] > 0
+    with open_store(here / "run/store.db", create=False) as store:
+        (rollout,) = store.rollouts("run")
+    assert [call.agent for call in rollout.last.calls] == ["planner"]
+    assert "stopped before there was a plan" in str(rollout.last.failure)
+
+
+def test_a_taken_output_is_refused_before_a_model_is_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("--plan", "count.json")
+    with planning(monkeypatch, {"nodes": COUNT}) as client:
+        words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
+        done = run(*words, os.environ["PLANS_AT"], code=2)
+        assert not client.calls
+    assert "the output folder 'run' is not empty" in " ".join(done.stderr.split())
+
+
+def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(catalog: object, watch: Any) -> None:
+        watch(1, 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tutelage.orchestration.planner.embedded.embedded_planner", train)
+    told = " ".join(run("Count", code=130).stderr.split())
+    assert told.endswith(
+        "Stopped. What the embedded planner had learned is not kept; the same command trains it "
+        "from its beginning."
+    )
+    assert not (here / "run").exists()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -85,7 +86,7 @@ class _RunFlags(Section):
 def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> None:
     """Plan an instruction and run it, live, within a budget."""
     from tutelage.orchestration.execution.runs import RECIPE
-    from tutelage.runs.folder import create, find, place_of
+    from tutelage.runs.folder import check_vacant, create, find, place_of
     from tutelage.runs.trust import check_trusted, code_of
 
     if flags.resume is not None:
@@ -93,10 +94,12 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
         check_trusted(folder, code_of(folder), trust=False)
         _go_on(folder, otlp=flags.otlp, as_json=as_json, allow_changes=changes, yes=asked.yes)
         return
+    if asked.output is not None:
+        check_vacant(Path(asked.output))  # planning may cost something
     began = time.time()
     try:
         prepared = _prepare(asked)
-    except TutelageError as error:
+    except (TutelageError, KeyboardInterrupt) as error:
         keep_unplanned(asked, error, flags.otlp, began)
         raise
     folder = create(place_of(asked.output, RECIPE))
@@ -225,7 +228,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     try:
         system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
         system.check(chosen.plan, asked.budget)
-    except TutelageError as error:
+    except (TutelageError, KeyboardInterrupt) as error:
         error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
         if chosen.llm is not None and chosen.llm.calls:
             tell(spent_words(chosen.llm))
