@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -75,6 +76,10 @@ class PlanRun:
         """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
+        self.refusals: dict[tuple[str, str], str] = {}
+        """The calls with side effects that were not permitted: tool, arguments, and why."""
+        self.asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while it is asked about such a call: an equal one waits for what is said of it."""
         self._told_refused = False
         """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
 
@@ -87,15 +92,6 @@ class PlanRun:
     def outputs(self) -> dict[int, str]:
         """Of the nodes that have one."""
         return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
-
-    @property
-    def refusals(self) -> dict[tuple[str, str], str]:
-        """The calls with side effects that were not permitted: tool, arguments, and why."""
-        return {
-            (step.worker or "", answer.arguments): answer.error.message
-            for step in self.steps.values()
-            if (answer := _refused(step)) and answer.error and answer.arguments is not None
-        }
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
@@ -130,6 +126,8 @@ class PlanRun:
             self.steps = dict(sorted(self._journal.steps.items()))
             for step in self.steps.values():
                 self.budget.spent += step.cost
+                if (answer := _refused(step)) and answer.error and answer.arguments is not None:
+                    self.refusals[step.worker or "", answer.arguments] = answer.error.message
             self.dispatched = 1 + max(self.steps, default=-1)
             for nodes, abandoned, calls in self._journal.replans:
                 self._grow(nodes, abandoned, calls)
