@@ -214,6 +214,51 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     assert (here / "things/a").exists()
 
 
+ROUGH = '''
+import os
+from tutelage import tool
+
+@tool
+def wander(to: str) -> None:
+    """Go elsewhere."""
+    os.chdir(to)
+    print("I am in", to)
+
+@tool
+def read() -> str:
+    """What somebody wrote."""
+    return "a" + chr(0xDC80)
+
+@tool
+def say(text: str) -> str:
+    """Say it."""
+    raise ValueError(f"{text}\\n{chr(27)}[31mred")
+'''
+
+
+def test_what_rough_tools_do_stays_out_of_the_result(here: Path) -> None:
+    (here / "tools.py").write_text(ROUGH)
+    (here / "elsewhere").mkdir()
+    nodes = [
+        {"tool": "wander", "arguments": {"to": str(here / "elsewhere")}},
+        {"tool": "read", "after": [0]},
+        {"tool": "say", "arguments": {"text": "<node-1>"}},
+    ]
+    (here / "rough.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
+    done = run("--plan", "rough.json", "--json", code=1)
+    told = json.loads(done.stdout)
+    assert told["run"] == str(here / "run")  # as it is found from elsewhere
+    assert "I am in" in done.stderr
+    assert [node["status"] for node in told["nodes"]] == ["succeeded", "succeeded", "failed"]
+    assert told["nodes"][2]["reason"].startswith("raised: Error: ValueError: a\\udc80\n")
+    assert (here / "run/result.json").is_file()
+    assert list((here / "elsewhere").iterdir()) == []
+    os.chdir(here)
+    done = run("--plan", "rough.json", "--output", "2", code=1)
+    assert "\x1b[31m" not in done.stdout + done.stderr
+    assert "ValueError: a\\udc80 \\x1b[31mred" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

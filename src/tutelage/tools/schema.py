@@ -260,6 +260,9 @@ def _problems(error: ValidationError, given: JSON, schema: JSON) -> list[str]:
     phrases: dict[str, list[str]] = {}
     branches: set[str] = set()
     for each in error.errors(include_url=False):
+        if not each["loc"]:  # what is wrong is in none of them, such as a lone surrogate
+            phrases[""] = [str(each["msg"])]
+            continue
         name = str(each["loc"][0])
         phrases.setdefault(name, []).append(_problem(dict(each)))
         place = each["loc"][:-1] if each["type"] == "missing" else each["loc"]
