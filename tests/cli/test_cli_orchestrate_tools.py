@@ -313,7 +313,12 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     journal.write_text("".join(lines[:until]))
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
-    command = ["orchestrate", "run", "--resume", "run", "--yes"]
+    command = ["orchestrate", "run", "--resume", str(here / "run"), "--yes"]
+    os.chdir(here.parent)  # where things/a would be another file
+    done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
+    assert done.exit_code == 2, done.output
+    assert f"ran in '{here}', and a relative path is another file here" in done.stderr
+    os.chdir(here)
     done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
     assert done.exit_code == 0, done.output
     assert "resumed    2 nodes done before" in done.stdout

@@ -23,7 +23,7 @@ from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
-from tutelage.cli.orchestrate_tools import Permission
+from tutelage.cli.orchestrate_tools import Permission, check_place, keep_place
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
@@ -136,6 +136,8 @@ def _go_on(
         recipe = read_object(folder.config)["config"]["recipe"]
         message = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {message}")
+    if not allow_changes:
+        check_place(folder)
     stored = stored_settings(folder, ExecutionConfig)
     own = {
         "plan": folder.path / PLAN,
@@ -218,6 +220,8 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     fields, permission = prepared.told, prepared.permission
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
+    if prepared.tools:
+        keep_place(run)
     try:
         # What tools print is none of the result, which may be asked for as JSON.
         with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
