@@ -313,7 +313,7 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     journal.write_text("".join(lines[:until]))
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
-    command = ["orchestrate", "run", "--resume", str(here / "run"), "--yes"]
+    command = ["orchestrate", "run", "--resume", str(here / "run")]  # begun with --yes
     os.chdir(here.parent)  # where things/a would be another file
     done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
     assert done.exit_code == 2, done.output

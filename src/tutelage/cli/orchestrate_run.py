@@ -143,7 +143,7 @@ def _go_on(
         "plan": folder.path / PLAN,
         "checkpoint": None,
         "allow_changes": allow_changes,
-        "yes": yes,
+        "yes": yes or stored.yes,
     }
     asked = stored.model_copy(update=own)
     _finish(folder, _prepare(asked), otlp, as_json)
