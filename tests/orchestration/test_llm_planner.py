@@ -7,9 +7,10 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -94,6 +95,34 @@ def test_a_model_may_say_that_no_tool_fits() -> None:
     llm, _ = planner('{"nodes": []}')
     with pytest.raises(NoPlanError, match="no tool fits"):
         llm.plan("Who won?")
+
+
+@dataclass
+class Place:
+    """Where."""
+
+    row: int
+    names: list[str] | None = None
+
+
+@tool
+def mark(
+    place: Place,
+    color: Literal["red", "blue"] | None = None,
+    day: date | None = None,
+    others: list[Place] | None = None,
+    size: int | str = 1,
+) -> str:
+    """Mark a place."""
+    return f"{place} {color} {day} {others} {size}"
+
+
+def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None:
+    llm, client = planner(nodes(("mark", {"place": {"row": 1}})), tools={"mark": mark})
+    llm.plan("Mark row 1")
+    place = "object {row: integer, names?: array of string}"
+    told = f"place: {place}, color?: red|blue, day?: string (date), others?: array of {place}, "
+    assert f"- mark({told}size?: any): Mark a place." in (client.calls[0].messages[0].content or "")
 
 
 def test_of_many_tools_the_nearest_are_shown() -> None:
