@@ -282,7 +282,9 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
         running = sum(event["event"] == "request" for event in before) - ended
         assert ran <= 4 + running, kept
         assert len(client.calls) == (1 if grown else 2), kept
-        assert len(done.plan.calls) == 2, kept
+        # One that was sent, and of which no plan is known, is paid for.
+        sent = any(event["event"] == "planning" for event in before) and not grown
+        assert len(done.plan.calls) == 2 + sent, kept
 
 
 def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
@@ -312,7 +314,8 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
 
     def system(*replies: str) -> OrchestrationSystem:
         client = ScriptedClient(list(replies))
-        return OrchestrationSystem(Paid(lambda: client, tools, constrained=False), ToolPool(tools))
+        paid = Paid(lambda: client, tools, constrained=False, price=lambda read, written: 1e-3)
+        return OrchestrationSystem(paid, ToolPool(tools))
 
     done = system(WRONG, RIGHT).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert done.success
@@ -320,6 +323,20 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
     same = system(WRONG).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert same.total_cost == 0.75
     assert same.resumed == 5
+    # Killed while the model plans further: that request is paid for at its bound, or at its cost.
+    lines = path.read_text().splitlines(keepends=True)
+    first, answered = (i for i, line in enumerate(lines) if '"event": "planning"' in line)
+    bound = json.loads(lines[first])["call"]["bound"]
+    for last, lost in ((first, bound), (answered, 0.25)):
+        path.write_text("".join(lines[: last + 1]))
+        again = system(WRONG, RIGHT).execute("Read the notes", name="run", journal=path)
+        assert again.success
+        assert again.total_cost == pytest.approx(0.75 + lost)
+    # Twice killed there, both are.
+    twice = [*lines[: first + 1], *(line for line in lines if '"start"' in line), lines[first]]
+    path.write_text("".join(twice))
+    again = system(WRONG, RIGHT).execute("Read the notes", name="run", journal=path)
+    assert again.total_cost == pytest.approx(0.75 + 2 * bound)
 
 
 def test_a_request_before_one_that_fails_is_counted() -> None:

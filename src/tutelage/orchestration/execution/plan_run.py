@@ -19,6 +19,7 @@ from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
 from tutelage.orchestration.execution.journal import (
+    PLANNING,
     Event,
     ExecutionJournal,
     Observer,
@@ -256,6 +257,7 @@ class PlanRun:
             self._told_refused = True
         count, calls = len(self.plan.nodes), self.plan.calls
         asked = len(calls)
+        watched = PLANNING.set(self._planning)
         try:
             grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
@@ -268,6 +270,8 @@ class PlanRun:
         except TutelageError as error:
             calls = getattr(error, "calls", calls)
             grown, self.unplanned = self.plan, str(error)
+        finally:
+            PLANNING.reset(watched)
         nodes = grown.nodes[count:]
         self._grow(nodes, lost if nodes else (), calls[asked:])
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
@@ -278,6 +282,9 @@ class PlanRun:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
+
+    def _planning(self, request: int, call: PlannerCall) -> None:
+        self.tell("planning", request=request, call=calls_json((call,))[0])
 
     def _grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]

@@ -25,6 +25,7 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.journal import PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
@@ -184,17 +185,19 @@ class LLMPlanner:
                 f"are left, buys no plan: asking the model that plans may cost {bound:.6f}; raise "
                 "--budget, or only watch it with --budget-mode audit"
             )
-        started = time.time()
+        started, number, tell = time.time(), len(made), PLANNING.get()
+        sent = tuple((message.role, message.content or "") for message in messages)
+        lost = PlannerCall(sent, "", bound, started=started, bound=bound)
+        tell(number, lost)
         try:
             call = replace(await self._reply(client, messages, tools), bound=bound)
         except (asyncio.CancelledError, EngineError) as error:  # it may be billed all the same
             if not isinstance(error, EngineError) or error_kind(error)[1]:
-                sent = tuple((message.role, message.content or "") for message in messages)
-                seconds = time.time() - started
-                call = PlannerCall(sent, "", bound, started=started, seconds=seconds, bound=bound)
+                call = replace(lost, seconds=time.time() - started)
             raise
         finally:
             for each in () if call is None else (call,):
+                tell(number, each)
                 made.append(each)
                 self.calls.append(each)
             budget.settle(bound, 0.0 if call is None else call.cost)
