@@ -136,7 +136,8 @@ def _lost_requests(events: Iterable[Event]) -> list[tuple[PlannerCall, ...]]:
     """What a model was asked for a further plan that never came, if any: it is paid for."""
     lost: list[Any] = []
     asked: dict[int, Any] = {}
-    for event in (*events, {"event": "start"}):
+    resumed: Event = {"event": "start"}
+    for event in (*events, resumed):
         if event["event"] == "planning":
             asked[event["request"]] = event["call"]
         elif event["event"] in ("replan", "start"):
