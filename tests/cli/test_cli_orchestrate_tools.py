@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -212,6 +214,51 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     assert (here / "things/a").exists()
 
 
+ROUGH = '''
+import os
+from tutelage import tool
+
+@tool
+def wander(to: str) -> None:
+    """Go elsewhere."""
+    os.chdir(to)
+    print("I am in", to)
+
+@tool
+def read() -> str:
+    """What somebody wrote."""
+    return "a" + chr(0xDC80)
+
+@tool
+def say(text: str) -> str:
+    """Say it."""
+    raise ValueError(f"{text}\\n{chr(27)}[31mred")
+'''
+
+
+def test_what_rough_tools_do_stays_out_of_the_result(here: Path) -> None:
+    (here / "tools.py").write_text(ROUGH)
+    (here / "elsewhere").mkdir()
+    nodes = [
+        {"tool": "wander", "arguments": {"to": str(here / "elsewhere")}},
+        {"tool": "read", "after": [0]},
+        {"tool": "say", "arguments": {"text": "<node-1>"}},
+    ]
+    (here / "rough.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
+    done = run("--plan", "rough.json", "--json", code=1)
+    told = json.loads(done.stdout)
+    assert told["run"] == str(here / "run")  # as it is found from elsewhere
+    assert "I am in" in done.stderr
+    assert [node["status"] for node in told["nodes"]] == ["succeeded", "succeeded", "failed"]
+    assert told["nodes"][2]["reason"].startswith("raised: Error: ValueError: a\\udc80\n")
+    assert (here / "run/result.json").is_file()
+    assert list((here / "elsewhere").iterdir()) == []
+    os.chdir(here)
+    done = run("--plan", "rough.json", "--output", "2", code=1)
+    assert "\x1b[31m" not in done.stdout + done.stderr
+    assert "ValueError: a\\udc80 \\x1b[31mred" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -266,7 +313,12 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     journal.write_text("".join(lines[:until]))
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
-    command = ["orchestrate", "run", "--resume", "run", "--yes"]
+    command = ["orchestrate", "run", "--resume", str(here / "run")]  # begun with --yes
+    os.chdir(here.parent)  # where things/a would be another file
+    done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
+    assert done.exit_code == 2, done.output
+    assert f"ran in '{here}', and a relative path is another file here" in done.stderr
+    os.chdir(here)
     done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
     assert done.exit_code == 0, done.output
     assert "resumed    2 nodes done before" in done.stdout
@@ -294,3 +346,56 @@ def test_a_run_of_another_user_runs_no_tools(here: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(build_app(), ["orchestrate", "run", "x", "--resume", "run"])
     assert done.exit_code == 2
     assert "names code that would be run" in done.stderr
+
+
+def test_a_stop_while_a_model_plans_keeps_what_was_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "prices.toml").write_text("[models.policy]\ninput = 1000.0\noutput = 1000.0\n")
+
+    async def reply(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
+    words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
+    with planning(monkeypatch, "unread"):
+        done = run(*words, os.environ["PLANS_AT"], code=130)
+    told = " ".join(done.stderr.split())
+    assert "Planning made 1 request, 1 without an answer, at its bound: 0 tokens read" in told
+    assert "What was asked is kept: tutelage show run" in told
+    assert told.endswith("Stopped. The same command with another --output begins again.")
+    result = json.loads((here / "run/result.json").read_text())
+    assert result["status"] == "stopped"
+    assert result["cost"] > 0
+    with open_store(here / "run/store.db", create=False) as store:
+        (rollout,) = store.rollouts("run")
+    assert [call.agent for call in rollout.last.calls] == ["planner"]
+    assert "stopped before there was a plan" in str(rollout.last.failure)
+
+
+def test_a_taken_output_is_refused_before_a_model_is_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("--plan", "count.json")
+    with planning(monkeypatch, {"nodes": COUNT}) as client:
+        words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
+        done = run(*words, os.environ["PLANS_AT"], code=2)
+        assert not client.calls
+    assert "the output folder 'run' is not empty" in " ".join(done.stderr.split())
+
+
+def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(catalog: object, watch: Any) -> None:
+        watch(1, 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tutelage.orchestration.planner.embedded.embedded_planner", train)
+    told = " ".join(run("Count", code=130).stderr.split())
+    assert told.endswith(
+        "Stopped. What the embedded planner had learned is not kept; the same command trains it "
+        "from its beginning."
+    )
+    assert not (here / "run").exists()

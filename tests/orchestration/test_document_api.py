@@ -104,6 +104,19 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
             compute_reward(wrong, "seed")  # type: ignore[arg-type]
 
 
+def test_rows_of_a_log_and_results_have_each_others_names() -> None:
+    result = ExecutionResult(True, {"0": "a", "1": ""}, 0.045, 1200.0)
+    assert (result.cost, result.latency_ms) == (0.045, 1200.0)
+    row = {
+        "success": True,
+        "cost": 0.045,
+        "latency_ms": 1200.0,
+        "execution_result": {"success": True, "outputs": {"0": "a", "1": ""}},
+    }
+    for told in (row, {**row, "total_cost": 0.045, "cost": 7.0}):
+        assert compute_reward(told, "seed") == pytest.approx(compute_reward(result, "seed"))
+
+
 def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

@@ -7,9 +7,10 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -94,6 +95,34 @@ def test_a_model_may_say_that_no_tool_fits() -> None:
     llm, _ = planner('{"nodes": []}')
     with pytest.raises(NoPlanError, match="no tool fits"):
         llm.plan("Who won?")
+
+
+@dataclass
+class Place:
+    """Where."""
+
+    row: int
+    names: list[str] | None = None
+
+
+@tool
+def mark(
+    place: Place,
+    color: Literal["red", "blue"] | None = None,
+    day: date | None = None,
+    others: list[Place] | None = None,
+    size: int | str = 1,
+) -> str:
+    """Mark a place."""
+    return f"{place} {color} {day} {others} {size}"
+
+
+def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None:
+    llm, client = planner(nodes(("mark", {"place": {"row": 1}})), tools={"mark": mark})
+    llm.plan("Mark row 1")
+    place = "object {row: integer, names?: array of string}"
+    told = f"place: {place}, color?: red|blue, day?: string (date), others?: array of {place}, "
+    assert f"- mark({told}size?: any): Mark a place." in (client.calls[0].messages[0].content or "")
 
 
 def test_of_many_tools_the_nearest_are_shown() -> None:
@@ -253,7 +282,9 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
         running = sum(event["event"] == "request" for event in before) - ended
         assert ran <= 4 + running, kept
         assert len(client.calls) == (1 if grown else 2), kept
-        assert len(done.plan.calls) == 2, kept
+        # One that was sent, and of which no plan is known, is paid for.
+        sent = any(event["event"] == "planning" for event in before) and not grown
+        assert len(done.plan.calls) == 2 + sent, kept
 
 
 def test_the_journal_refuses_another_plan(tmp_path: Path) -> None:
@@ -283,7 +314,8 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
 
     def system(*replies: str) -> OrchestrationSystem:
         client = ScriptedClient(list(replies))
-        return OrchestrationSystem(Paid(lambda: client, tools, constrained=False), ToolPool(tools))
+        paid = Paid(lambda: client, tools, constrained=False, price=lambda read, written: 1e-3)
+        return OrchestrationSystem(paid, ToolPool(tools))
 
     done = system(WRONG, RIGHT).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert done.success
@@ -291,6 +323,20 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
     same = system(WRONG).execute("Read the notes", name="run", budget=1.0, journal=path)
     assert same.total_cost == 0.75
     assert same.resumed == 5
+    # Killed while the model plans further: that request is paid for at its bound, or at its cost.
+    lines = path.read_text().splitlines(keepends=True)
+    first, answered = (i for i, line in enumerate(lines) if '"event": "planning"' in line)
+    bound = json.loads(lines[first])["call"]["bound"]
+    for last, lost in ((first, bound), (answered, 0.25)):
+        path.write_text("".join(lines[: last + 1]))
+        again = system(WRONG, RIGHT).execute("Read the notes", name="run", journal=path)
+        assert again.success
+        assert again.total_cost == pytest.approx(0.75 + lost)
+    # Twice killed there, both are.
+    twice = [*lines[: first + 1], *(line for line in lines if '"start"' in line), lines[first]]
+    path.write_text("".join(twice))
+    again = system(WRONG, RIGHT).execute("Read the notes", name="run", journal=path)
+    assert again.total_cost == pytest.approx(0.75 + 2 * bound)
 
 
 def test_a_request_before_one_that_fails_is_counted() -> None:

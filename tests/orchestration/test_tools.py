@@ -147,6 +147,22 @@ def test_a_node_that_goes_on_without_an_input_says_so() -> None:
 # ---------------------------------------------------------------- permission
 
 
+@pytest.mark.parametrize(("says", "asked"), [("you said no", 2), ("", 4)])
+def test_equal_calls_that_wait_together_are_refused_by_one_answer(says: str, asked: int) -> None:
+    seen: list[str] = []
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        seen.append(arguments)
+        await asyncio.sleep(0.01)
+        return says
+
+    same, other = (Node("delete", {"path": path}) for path in "ab")
+    done = run(same, same, other, same, permit=permit)
+    assert len(seen) == asked
+    assert len(set(seen)) == 2
+    assert [node.kept for node in done.nodes] == [not says] * 4
+
+
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:
     RAN.clear()
     done = run(Node("delete", {"path": "a"}))

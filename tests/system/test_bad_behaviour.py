@@ -118,7 +118,7 @@ BROKEN_TOOLS = {
     "bytes": ('return b"42"', "bad_result", "it returned bytes; decode it to text first"),
     "none": ("return None", "bad_result", "it returned None"),
     "nan": ('return float("nan")', "bad_result", "no usable result"),
-    "object": ("return object()", "bad_result", "it returned a object"),
+    "object": ("return object()", "bad_result", "it returned an instance of object"),
     "surrogate": (r'return "4\udc802"', None, r"4\udc802"),
     "megabyte": ('return "4" * 1_000_000', None, "characters cut"),
 }

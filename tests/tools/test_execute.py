@@ -8,6 +8,8 @@ import dataclasses
 import subprocess
 import sys
 import threading
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,9 +195,29 @@ async def test_results_become_text() -> None:
         (Found("é", 0.5), '{"title": "é", "score": 0.5}'),
         ("\ud800", "\\ud800"),
         ("", ""),
+        (date(2026, 1, 2), "2026-01-02"),
+        (Path("/a/b"), "/a/b"),
+        ([date(2026, 1, 2)], '["2026-01-02"]'),
     ]:
         result = await returned(value)
         assert (result.text, result.error) == (text, None)
+
+
+async def test_a_tool_that_says_that_it_returns_nothing_is_done_when_it_returns() -> None:
+    ran: list[str] = []
+
+    @tool
+    def remove(path: str) -> None:
+        ran.append(path)
+
+    @tool("remove")
+    async def remove_later(path: str) -> None:
+        ran.append(path)
+
+    for each in (remove, remove_later):
+        result = await run('{"path": "a"}', each)
+        assert (result.text, result.error) == ("null", None)
+    assert ran == ["a", "a"]
 
 
 async def test_results_without_a_text_are_bad_results() -> None:

@@ -229,6 +229,15 @@ def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
         tool(**options)(fn)
 
 
+def test_a_lone_surrogate_is_refused_as_what_it_is() -> None:
+    @tool
+    def say(text: str) -> str:
+        return text
+
+    with pytest.raises(ArgumentError, match=r"unicode string; expected \{text\}"):
+        say.signature.read('{"text": "a\udc80"}')
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -91,7 +91,13 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
                 task = bar.add_task("training the embedded planner", total=of)
             bar.update(task, completed=done)
 
-        embedded = embedded_planner(catalog, watch=watch)
+        try:
+            embedded = embedded_planner(catalog, watch=watch)
+        except KeyboardInterrupt as stopped:
+            if task is not None:
+                stopped.add_note("What the embedded planner had learned is not kept; the same")
+                stopped.add_note("command trains it from its beginning.")
+            raise
     if embedded.unkept:
         say(messages(), f"The embedded planner could not be kept: {embedded.unkept}")
     return _searching(

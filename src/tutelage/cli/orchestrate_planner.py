@@ -70,7 +70,8 @@ def choose_plan(
 def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenPlan:
     try:
         plan = llm.plan(instruction, Budget(asked.budget, asked.budget_mode))
-    except TutelageError:
+    except (TutelageError, KeyboardInterrupt) as error:
+        error.calls = tuple(llm.calls)  # pyright: ignore[reportAttributeAccessIssue]
         if llm.calls:
             tell(spent_words(llm))
         raise
@@ -88,7 +89,9 @@ def spent_words(llm: LLMPlanner) -> str:
     read, written = sum(c.tokens_in for c in llm.calls), sum(c.tokens_out for c in llm.calls)
     cost = f"{usd(math.fsum(call.cost for call in llm.calls))} USD" if llm.priced else "unknown"
     asked = counted(len(llm.calls), "request")
-    return f"Planning made {asked}: {read} tokens read, {written} written, cost {cost}."
+    bound = [c for c in llm.calls if not c.tokens_in and not c.tokens_out and c.cost]
+    left = f", {len(bound)} without an answer, at its bound" if bound else ""
+    return f"Planning made {asked}{left}: {read} tokens read, {written} written, cost {cost}."
 
 
 def llm_planner(asked: ExecutionConfig, tools: Mapping[str, Tool]) -> LLMPlanner | None:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 _OUTPUT_LINES = 6
 _SHOWN = 120
 """Characters of a call, or of its result."""
+_REASON = 300
+"""Characters of why a node failed."""
 
 
 def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
     """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
     from tutelage.cli.console import (
         facts,
+        one_line,
         output,
         plain_table,
         say,
@@ -52,7 +55,7 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         words = (
             visible(planned.tool),
             ", ".join(map(str, parents)),
-            whole,
+            one_line(whole, _REASON),
             visible(node.worker or ""),
         )
         numbers = (str(tries), usd(sum(step.cost for step in mine)), f"{node.seconds:.2f}")
@@ -140,6 +143,7 @@ def _show_lines(console: Console, text: str) -> None:
 
 def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
     """The result as one object."""
+    from tutelage.cli.console import shown_path
     from tutelage.orchestration.execution.journal import plan_json
 
     first = ("id", "success", "reason", "outputs")
@@ -151,7 +155,7 @@ def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
         "plan": plan_json(found.plan),
         "nodes": [asdict(node) for node in found.nodes],
         "steps": [step.to_json() for step in found.steps],
-        "run": str(folder.path),
+        "run": shown_path(folder.path),
         "rollout": found.rollout,
     }
 

@@ -8,10 +8,12 @@ elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the executio
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -21,7 +23,7 @@ from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
-from tutelage.cli.orchestrate_tools import Permission
+from tutelage.cli.orchestrate_tools import Permission, check_place, keep_place
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
@@ -85,22 +87,29 @@ class _RunFlags(Section):
 def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> None:
     """Plan an instruction and run it, live, within a budget."""
     from tutelage.orchestration.execution.runs import RECIPE
-    from tutelage.runs.folder import create, find, place_of
+    from tutelage.runs.folder import check_vacant, create, find, place_of
     from tutelage.runs.trust import check_trusted, code_of
 
     if flags.resume is not None:
-        changes, folder = asked.allow_changes, find(flags.resume)
+        changes, folder = asked.allow_changes, _fixed(find(flags.resume))
         check_trusted(folder, code_of(folder), trust=False)
         _go_on(folder, otlp=flags.otlp, as_json=as_json, allow_changes=changes, yes=asked.yes)
         return
+    if asked.output is not None:
+        check_vacant(Path(asked.output))  # planning may cost something
     began = time.time()
     try:
         prepared = _prepare(asked)
-    except TutelageError as error:
+    except (TutelageError, KeyboardInterrupt) as error:
         keep_unplanned(asked, error, flags.otlp, began)
         raise
-    folder = create(place_of(asked.output, RECIPE))
+    folder = _fixed(create(place_of(asked.output, RECIPE)))
     _finish(folder, prepared, flags.otlp, as_json)
+
+
+def _fixed(folder: RunFolder) -> RunFolder:
+    """The folder by its whole path, since tools may change the working directory."""
+    return type(folder)(folder.path.absolute())
 
 
 def _go_on(
@@ -112,6 +121,7 @@ def _go_on(
     yes: bool = False,
 ) -> None:
     """Continue a run that was stopped or killed. Raises `RunError` for one that has ended."""
+    from tutelage.cli.console import shown_path
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
     from tutelage.runs.figures import read_object
     from tutelage.runs.kinds import name_of, stored_settings
@@ -119,17 +129,21 @@ def _go_on(
     if name_of(folder) != ExecutionRun.name:
         raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
     if folder.read_result() is not None:
-        raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
+        raise RunError(
+            f"{folder.name!r} has ended; look at it: tutelage show {shown_path(folder.path)}"
+        )
     if not (folder.path / PLAN).is_file():
         recipe = read_object(folder.config)["config"]["recipe"]
         message = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {message}")
+    if not allow_changes:
+        check_place(folder)
     stored = stored_settings(folder, ExecutionConfig)
     own = {
         "plan": folder.path / PLAN,
         "checkpoint": None,
         "allow_changes": allow_changes,
-        "yes": yes,
+        "yes": yes or stored.yes,
     }
     asked = stored.model_copy(update=own)
     _finish(folder, _prepare(asked), otlp, as_json)
@@ -137,7 +151,7 @@ def _go_on(
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue an execution and show its result."""
-    _go_on(folder, allow_changes=allow_changes)
+    _go_on(_fixed(folder), allow_changes=allow_changes)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -206,8 +220,11 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     fields, permission = prepared.told, prepared.permission
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
+    if prepared.tools:
+        keep_place(run)
     try:
-        with _progress(plan, fields, permission) as watch:
+        # What tools print is none of the result, which may be asked for as JSON.
+        with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
             return system.execute(
                 instruction, plan=plan, budget=asked.budget, name="run", observers=watch,
                 journal=journal, planned_from=prepared.planned_from,
@@ -225,7 +242,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     try:
         system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
         system.check(chosen.plan, asked.budget)
-    except TutelageError as error:
+    except (TutelageError, KeyboardInterrupt) as error:
         error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
         if chosen.llm is not None and chosen.llm.calls:
             tell(spent_words(chosen.llm))
@@ -342,12 +359,14 @@ def _progress(
 
 
 def _line(console: Console, rows: list[_NodeLine], node: int | None) -> None:
-    from tutelage.cli.console import say, visible
+    from tutelage.cli.console import one_line, say, visible
 
     if node is not None:
         row = rows[node]
         message = f"[{node}] {row.tool}: {row.state}"
-        say(console, visible(message), (f"  {row.worker} {usd(row.cost)}", "dim"))
+        # A reason may have what a tool wrote.
+        told = f"  {one_line(row.worker, 300)} {usd(row.cost)}"
+        say(console, visible(message), (told, "dim"))
 
 
 def _table(rows: list[_NodeLine]) -> Table:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutelage.errors import RunError
 from tutelage.tools.execute import call_in_thread
 
 if TYPE_CHECKING:
     from rich.live import Live
 
     from tutelage.orchestration.execution.pools.tools import Doubt
+    from tutelage.runs.folder import RunFolder
+    from tutelage.runs.lifecycle import Run
     from tutelage.tools.tool import Tool
 
 _SHOWN = 500
@@ -71,3 +75,22 @@ class Permission:
         finally:
             if self.display is not None:
                 self.display.start(refresh=True)
+
+
+_BEGAN = "tools_began"
+
+
+def keep_place(run: Run) -> None:
+    """Write down in which directory the tools of a run begin."""
+    run.event(_BEGAN, place=str(Path.cwd()))
+
+
+def check_place(folder: RunFolder) -> None:
+    """Raise `RunError` where tools would work in another directory than they began in: a relative
+    path is another file there."""
+    places = [event["place"] for event in folder.read_events() if event["event"] == _BEGAN]
+    if places and Path(places[-1]) != Path.cwd():
+        raise RunError(
+            f"{folder.name!r} ran in {places[-1]!r}, and a relative path is another file here: "
+            "resume it there, or here with --allow-changes"
+        )

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 
 def keep_unplanned(
-    asked: ExecutionConfig, error: TutelageError, otlp: str | None, began: float
+    asked: ExecutionConfig,
+    error: TutelageError | KeyboardInterrupt,
+    otlp: str | None,
+    began: float,
 ) -> None:
-    """Keep the requests of a planner's refusal, where there are any, in the folder of a run.
-    Planning began at `began`, in seconds since 1970."""
+    """Keep the requests of planning that was refused or stopped, where there are any, in the folder
+    of a run. Planning began at `began`, in seconds since 1970."""
     calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
     if not calls:
         return
@@ -38,10 +41,12 @@ def keep_unplanned(
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
 
+    stopped = isinstance(error, KeyboardInterrupt)
+    reason = "stopped before there was a plan" if stopped else str(error)
     seeds = SeedTree(asked.seed).child("orchestration").child("run")
     plan = Plan(asked.instruction or "", (), calls)
     execution = Execution.of(
-        plan, (), (), id=seeds.id("flow"), seeds=seeds, router=asked.router, unplanned=str(error)
+        plan, (), (), id=seeds.id("flow"), seeds=seeds, router=asked.router, unplanned=reason
     )
     seconds = time.time() - began
 
@@ -50,11 +55,11 @@ def keep_unplanned(
         recorder(execution, Sampling(0.0, max_tokens=asked.max_tokens), began, seconds)
         run.failed = True
         return {
-            "status": "failed",
+            "status": "stopped" if stopped else "failed",
             "success": False,
             "cost": execution.total_cost,
             "latency_ms": 0.0,
-            "reason": str(error),
+            "reason": reason,
             "rollout": execution.rollout,
         }
 
@@ -62,3 +67,5 @@ def keep_unplanned(
         folder = create(place_of(asked.output, RECIPE))
         lifecycle.start(ExecutionRun(asked, work, otlp=otlp), folder, Progress())
         tell(f"What was asked is kept: tutelage show {shown_path(folder.path)}")
+        if stopped and asked.output is not None:
+            error.add_note("The same command with another --output begins again.")

@@ -79,7 +79,7 @@ async def run_tool(tool: Tool, text: str) -> tuple[str, ToolFailure | None]:
         late = isinstance(failure, ToolTimeoutError)
         return f"Error: {_reason(failure)}", "timeout" if late else "raised"
     try:
-        return _text_of(value), None
+        return _text_of(value, tool.fn), None
     except (TypeError, ValueError, RecursionError) as error:
         return f"Error: {tool.name} returned no usable result: {error}", "bad_result"
 
@@ -201,18 +201,24 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:head]}\n[{missing} characters cut]\n{text[len(text) - tail :]}"
 
 
-def _text_of(value: Any) -> str:
-    """The observation for a returned value. Raises TypeError or ValueError when there is none."""
+def _text_of(value: Any, fn: Callable[..., Any]) -> str:
+    """The observation for a value that a function returned: texts, also those that dates, paths and
+    the like are written as, else JSON. Raises TypeError or ValueError when there is none."""
     if isinstance(value, str):
         return value
     if value is None:
+        # One that says so is done when it returns; another forgot its result.
+        if getattr(fn, "__annotations__", {}).get("return", "") in (None, "None"):
+            return "null"
         raise TypeError("it returned None; a tool returns text or a JSON value")
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"it returned {type(value).__name__}; decode it to text first")
     try:
         plain = to_jsonable_python(value)
     except PydanticSerializationError as error:
-        raise TypeError(f"it returned a {type(value).__name__}: {error}") from error
+        raise TypeError(f"it returned an instance of {type(value).__name__}: {error}") from error
+    if isinstance(plain, str):
+        return plain
     # NaN and infinity are no JSON: a ValueError here.
     return json.dumps(plain, ensure_ascii=False, allow_nan=False)
 

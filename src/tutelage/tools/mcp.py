@@ -33,9 +33,11 @@ from referencing import Registry
 
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
+from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
-from tutelage.tools.schema import ArgumentError, Signature
+from tutelage.tools.schema import ArgumentError, Signature, summary
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
+from tutelage.tools.unions import union_problems
 from tutelage.types import JSON, Task
 
 PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
@@ -45,6 +47,8 @@ START_SECONDS = 30.0
 """How long a server may take to start and to name its tools."""
 _TAIL = 500
 """Characters of a server's last words that an error shows."""
+_LONGEST_PROBLEM = 300
+"""Characters of what a validator says of a value; beyond them it is said without all of it."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 _Target = str | Sequence[str] | MCPServer
@@ -269,18 +273,24 @@ def _signature(schema: JSON) -> Signature:
 
     def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
-        problems = [_problem(error) for error in checker.iter_errors(value)]
+        errors = checker.iter_errors(value)
+        problems = [phrase for error in errors for phrase in _problems(error, schema)]
         if problems:
-            names = ", ".join(cast("JSON", schema.get("properties", {})))
-            raise ArgumentError("; ".join(problems[:5]) + f"; expected {{{names}}}")
+            raise ArgumentError("; ".join(problems[:5]) + f"; expected {summary(schema)}")
         return value
 
     return Signature(schema, check)
 
 
-def _problem(error: Any) -> str:
+def _problems(error: Any, schema: JSON) -> list[str]:
     path = ".".join(str(part) for part in error.absolute_path)
-    return f"argument {path!r}: {error.message}" if path else str(error.message)
+    if error.validator in ("anyOf", "oneOf"):
+        return union_problems(error.instance, error.schema, schema, path)
+    words = str(error.message)  # which has the whole value
+    if len(words) > _LONGEST_PROBLEM:
+        told = f"{error.validator} {short(error.validator_value)}"
+        words = f"{short(error.instance)} does not fit {told}"
+    return [f"argument {path!r}: {words}" if path else words]
 
 
 def _tools(found: Sequence[McpTool]) -> list[Tool]:

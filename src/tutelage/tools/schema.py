@@ -14,7 +14,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 from tutelage.bounded import parse_json
 from tutelage.errors import ToolDefinitionError
 from tutelage.tasks.readers import short
+from tutelage.tools.unions import union_of, union_problems
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -98,17 +99,18 @@ def signature_of(
         try:
             base_model = model.model_validate_json(text, strict=True)
         except ValidationError as error:
-            problems = [_problem(dict(e)) for e in error.errors(include_url=False)]
-            raise ArgumentError("; ".join(problems) + f"; expected {_summary(schema)}") from None
+            problems = _problems(error, json.loads(text), schema)
+            raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}") from None
         # Only what was given: the function's own defaults stay the function's.
         return {names[name]: getattr(base_model, name) for name in base_model.model_fields_set}
 
     return description, Signature(schema, check)
 
 
-def _summary(schema: JSON) -> str:
+def summary(schema: JSON) -> str:
+    """The names of a tool's parameters, those that may be left out marked."""
     required = schema.get("required", [])
-    names = [n if n in required else f"{n}?" for n in schema["properties"]]
+    names = [n if n in required else f"{n}?" for n in schema.get("properties", {})]
     return "{" + ", ".join(names) + "}"
 
 
@@ -250,6 +252,36 @@ def _check_json(text: str) -> None:
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a number")
         raise ArgumentError(f"arguments must be a JSON object, not {kind}")
+
+
+def _problems(error: ValidationError, given: JSON, schema: JSON) -> list[str]:
+    """What is wrong with each argument; pydantic's own words, but where it may be one of several
+    things: then the path of an error has the branch beside the names."""
+    phrases: dict[str, list[str]] = {}
+    branches: set[str] = set()
+    for each in error.errors(include_url=False):
+        if not each["loc"]:  # what is wrong is in none of them, such as a lone surrogate
+            phrases[""] = [str(each["msg"])]
+            continue
+        name = str(each["loc"][0])
+        phrases.setdefault(name, []).append(_problem(dict(each)))
+        place = each["loc"][:-1] if each["type"] == "missing" else each["loc"]
+        if not _leads(given, place) or union_of(schema["properties"].get(name, {}), schema):
+            branches.add(name)
+    for name in branches:
+        own = schema["properties"].get(name, {})
+        phrases[name] = union_problems(given.get(name), own, schema, name) or phrases[name]
+    return [phrase for each in phrases.values() for phrase in each]
+
+
+def _leads(value: Any, path: Sequence[int | str]) -> bool:
+    """Whether a path leads to something in a value."""
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _problem(error: Mapping[str, Any]) -> str:

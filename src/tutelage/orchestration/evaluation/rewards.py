@@ -30,9 +30,20 @@ class ExecutionResult:
     verified_fraction: float = 0.0
     """Share of nodes whose verifier passed, 0 to 1."""
 
+    @property
+    def cost(self) -> float:
+        """`total_cost`, as a row of an execution log calls it."""
+        return self.total_cost
+
+    @property
+    def latency_ms(self) -> float:
+        """`total_latency_ms`, as a row of an execution log calls it."""
+        return self.total_latency_ms
+
     @staticmethod
     def read(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
-        """A result, or the fields of one by name. Raises `RewardError` for anything else."""
+        """A result, or the fields of one by name, or a row of an execution log. Raises
+        `RewardError` for anything else."""
         if isinstance(result, ExecutionResult):
             return result
         if not isinstance(cast("object", result), Mapping) or "success" not in result:
@@ -40,12 +51,19 @@ class ExecutionResult:
                 f"an execution's result is {result!r:.80}; give what execute() returned, or its "
                 "fields: success, outputs, total_cost, total_latency_ms"
             )
-        known = {f.name for f in fields(ExecutionResult)}
         try:
-            given = {name: _numeric(name, result[name]) for name in known & result.keys()}
+            row: Mapping[str, Any] = result.get("execution_result") or {}
+            named = {_OF_ROWS.get(name, name): value for name, value in result.items()}
+            named = {**row, **named, **{k: v for k, v in result.items() if k in _OF_ROWS.values()}}
+            known = {f.name for f in fields(ExecutionResult)}
+            given = {name: _numeric(name, named[name]) for name in known & named.keys()}
         except (TypeError, ValueError) as error:
             raise RewardError(f"an execution's result: {error}") from error
         return ExecutionResult(**given)
+
+
+_OF_ROWS = {"cost": "total_cost", "latency_ms": "total_latency_ms"}
+"""What the rows of an execution log call the fields of a result."""
 
 
 @dataclass(frozen=True, slots=True)

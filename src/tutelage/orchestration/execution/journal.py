@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, cast
@@ -28,6 +29,13 @@ from tutelage.seeds import SeedTree
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
 """Gets every event as it happens, as the JSON object that logs hold; it must not wait."""
+
+
+PLANNING: ContextVar[Callable[[int, PlannerCall], None]] = ContextVar(
+    "planning", default=lambda request, call: None
+)
+"""Told each request to a model that plans further: before it is sent, at its bound, and with its
+answer, by its number in that plan."""
 
 
 class ExecutionJournal:
@@ -117,10 +125,25 @@ class ExecutionJournal:
         for index, left in opened.items():
             self.steps[index] = left
             _cut(left, asked.get(index), judged.get(index), self.elapsed)
+        self.replans += [((), (), lost) for lost in _lost_requests(events)]
 
 
 _ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
 _NODES, _CALLS = TypeAdapter(tuple[Node, ...]), TypeAdapter(tuple[PlannerCall, ...])
+
+
+def _lost_requests(events: Iterable[Event]) -> list[tuple[PlannerCall, ...]]:
+    """What a model was asked for a further plan that never came, if any: it is paid for."""
+    lost: list[Any] = []
+    asked: dict[int, Any] = {}
+    resumed: Event = {"event": "start"}
+    for event in (*events, resumed):
+        if event["event"] == "planning":
+            asked[event["request"]] = event["call"]
+        elif event["event"] in ("replan", "start"):
+            lost += asked.values() if event["event"] == "start" else ()
+            asked.clear()
+    return [read_as(_CALLS, lost, "requests of a planner")] if lost else []
 
 
 def _step(row: Mapping[str, Any]) -> NodeStep:

@@ -200,18 +200,20 @@ class NodeRun:
 
     async def _refused(self, worker: Worker, work: Subtask) -> WorkerAnswer | None:
         """The answer to a call that the caller does not permit; the wait for that counts as queued.
-        What was refused once is not asked about again."""
+        What was refused once is not asked about again, nor are equal calls that wait meanwhile."""
         pool: Any = self._pool
         if not hasattr(pool, "permit"):  # of pools with side effects
             return None
         arguments = pool.with_side_effects(worker, work)
         if arguments is None:
             return None
-        refusal = self._run.refusals.get((worker.name, arguments), "")
-        if not refusal:
-            again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
-            doubt = "again" if again else "replanned" if self._node >= self._run.planned else ""
-            refusal = await pool.permit(worker, arguments, doubt)
+        call, refusals = (worker.name, arguments), self._run.refusals
+        async with self._run.asking[call]:
+            if not (refusal := refusals.get(call, "")):
+                again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
+                doubt = "again" if again else "replanned" if self._node >= self._run.planned else ""
+                if refusal := await pool.permit(worker, arguments, doubt):
+                    refusals[call] = refusal
         error = WorkerError("refused", refusal)
         return WorkerAnswer(error=error, arguments=arguments) if refusal else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
 from tutelage.orchestration.execution.journal import (
+    PLANNING,
     Event,
     ExecutionJournal,
     Observer,
@@ -75,6 +77,10 @@ class PlanRun:
         """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
+        self.refusals: dict[tuple[str, str], str] = {}
+        """The calls with side effects that were not permitted: tool, arguments, and why."""
+        self.asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while it is asked about such a call: an equal one waits for what is said of it."""
         self._told_refused = False
         """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
 
@@ -87,15 +93,6 @@ class PlanRun:
     def outputs(self) -> dict[int, str]:
         """Of the nodes that have one."""
         return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
-
-    @property
-    def refusals(self) -> dict[tuple[str, str], str]:
-        """The calls with side effects that were not permitted: tool, arguments, and why."""
-        return {
-            (step.worker or "", answer.arguments): answer.error.message
-            for step in self.steps.values()
-            if (answer := _refused(step)) and answer.error and answer.arguments is not None
-        }
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
@@ -130,6 +127,8 @@ class PlanRun:
             self.steps = dict(sorted(self._journal.steps.items()))
             for step in self.steps.values():
                 self.budget.spent += step.cost
+                if (answer := _refused(step)) and answer.error and answer.arguments is not None:
+                    self.refusals[step.worker or "", answer.arguments] = answer.error.message
             self.dispatched = 1 + max(self.steps, default=-1)
             for nodes, abandoned, calls in self._journal.replans:
                 self._grow(nodes, abandoned, calls)
@@ -258,6 +257,7 @@ class PlanRun:
             self._told_refused = True
         count, calls = len(self.plan.nodes), self.plan.calls
         asked = len(calls)
+        watched = PLANNING.set(self._planning)
         try:
             grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
@@ -270,6 +270,8 @@ class PlanRun:
         except TutelageError as error:
             calls = getattr(error, "calls", calls)
             grown, self.unplanned = self.plan, str(error)
+        finally:
+            PLANNING.reset(watched)
         nodes = grown.nodes[count:]
         self._grow(nodes, lost if nodes else (), calls[asked:])
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
@@ -280,6 +282,9 @@ class PlanRun:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
+
+    def _planning(self, request: int, call: PlannerCall) -> None:
+        self.tell("planning", request=request, call=calls_json((call,))[0])
 
     def _grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]

@@ -18,6 +18,7 @@ from tutelage.errors import DataError
 from tutelage.orchestration.plan.dag import Plan, references
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
+from tutelage.tools.unions import resolved
 from tutelage.types import JSON
 
 _REFERENCE = re.compile(r"<node-(\d+)>(?:\.([A-Za-z_]\w*))?")
@@ -156,12 +157,12 @@ def _branches(schema: object, root: JSON, seen: set[int] | None = None) -> list[
     """The schemas behind `$ref`, `anyOf`, `oneOf` and `allOf`, one of which a value is of. None is
     followed twice, so those that refer to themselves end."""
     seen = set[int]() if seen is None else seen
-    here = _resolved(schema, root)
+    here = resolved(schema, root)
     if here and id(here) in seen:
         return []
     seen.add(id(here))
     for part in here.get("allOf", ()):
-        here = _both(here, _resolved(part, root))
+        here = _both(here, resolved(part, root))
     rest = {key: value for key, value in here.items() if key not in _JOINED}
     choices = [*here.get("anyOf", ()), *here.get("oneOf", ())]
     branches = [each for choice in choices for each in _branches(choice, root, seen)]
@@ -217,21 +218,6 @@ def _items(branches: Sequence[JSON], place: int) -> list[object]:
         first = cast("Sequence[object]", each.get("prefixItems", ()))
         listed += [first[place] if place < len(first) else each.get("items", {})]
     return [own for own, each in zip(listed, branches, strict=True) if "array" in _kinds(each)]
-
-
-def _resolved(schema: object, root: JSON) -> JSON:
-    """The schema itself behind `$ref`s into the same document; an empty one for any other."""
-    for _ in range(_DEPTH):
-        if not isinstance(schema, Mapping):
-            return {}
-        target = cast("JSON", schema).get("$ref")
-        if not isinstance(target, str):
-            return cast("JSON", schema)
-        schema = root if target.startswith("#") else {}
-        for part in target.removeprefix("#").strip("/").split("/"):
-            if part and isinstance(schema, Mapping):
-                schema = schema.get(part.replace("~1", "/").replace("~0", "~"))
-    return {}
 
 
 def shown_type(output: str) -> str:

@@ -25,11 +25,13 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.journal import PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.tool import Tool
+from tutelage.tools.unions import resolved, union_of
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
 SHOWN_TOOLS = 30
@@ -46,6 +48,8 @@ these tools, and only what the request asks for. When they cannot do it, reply {
 
 Tools:
 """
+_DEPTH = 2
+"""How deep objects in objects are shown."""
 _UNASKED = f"{PLANS} cannot be asked"
 _REQUEST = "Request: {}"
 _AGAIN = "That plan cannot run: {}. Reply with the whole plan, corrected, in JSON and nothing else."
@@ -181,17 +185,19 @@ class LLMPlanner:
                 f"are left, buys no plan: asking the model that plans may cost {bound:.6f}; raise "
                 "--budget, or only watch it with --budget-mode audit"
             )
-        started = time.time()
+        started, number, tell = time.time(), len(made), PLANNING.get()
+        sent = tuple((message.role, message.content or "") for message in messages)
+        lost = PlannerCall(sent, "", bound, started=started, bound=bound)
+        tell(number, lost)
         try:
             call = replace(await self._reply(client, messages, tools), bound=bound)
         except (asyncio.CancelledError, EngineError) as error:  # it may be billed all the same
             if not isinstance(error, EngineError) or error_kind(error)[1]:
-                sent = tuple((message.role, message.content or "") for message in messages)
-                seconds = time.time() - started
-                call = PlannerCall(sent, "", bound, started=started, seconds=seconds, bound=bound)
+                call = replace(lost, seconds=time.time() - started)
             raise
         finally:
             for each in () if call is None else (call,):
+                tell(number, each)
                 made.append(each)
                 self.calls.append(each)
             budget.settle(bound, 0.0 if call is None else call.cost)
@@ -314,21 +320,36 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
 
 def _described(tool: Tool) -> str:
     """A tool on one line: its name, its parameters with their types, what it does."""
-    known = cast("JSON", tool.parameters.get("properties", {}))
-    required = tool.parameters.get("required", ())
-    takes = ", ".join(
-        f"{name}{'' if name in required else '?'}: {_kind(cast('JSON', each))}"
-        for name, each in known.items()
-    )
+    takes = _members(tool.parameters, tool.parameters, 0)
     return f"- {tool.name}({takes}): {' '.join(tool.description.split())}"
 
 
-def _kind(schema: JSON) -> str:
-    if "enum" in schema:
-        return "|".join(map(str, schema["enum"]))
-    kind = str(schema.get("type", "any"))
-    items = schema.get("items")
-    return f"{kind} of {_kind(cast('JSON', items))}" if isinstance(items, dict) else kind
+def _members(schema: JSON, root: JSON, depth: int) -> str:
+    known = cast("JSON", schema.get("properties", {}))
+    required = schema.get("required", ())
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_kind(each, root, depth)}"
+        for name, each in known.items()
+    )
+
+
+def _kind(schema: object, root: JSON, depth: int) -> str:
+    """The type of a parameter, that of what it may be beside null; members of objects too."""
+    here = resolved(schema, root)
+    branches = [resolved(each, root) for each in union_of(here, root)]
+    some = [each for each in branches if each.get("type") != "null"]
+    if len(some) == 1:
+        return _kind(some[0], root, depth)
+    if "enum" in here or "const" in here:
+        return "|".join(map(str, here.get("enum", [here.get("const")])))
+    told = here.get("type", "any")
+    kind = told if isinstance(told, str) else " or ".join(each for each in told if each != "null")
+    if kind == "object" and here.get("properties") and depth < _DEPTH:
+        return f"object {{{_members(here, root, depth + 1)}}}"
+    if "format" in here:
+        kind += f" ({here['format']})"
+    items = here.get("items")
+    return f"{kind} of {_kind(items, root, depth + 1)}" if isinstance(items, dict) else kind
 
 
 def _line(execution: Execution, index: int) -> str:

@@ -99,6 +99,8 @@ class ToolPool:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
         text, failure = await run_tool(tool, arguments)
+        # Lone surrogates can be neither printed nor sent.
+        text = text.encode("utf-8", "backslashreplace").decode()
         if failure is None and len(text) > LONGEST:
             failure, text = (
                 "bad_result",
