@@ -65,11 +65,11 @@ def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]
     return steps * config.rollouts_per_batch, measuring
 
 
-def tell_cost(ctx: TrainingContext, update: float) -> None:
-    """Say what is left of a training, once, after its second step: the first has work that is done
-    once. `update` is what the second step's update took, in seconds."""
+def tell_cost(ctx: TrainingContext, update: float, made: int) -> None:
+    """Say what is left of a training, once, after the second step that this process made: the first
+    has work that is done once. `update` is what the step's update took, in seconds."""
     state, setting, pace = ctx.state, ctx.setting, ctx.pace
-    if pace is None or state.phase_step != 2:
+    if pace is None or made != 2:
         return
     each = update / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)
