@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
 from tutelage.weights import cost
+from tutelage.weights.config import resolve
 
+from .samples import LAPTOP
 from .tiny_job import material, overrides
 
 
@@ -76,6 +78,14 @@ def test_what_is_left_is_told_after_the_second_step_of_each_process(
     )
     cost.tell_cost(ctx, 1.0, made)
     assert [note[:26] for note in notes] == [f"Cost from here: {left} rollouts"] * bool(left)
+
+
+def test_a_plan_of_one_is_counted_as_one() -> None:
+    keys = ("trainer.total_training_steps=1", "data.train_batch_size=1", "agent.num_chains=2")
+    config = resolve("word-problems", keys, machine=LAPTOP).config
+    tasks = SimpleNamespace(val=(), test=())
+    setting: Any = SimpleNamespace(config=config, tasks=tasks, given=None, policy=SimpleNamespace())
+    assert cost._rollouts(setting).startswith("1 step x 1 task x 2 = 2 rollouts, ")
 
 
 def test_a_pace_in_words() -> None:

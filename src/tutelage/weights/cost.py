@@ -29,10 +29,15 @@ def _rollouts(setting: TrainingInputs) -> str:
     training, measuring = _left(setting, limit)
     measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
     return (
-        f"{limit:,} steps x {size:,} tasks x {chains:,} = {limit * size * chains:,} rollouts"
+        f"{_counted(limit, 'step')} x {_counted(size, 'task')} x {chains:,} = "
+        f"{_counted(limit * size * chains, 'rollout')}"
         f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
         "measure"
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _tokens(setting: TrainingInputs) -> str:
