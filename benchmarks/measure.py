@@ -6,13 +6,16 @@ Variants are run in turn, A B A B ..., so that a drift of the machine falls on a
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 
 def alternate(
@@ -57,3 +60,38 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def results(path: Path, title: str, text: str) -> None:
     """Write a results page with machine and date."""
     path.write_text(f"# {title}\n\n{machine()}; {date.today().isoformat()}.\n\n{text}")
+
+
+def run_to_its_end(folder: Path, command: Sequence[str], stdout: Any = None) -> None:
+    """Run a training with this run folder, or go on with it where it was stopped; nothing where it
+    has finished. What it took is added up beside the folder, also of a session that is stopped."""
+    from tutelage.runs.folder import RunFolder
+
+    if (RunFolder(folder).read_result() or {}).get("status") == "finished":
+        return
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=stdout)
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except KeyboardInterrupt:  # the training got it too, and saves
+        _, status, used = os.wait4(process.pid, 0)
+    before = took(folder) or {"seconds": 0.0, "cpu_seconds": 0.0, "peak_gib": 0.0}
+    now = {
+        "seconds": before["seconds"] + time.perf_counter() - start,
+        "cpu_seconds": before["cpu_seconds"] + used.ru_utime + used.ru_stime,
+        "peak_gib": max(before["peak_gib"], used.ru_maxrss / 2**20),
+    }
+    _beside(folder).write_text(json.dumps(now))
+    if status:
+        code = os.waitstatus_to_exitcode(status)
+        raise SystemExit(f"{' '.join(command)} ended with {code}; the same words again go on")
+
+
+def took(folder: Path) -> dict[str, float] | None:
+    """What `run_to_its_end` wrote of a run; None where it did not."""
+    place = _beside(folder)
+    return json.loads(place.read_text()) if place.is_file() else None
+
+
+def _beside(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.json"

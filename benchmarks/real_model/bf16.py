@@ -3,27 +3,25 @@
     python -m benchmarks.real_model.bf16 FOLDER                      # embedded policy of size `s`
     python -m benchmarks.real_model.bf16 FOLDER --recipe word-problems --seeds 0
 
-Each run is a folder below FOLDER, and is kept: runs that are finished are not repeated. Everything
-but `model.dtype` and the seed is the recipe's default, with the KEY=VALUE that are given. Both
-runs of a seed have the same held-out tasks. The table has final sampled success and its difference,
-bfloat16 minus float32, in points: of each seed and of all by tasks (bootstrap of pairs), then of
-all by seeds, whose trainings differ (t-interval). The bar is an interval of all within 8 points of
-0. `max_dlogp` and `kl/rollout` say how far sampler and trainer were from each other in the steps.
+Each run is a folder below FOLDER, and is kept: one that was stopped goes on, and one that has
+finished is not repeated. Everything but `model.dtype` and the seed is the recipe's default, with
+the KEY=VALUE that are given. Both runs of a seed have the same held-out tasks. The table has final
+sampled success and its difference, bfloat16 minus float32, in points: of each seed and of all by
+tasks (bootstrap of pairs), then of all by seeds, whose trainings differ (t-interval). The bar is an
+interval of all within 8 points of 0. `max_dlogp` and `kl/rollout` say how far sampler and trainer
+were from each other in the steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measure import machine, table
+from benchmarks.measure import machine, run_to_its_end, table, took
 
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.stored import open_run
@@ -38,16 +36,10 @@ RECIPES = {"math": ("model.size=s",), "word-problems": ()}
 
 
 def play(folder: Path, recipe: str, dtype: str, seed: int, more: Sequence[str]) -> None:
-    """One run through the public command; its minutes are written beside it."""
-    if (folder / "result.json").is_file():
-        return
+    """One run through the public command; what it took is written beside it."""
     command = [sys.executable, "-m", "tutelage", "train", recipe, "--seed", str(seed)]
     command += ["--output", str(folder), f"model.dtype={dtype}", *RECIPES[recipe], *more]
-    start = time.perf_counter()
-    if status := subprocess.call(command, stdout=sys.stderr):
-        raise SystemExit(f"{' '.join(command)} ended with {status}")
-    took = {"minutes": (time.perf_counter() - start) / 60}
-    (folder.parent / f"{folder.name}.json").write_text(json.dumps(took))
+    run_to_its_end(folder, command, stdout=sys.stderr)
 
 
 def success(folder: Path) -> dict[str, float]:
@@ -64,14 +56,13 @@ def success(folder: Path) -> dict[str, float]:
 
 def course(name: str, folder: Path) -> list[str]:
     """What a run took, and how far its sampler and trainer were from each other."""
-    beside = folder.parent / f"{folder.name}.json"
-    minutes = json.loads(beside.read_text())["minutes"] if beside.is_file() else None
+    told = took(folder)
     steps = [line for line in RunFolder(folder).read_metrics() if line["phase"] == "rl"]
     gaps = [line["max_dlogp"] for line in steps] or [0.0]
     apart = [line["kl/rollout"] for line in steps if "kl/rollout" in line] or [0.0]
     return [
         name,
-        "-" if minutes is None else f"{minutes:.1f}",
+        "-" if told is None else f"{told['seconds'] / 60:.1f}",
         str(len(steps)),
         f"{statistics.median(gaps):.2g}",
         f"{max(gaps):.2g}",

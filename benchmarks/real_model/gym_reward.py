@@ -1,7 +1,7 @@
 """Tasks of reasoning-gym, and its own scorer as a reward (`pip install reasoning-gym`).
 
 A dataset of the package is a file of tasks, whose fields are those of its entries. What it scores 1
-succeeds; it gives a part for an answer that has the right one in it.
+succeeds; it gives a part for an answer that has the right one in it. `others.py` uses it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym import create_dataset, get_score_answer_fn
-
 from tutelage import reward
 
 
 def write(folder: Path, family: str, counts: dict[str, int], **settings: Any) -> dict[str, str]:
     """Write a file of tasks of a dataset for each split, no task twice, and return them."""
+    try:
+        from reasoning_gym import create_dataset
+    except ImportError as error:
+        raise SystemExit("the tasks are those of a package: pip install reasoning-gym") from error
     size = sum(counts.values())
     drawn = create_dataset(family, seed=0, size=20 * size, **settings)
     kept = list({x["question"]: x for x in drawn}.values())[:size]
@@ -40,6 +42,12 @@ def score(
     prediction: str, question: str, answer: str, metadata: dict[str, Any], family: str
 ) -> dict[str, float]:
     """The dataset's own score of the last message."""
+    from reasoning_gym import get_score_answer_fn
+
     entry = {"question": question, "answer": answer, "metadata": metadata}
     value = float(get_score_answer_fn(family)(prediction.strip(), entry))
     return {"reward": value, "exact": float(value == 1.0)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(__doc__)

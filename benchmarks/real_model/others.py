@@ -3,9 +3,9 @@
     python -m benchmarks.real_model.others FOLDER framework
 
 Each measurement is a run of the public command below FOLDER. One that was stopped goes on when it
-is called again. `cold` comes before `framework` and `guide`: it is the start of the job
-`word-problems`, its demonstrations alone. `gym-cold` comes before `gym`: 64 tasks with their
-answers, shown once. Further KEY=VALUE are passed on.
+is called again. `cold` comes before `framework` and `guide`: the 64 demonstrations of the job
+`word-problems`, once, four a step, so in 16 updates where the job makes 64. `gym-cold` comes before
+`gym`: 64 tasks with their answers, shown once. Further KEY=VALUE are passed on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ KEYS = """model.dtype=bfloat16 rollout.correction=token_tis
     actor.optim.lr_scheduler_type=linear agent.num_chains=8 actor.entropy_coeff=0
     actor.use_kl_loss=false actor.loss_agg_mode=token-mean trainer.test_freq=-1
     trainer.save_freq=-1 trainer.max_actor_ckpt_to_keep=1"""
-"""Those of the job `word-problems` (`tutelage config`) with half its batch and a falling rate."""
+"""What `framework` and `gym` have in common. The job `word-problems` (`tutelage config`) plays 2
+rollouts a task, at temperature 0.7, and takes off for calls that fail."""
 CONTROL = f"trainer.control={HERE / 'shuffled.py'}:shuffled"
 SMALLER = {
     "agent.template": "smollm2",
@@ -108,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.usage = f"%(prog)s [-h] FOLDER {{{','.join(NAMES)}}} [KEY=VALUE ...]"
     parser.add_argument("folder", type=Path)
     parser.add_argument("name", choices=NAMES)
     args, more = parser.parse_known_args()

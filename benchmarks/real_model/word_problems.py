@@ -2,26 +2,23 @@
 
     python benchmarks/real_model/word_problems.py FOLDER --methods grpo,raft --seeds 0,1,2
 
-Each run is a folder below FOLDER, and is kept: runs that are finished are not repeated. Held-out
-success is counted from the rollouts in the runs' stores: all, of unseen templates, by kind. `sft`
-trains on all demonstrations; `shipped` is the model before any training. Prints the tables.
+Each run is a folder below FOLDER, and is kept: one that was stopped goes on, and one that has
+finished is not repeated. Held-out success is counted from the rollouts in the runs' stores: all, of
+unseen templates, by kind. `sft` trains on all demonstrations; `shipped` is the model before any
+training. Prints the tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure import machine, table
+from measure import machine, run_to_its_end, table, took
 
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.stored import open_run
@@ -36,23 +33,11 @@ SHIPPED = ["sft.max_steps=1", "sft.cooldown_steps=0", "sft.lr=1e-12"]
 
 def play(folder: Path, method: str, seed: int, more: Sequence[str]) -> None:
     """One run through the public command; what it took is written beside it."""
-    if (folder / "result.json").is_file():
-        return
     chosen = SHIPPED if method == "shipped" else []
     algorithm = "sft" if method in ("shipped", "sft") else method
     command = [sys.executable, "-m", "tutelage", "train", "word-problems", "--seed", str(seed)]
     command += ["--algorithm", algorithm, "--output", str(folder), *chosen, *more]
-    start = time.perf_counter()
-    process = subprocess.Popen(command)
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} ended with {status}")
-    took = {
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak_gib": used.ru_maxrss / 2**20,
-    }
-    (folder.parent / f"{folder.name}.json").write_text(json.dumps(took))
+    run_to_its_end(folder, command)
 
 
 def rewards(folder: Path) -> dict[str, dict[str, list[float]]]:
@@ -87,15 +72,16 @@ def lines(name: str, folder: Path) -> Iterator[list[str]]:
 
 def cost(name: str, folder: Path) -> list[str]:
     """What a run took, and the step from which on nineteen of twenty rollouts succeeded."""
-    took = json.loads((folder.parent / f"{folder.name}.json").read_text())
+    told = took(folder) or {}
+    seconds, cpu, peak = (told.get(key) for key in ("seconds", "cpu_seconds", "peak_gib"))
     steps = [line for line in RunFolder(folder).read_metrics() if line["phase"] == "rl"]
     enough = [line for line in steps if line.get("reward/mean", 0) >= 0.95]
     reached = f"{enough[0]['step']}, {enough[0]['time/elapsed'] / 60:.1f} min" if enough else "-"
     return [
         name,
-        f"{took['seconds'] / 60:.1f}",
-        f"{took['cpu_seconds'] / 60:.1f}",
-        f"{took['peak_gib']:.2f}",
+        "-" if seconds is None else f"{seconds / 60:.1f}",
+        "-" if cpu is None else f"{cpu / 60:.1f}",
+        "-" if peak is None else f"{peak:.2f}",
         str(len(steps) or "-"),
         reached,
     ]

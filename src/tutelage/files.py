@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from tutelage.errors import ConfigError, RunError
 
@@ -61,25 +62,43 @@ def check_room(folder: Path, size: float) -> None:
 def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool]:
     """Held by one process at a time, gone with it. Gives False where nothing can be locked.
 
-    `note` is told when another process does the `work`. The empty file stays: were it removed, one
-    process could wait for a file that others lock again.
+    `note` is told when another process does the `work`. The file is removed at the end: who waited
+    for one that is gone by then locks the one that is there.
     """
     try:
         import fcntl
     except ImportError:
         yield False
         return
-    with path.open("w") as file:
-        alone = True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note(f"another process {work}; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            note(f"{path.parent} cannot be locked; working without a lock")
-            alone = False
-        yield alone
+    waited = False
+    while True:
+        with path.open("w") as file:
+            alone = True
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waited:
+                    note(f"another process {work}; waiting for it")
+                waited = True
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                note(f"{path.parent} cannot be locked; working without a lock")
+                alone = False
+            if alone and not _is_at(file, path):
+                continue
+            try:
+                yield alone
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    """Whether an open file is the one that has a name now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def folder_content(folder: Path, besides: str = "") -> str | None:

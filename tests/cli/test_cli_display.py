@@ -77,6 +77,21 @@ def test_a_pipe_gets_plain_lines() -> None:
     ]
 
 
+def test_what_is_said_before_a_job_begins_has_no_time() -> None:
+    to, clock = console(terminal=False), Clock()
+    display = LiveDisplay(to, clock=clock)
+    clock.now += 45
+    display.note("resumed after step 1 of cold_start")
+    display.start("math", {"device": "cpu"})
+    display.note("saved")
+    assert written(to).splitlines() == [
+        "         resumed after step 1 of cold_start",
+        "math",
+        "  device  cpu",
+        "   0:00  saved",
+    ]
+
+
 def test_a_pipe_is_not_flooded() -> None:
     to, clock = console(terminal=False), Clock()
     display = LiveDisplay(to, clock=clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,13 @@ def test_the_most_probable_tokens_are_told_and_change_nothing(
             assert drawn is None or drawn == pytest.approx(got.raw_logprobs[i], abs=1e-5)
             if temperature == 0.0:
                 assert alternatives[0][0] == got.token_ids[i]
+
+
+@pytest.mark.parametrize("kind", FALLBACK)
+def test_nothing_of_transformers_is_used_that_goes_away(kind: str, tiny: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert one(tiny_engine(tiny(kind), slots=2), request(0, max_tokens=3)).token_ids
 
 
 def test_late_requests_join_while_others_run(tiny: Any) -> None:

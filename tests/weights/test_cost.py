@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
+from tutelage.weights import cost
+from tutelage.weights.config import resolve
 
+from .samples import LAPTOP
 from .tiny_job import material, overrides
 
 
@@ -53,6 +58,34 @@ def test_rollouts_and_tokens_are_told_before_a_training(
     assert tokens == pytest.approx(left * each, rel=0.1)
     assert " tokens/s " in line
     assert done.output.index("Cost") < done.output.index("measure after")
+
+
+@pytest.mark.parametrize(("step", "made", "left"), [(2, 2, 8), (50, 2, 8), (50, 1, 0), (51, 3, 0)])
+def test_what_is_left_is_told_after_the_second_step_of_each_process(
+    step: int, made: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was stopped is asked about, too: its own steps are slow things."""
+    monkeypatch.setattr(cost, "step_limit", lambda setting: step + 2)
+    monkeypatch.setattr(cost, "seconds_left", lambda ctx: None)
+    notes = list[str]()
+    trainer = SimpleNamespace(control="none", test_freq=0)
+    config = SimpleNamespace(trainer=trainer, rollouts_per_batch=4)
+    ctx: Any = SimpleNamespace(
+        state=SimpleNamespace(phase_step=step),
+        setting=SimpleNamespace(config=config, tasks=SimpleNamespace(val=(), test=()), given=0),
+        pace=Pace(rollouts=4, tokens=40, seconds=1.0),
+        run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)),
+    )
+    cost.tell_cost(ctx, 1.0, made)
+    assert [note[:26] for note in notes] == [f"Cost from here: {left} rollouts"] * bool(left)
+
+
+def test_a_plan_of_one_is_counted_as_one() -> None:
+    keys = ("trainer.total_training_steps=1", "data.train_batch_size=1", "agent.num_chains=2")
+    config = resolve("word-problems", keys, machine=LAPTOP).config
+    tasks = SimpleNamespace(val=(), test=())
+    setting: Any = SimpleNamespace(config=config, tasks=tasks, given=None, policy=SimpleNamespace())
+    assert cost._rollouts(setting).startswith("1 step x 1 task x 2 = 2 rollouts, ")
 
 
 def test_a_pace_in_words() -> None:

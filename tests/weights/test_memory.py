@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -55,6 +57,31 @@ def test_the_smallest_setting_that_fits_is_named() -> None:
     )
     check(SEVEN, gpus(8, 4), gpu=True)
     assert "the first rank holds 76 GB" in words(SEVEN, gpus(8, 4), gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "keys", "said"),
+    [
+        (4.5, (), "there are 4.50 GB. The job took 4.70 GB at its peak, so it may be killed here"),
+        (4.8, (), "there are 4.80 GB"),
+        (4.5, ("algorithm.name=sft",), "there are 4.50 GB"),
+        (4.5, ("model.path=other",), "there are 4.50 GB"),
+    ],
+)
+def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
+    gigabytes: float, keys: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(0, 2, memory=int(gigabytes * GB))
+    monkeypatch.setattr(memory, "machine_facts", lambda: machine)
+    monkeypatch.setattr(memory, "models_of", lambda _: Models(134_520_000, 134_520_000))
+    setting: Any = SimpleNamespace(
+        config=resolve("word-problems", keys, machine=machine).config,
+        choice=SimpleNamespace(device=SimpleNamespace(type="cpu")),
+        group=SimpleNamespace(size=1),
+    )
+    told = memory.fact(setting)["memory"]
+    assert said in told
+    assert ("may be killed" in told) is ("may be killed" in said)
 
 
 @pytest.mark.parametrize(

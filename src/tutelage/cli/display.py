@@ -160,8 +160,10 @@ class LiveDisplay(Progress):
         return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
 
     def _line(self, text: str) -> None:
+        # What is said before the job begins has no time: it counts from there.
+        since = duration(self._clock() - self._began) if self.worked else ""
         with self._quietly():
-            facts(self._console, [(f"{duration(self._clock() - self._began):>7}", text)])
+            facts(self._console, [(f"{since:>7}", text)])
 
     @contextmanager
     def _quietly(self) -> Generator[None]:

@@ -93,12 +93,11 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
 
 
 def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
-    """The status in the result; without one, whether a process still holds the run."""
+    """The status in the result, unless a process works on a run that has not finished."""
     from tutelage.runs.folder import is_held
 
-    if "status" in result:
-        return str(result["status"])
-    return "running" if is_held(folder) else "stopped"
+    status = str(result.get("status", "stopped"))
+    return "running" if status != "finished" and is_held(folder) else status
 
 
 def say_state(console: Console, folder: RunFolder) -> None:

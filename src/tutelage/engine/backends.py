@@ -152,6 +152,8 @@ class _HFBackend(_PaddedBackend):
         self._layers = [_Layer(self) for _ in range(config.num_hidden_layers)]
         base = getattr(self._model, "get_base_model", lambda: self._model)()
         self._takes = inspect.signature(base.forward).parameters
+        # Its name of old goes away in transformers 5.40.
+        self._cache = "cache" if "cache" in self._takes else "past_key_values"
 
     @torch.inference_mode()
     def extend(
@@ -179,8 +181,8 @@ class _HFBackend(_PaddedBackend):
         logits = self._model(
             input_ids=ids_BT,
             attention_mask=seen_BW.long(),
-            past_key_values=Cache(layers=list(self._layers)),
             use_cache=True,
+            **{self._cache: Cache(layers=list(self._layers))},
             **{name: value for name, value in options.items() if name in self._takes},
         ).logits
         kept = logits if "logits_to_keep" in self._takes else logits[:, last_N]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tutelage.engine.vllm_client import VLLMClient
 from tutelage.errors import ConfigError, EngineError, RemoteError, SyncError
+from tutelage.policy.folder import save_tensors
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -99,11 +100,9 @@ class FileTransfer:
 
     def write(self, policy: Policy, version: int) -> None:
         """See `WeightTransfer`."""
-        from safetensors.torch import save_file
-
         target = _emptied(self._folder, f"version_{version:06d}")
         for number, tensors in enumerate(_shards(policy, self._dtype)):
-            save_file(tensors, target / f"model_{number:05d}.safetensors")
+            save_tensors(tensors, target / f"model_{number:05d}.safetensors")
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:

@@ -60,10 +60,11 @@ class Codec:
         self.tokenizer, self._source = tokenizer, source
         template = getattr(tokenizer, "chat_template", None)
         if not template:
+            named = " or ".join(f"agent.template={n}" for n in fitting(tokenizer))
             raise ModelError(
                 f"{source} has no chat template, so messages cannot be rendered for it. Use an "
                 "instruction-tuned checkpoint, or put a `chat_template.jinja` that knows tools "
-                "beside its tokenizer files"
+                f"beside its tokenizer files{named and f', or name one to `train`: {named}'}"
             )
         text = str(template)
         if tokenizer.eos_token_id is None:

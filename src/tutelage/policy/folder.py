@@ -17,6 +17,7 @@ from tutelage import files
 from tutelage.errors import ModelError
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PretrainedConfig
 
 
@@ -47,6 +48,17 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
         raise ModelError(
             f"cannot write the policy to {str(folder)!r}: {error}; free some space"
         ) from error
+
+
+def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write a safetensors file, with the permissions that other new files get here: the package
+    gives it to its owner alone."""
+    from safetensors.torch import save_file
+
+    file.touch()
+    mode = file.stat().st_mode & 0o777
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(mode)
 
 
 def generator_config(config: PretrainedConfig) -> PretrainedConfig:

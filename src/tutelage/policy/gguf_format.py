@@ -20,6 +20,7 @@ import numpy as np
 
 from tutelage import files
 from tutelage.errors import MissingExtraError, ModelError
+from tutelage.policy.folder import save_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,27 +170,28 @@ def read_gguf(
     folder: Path,
     *,
     template: str | None = None,
-    watch: Callable[[float], None] | None = None,
+    watch: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Write the model of a GGUF file as a new Hugging Face folder, in float32.
 
-    `template` takes the place of its chat template; `watch` is told which part is done. Raises
-    `ModelError` for what is not understood, before anything is written.
+    `template` takes the place of its chat template; `watch` is told which part is done, 0 once the
+    file is understood. Raises `ModelError` for what is not, before anything is written.
     """
-    from safetensors.torch import save_file
-
     facts, tensors = _opened(file)
     try:
         config = _config(facts)
         tokenizer = _read_tokenizer(facts, template)
         names = {tensor.name: _hf_name(tensor.name, config.num_hidden_layers) for tensor in tensors}
         _check_whole(names, config.num_hidden_layers)
-        _check_types(tensors)
+        for tensor in tensors:
+            if tensor.tensor_type.name not in TYPES:
+                raise _unread(tensor.name, tensor.tensor_type.name)
     except KeyError as error:
         raise ModelError(f"{str(file)!r} has no metadata {error}: it is no whole model") from error
     except ModelError as error:
         raise ModelError(f"{str(file)!r} cannot be used: {error}") from error
     files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in tensors))
+    watch(0.0)
     state: dict[str, Tensor] = {}
     for done, tensor in enumerate(tensors):
         values = state[names[tensor.name]] = _values(tensor, config)
@@ -198,13 +200,12 @@ def read_gguf(
                 f"{str(file)!r} is damaged: its tensor {tensor.name!r} has values that are no "
                 "finite numbers; copy or make the file again"
             )
-        if watch is not None:
-            watch((done + 1) / len(tensors))
+        watch((done + 1) / len(tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
     config.tie_word_embeddings = "lm_head.weight" not in state
     tokenizer.model_max_length = config.max_position_embeddings
     folder.mkdir(parents=True)
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(state, folder / "model.safetensors")
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -212,13 +213,44 @@ def read_gguf(
 def _opened(file: Path) -> tuple[dict[str, Any], list[Any]]:
     """The metadata and the tensors of a file, which are read when they are used."""
     try:
-        reader = _package().GGUFReader(str(file))
+        if not file.stat().st_size:
+            raise EOFError("it is empty")
+        reader = _reader()(str(file))
         facts = {name: field.contents() for name, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, UnicodeError) as error:
-        raise ModelError(f"{str(file)!r} is no GGUF file, or a damaged one: {error}") from error
+    except ModelError as error:
+        raise ModelError(f"{str(file)!r} cannot be used: {error}") from error
+    except (ValueError, IndexError, KeyError, EOFError) as error:
+        # What the package says itself begins with a capital, what numpy and Python say does not.
+        own = isinstance(error, EOFError) or str(error.args[0])[:1].isupper()
+        words = error.args[0] if own else "what it says of itself cannot be read"
+        raise ModelError(f"{str(file)!r} is no GGUF file, or a damaged one: {words}") from error
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     return facts, list(reader.tensors)
+
+
+def _reader() -> Any:
+    """The package's reader, which tells what ends too early and which tensor is of a new type."""
+    gguf = _package()
+
+    def get(self: Any, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
+        if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
+            raise EOFError("it ends before all that it names")
+        return gguf.GGUFReader._get(self, offset, dtype, count, *more, **named)
+
+    def build(self: Any, start: int, fields: list[Any]) -> None:
+        known = {int(kind) for kind in gguf.GGMLQuantizationType}
+        for field in fields:
+            if (kind := int(field.parts[4][0])) not in known:
+                raise _unread(field.name, f"of the unknown type {kind}")
+        gguf.GGUFReader._build_tensors(self, start, fields)
+
+    return type("Reader", (gguf.GGUFReader,), {"_get": get, "_build_tensors": build})
+
+
+def _unread(tensor: str, kind: str) -> ModelError:
+    words = f"its tensor {tensor!r} is {kind}, and read are {', '.join(TYPES)}"
+    return ModelError(f"{words}; convert the file to one of these")
 
 
 def _config(facts: Mapping[str, Any]) -> Any:
@@ -284,15 +316,6 @@ def _check_whole(names: Mapping[str, str], layers: int) -> None:
             f"it lacks {len(lacking)} of the tensors of its {layers} layers, such as "
             f"{lacking[0]!r}: the file is damaged or a part of a model"
         )
-
-
-def _check_types(tensors: list[Any]) -> None:
-    for tensor in tensors:
-        if tensor.tensor_type.name not in TYPES:
-            raise ModelError(
-                f"its tensor {tensor.name!r} is {tensor.tensor_type.name}, and read are "
-                f"{', '.join(TYPES)}; convert the file to one of these"
-            )
 
 
 def _values(tensor: Any, config: Any) -> Tensor:

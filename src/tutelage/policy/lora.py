@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from tutelage.config.schema import LoraConfig
 from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.policy.folder import save_tensors
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 from tutelage.policy.network import Block, FusedNetwork
@@ -233,8 +234,6 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     network = policy.network
     if not isinstance(network, (_LoraNetwork, _PeftNetwork)):
         return False
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     base = local_folder(base)
     config = _peft_config(network.lora, base)
@@ -244,7 +243,7 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     config.inference_mode = True
     config.save_pretrained(str(folder))
     tensors = {_peft_name(n): t.detach().cpu().contiguous().clone() for n, t in network.named()}
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_tensors(tensors, folder / "adapter_model.safetensors")
     return True
 
 

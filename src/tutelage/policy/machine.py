@@ -61,6 +61,18 @@ class ComputeSettings:
     shards: int = 1
     """In how many parts the engine computes a batch."""
 
+    def told(self, origin: str) -> str:
+        """The reason, with who chose a format that stands in the configuration; `origin` says where
+        that one comes from."""
+        key = f"model.dtype={str(self.numerics.dtype).removeprefix('torch.')}"
+        if origin.startswith("derived"):
+            why = "this processor multiplies no bfloat16; model.dtype=bfloat16 overrules"
+        elif origin.startswith("preset"):
+            why = f"the default of {origin.removeprefix('preset ')}"
+        else:
+            why = key
+        return self.reason.replace(key, why, 1)
+
 
 def machine_facts() -> Machine:
     """What configuration is checked against."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
-from tutelage.policy.folder import generator_config, put_folder
+from tutelage.policy.folder import generator_config, put_folder, save_tensors
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
@@ -160,9 +160,7 @@ class Policy:
         put_folder(Path(folder), self._write, replace=replace)
 
     def _write(self, aside: Path) -> None:
-        from safetensors.torch import save_file
-
-        save_file(self.network.state(), aside / "model.safetensors", metadata={"format": "pt"})
+        save_tensors(self.network.state(), aside / "model.safetensors")
         generator_config(self.config).save_pretrained(aside)
         self.codec.tokenizer.save_pretrained(aside)
         generation = {

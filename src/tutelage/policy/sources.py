@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -75,7 +76,8 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     if name == SMOLLM2 and os.path.lexists(name):
         raise ConfigError(
             f"{name!r} means the model {HUB_ID}, and is also something in this directory: write "
-            f"./{name} for what is here, or {HUB_ID} for the model"
+            f"./{name} for what is here, or {HUB_ID} for the model (in a training: --model "
+            f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE})"
         )
     # What its folder has in it beside the weights decides its name too.
     mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
@@ -134,7 +136,8 @@ def _from_hub(folder: Path) -> bool:
 
 
 def _check_memory() -> None:
-    """Raise `ConfigError` where a training would be killed without a word."""
+    """Raise `ConfigError` where even training on demonstrations would be killed without a word.
+    What a longer job takes, `weights/memory.py` says."""
     from tutelage.policy.machine import machine_facts
 
     found = machine_facts().memory
@@ -147,8 +150,8 @@ def _check_memory() -> None:
 
 
 def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -> str:
-    """A folder of the cache, made if it is not there: beside it, then renamed."""
-    if folder.is_dir():
+    """A folder of the cache, made if it is not there or is damaged: beside it, then renamed."""
+    if _whole(folder):
         return str(folder)
     root = folder.parent
     for package in ("gguf", "torch", "transformers"):
@@ -161,14 +164,18 @@ def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
         with files.locked(lock, lambda text: tell(text, None), "makes this model's folder"):
-            if folder.is_dir():  # the other process made it
+            if _whole(folder):  # the other process made it
                 return str(folder)
+            if folder.is_dir():
+                tell(f"the model in {str(folder)!r} is damaged, and is made again", None)
             for left in root.glob(f".{folder.name}.*"):  # by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             files.check_room(root, size)
             with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as aside:
                 made = Path(aside) / "model"
                 make(made)
+                if folder.is_dir():
+                    shutil.rmtree(folder)
                 os.replace(made, folder)
     except OSError as error:
         raise ConfigError(
@@ -176,6 +183,21 @@ def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -
             "writable, free some space, or set XDG_CACHE_HOME to a folder elsewhere"
         ) from error
     return str(folder)
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a folder has its files, and its weights are as long as their head says."""
+    weights = folder / "model.safetensors"
+    try:
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            json.loads((folder / name).read_bytes())
+        with weights.open("rb") as file:
+            length, size = int.from_bytes(file.read(8), "little"), weights.stat().st_size
+            head = json.loads(file.read(min(length, size)))
+        ends = [tensor["data_offsets"][1] for name, tensor in head.items() if name[:2] != "__"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+    return size == 8 + length + max(ends, default=0)
 
 
 # ---------------------------------------------------------------- a user's file
@@ -190,8 +212,12 @@ def _converted(file: Path, tell: Tell) -> str:
     text = f"converting {file.name} to float32"
 
     def make(aside: Path) -> None:
-        tell(f"{text}; it is kept in the cache", None)
-        read_gguf(file, aside, watch=lambda done: tell(text, done))
+        def watch(done: float) -> None:
+            if not done:  # it is understood
+                tell(f"{text}; it is kept in the cache", None)
+            tell(text, done)
+
+        read_gguf(file, aside, watch=watch)
 
     return _kept(files.cache_folder("models") / f"{file.stem}-{mark}", 0, make, tell)
 

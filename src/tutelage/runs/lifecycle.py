@@ -350,6 +350,8 @@ async def _work(asked: RunKind, folder: RunFolder, progress: Progress, *, new: b
         last.callback(asked.close)
         with opened(asked.head, folder, progress, patient=asked.finishes_step, new=new) as run:
             asked.open(run)
+            # That of the process before tells nothing of what this one does, were it killed.
+            folder.result.unlink(missing_ok=True)
             with ending(run, asked.result):
                 for name, phase in asked.phases():
                     if name in asked.done:

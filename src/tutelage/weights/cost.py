@@ -29,10 +29,15 @@ def _rollouts(setting: TrainingInputs) -> str:
     training, measuring = _left(setting, limit)
     measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
     return (
-        f"{limit:,} steps x {size:,} tasks x {chains:,} = {limit * size * chains:,} rollouts"
+        f"{_counted(limit, 'step')} x {_counted(size, 'task')} x {chains:,} = "
+        f"{_counted(limit * size * chains, 'rollout')}"
         f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
         "measure"
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _tokens(setting: TrainingInputs) -> str:
@@ -65,11 +70,11 @@ def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]
     return steps * config.rollouts_per_batch, measuring
 
 
-def tell_cost(ctx: TrainingContext, update: float) -> None:
-    """Say what is left of a training, once, after its second step: the first has work that is done
-    once. `update` is what the second step's update took, in seconds."""
+def tell_cost(ctx: TrainingContext, update: float, made: int) -> None:
+    """Say what is left of a training, once, after the second step that this process made: the first
+    has work that is done once. `update` is what the step's update took, in seconds."""
     state, setting, pace = ctx.state, ctx.setting, ctx.pace
-    if pace is None or state.phase_step != 2:
+    if pace is None or made != 2:
         return
     each = update / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)

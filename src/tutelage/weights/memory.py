@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
-from tutelage.policy.sources import local_folder
+from tutelage.policy.sources import SMOLLM2, local_folder
 from tutelage.policy.stored import stored_count
 from tutelage.weights.config.extensions import has_critic
 
@@ -27,6 +27,10 @@ NODES = (2, 4, 8, 16)
 """Numbers of nodes that are looked through for a setting that fits."""
 ADAPTED = 0.01
 """Share of a model's parameters that adapters have at most, as an estimate."""
+
+JOB_PEAK = 4_700_000_000
+"""Bytes that `tutelage train word-problems` was seen to take, activations and libraries included:
+more than the 4 GB below which its model is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,15 @@ def fact(setting: TrainingInputs) -> dict[str, str]:
     models, gpu = models_of(setting), setting.choice.device.type == "cuda"
     if setting.group.size == 1 and models.policy < SMALL_MODEL:
         return {}
-    return {"memory": words(models, here(gpu=gpu), gpu=gpu)}
+    machine, text = here(gpu=gpu), ""
+    config = setting.config
+    job = config.recipe == "word-problems" and config.model.path == SMOLLM2
+    if job and config.algorithm.name == "rl" and not gpu and 0 < machine.memory < JOB_PEAK:
+        text = (
+            f". The job took {_gb(JOB_PEAK)} at its peak, so it may be killed here; its "
+            "demonstrations alone (--algorithm sft) took 3.5 GB"
+        )
+    return {"memory": words(models, machine, gpu=gpu) + text}
 
 
 def check(models: Models, machine: Machine, *, gpu: bool) -> None:

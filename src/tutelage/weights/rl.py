@@ -63,7 +63,7 @@ def _run_steps(
 ) -> None:
     """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
     another estimator."""
-    state, limit = ctx.state, step_limit(ctx.setting)
+    state, limit, begun = ctx.state, step_limit(ctx.setting), ctx.state.phase_step
     ctx.optimizer = learners = _learners(ctx, config)
     recorder = StepRecorder(
         ctx.run.store,
@@ -99,7 +99,7 @@ def _run_steps(
         if phase == RL:
             steps.append(values)
             _tell_health(ctx, steps)
-            tell_cost(ctx, values["time/update"])
+            tell_cost(ctx, values["time/update"], state.phase_step - begun)
         end_step(ctx, phase, values)
     if queue is not None:
         queue.close()

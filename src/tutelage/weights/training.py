@@ -261,7 +261,7 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
-    run.progress.start(setting.config.recipe, _facts(setting, run.folder))
+    run.progress.start(setting.config.recipe, _facts(asked, setting, run.folder))
     return ctx
 
 
@@ -273,12 +273,12 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
     return out
 
 
-def _facts(setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
+def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
     job_inputs, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
     return {
-        "device": setting.choice.reason,
+        "device": setting.choice.told(asked.resolved.origin["model.dtype"]),
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
         **memory.fact(setting),
         **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
