@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = 
                 seen += part
                 if leave and leave in seen:
                     break
+        while session.in_flight:  # until it is seen that the client has left
+            time.sleep(0.01)
         session.close()
     log.close()
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -82,7 +85,7 @@ def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = 
 def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, leaves: bool) -> None:
     body, leave = ASK | {"stream": True}, b"look" if leaves else b""
     (line,) = recorded(tmp_path / "calls.jsonl", BEGUN, body, leave=leave)
-    call = {"id": "c0", "function": {"name": "look", "arguments": '{"ci'}}
+    call = {"id": "c0", "type": "function", "function": {"name": "look", "arguments": '{"ci'}}
     said = {"role": "assistant", "content": "It is", "reasoning": "Hm.", "tool_calls": [call]}
     assert line["reply"] == said
     assert line["messages"] == ASK["messages"]

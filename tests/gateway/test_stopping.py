@@ -98,3 +98,28 @@ async def test_what_is_no_url_cannot_be_reached() -> None:
     client: Any = RemoteChatClient("http://127.0.0.1:bad/v1")
     with pytest.raises(UnreachableError, match="is no URL"):
         await client.chat([Message("user", "hi")], sampling=Sampling())
+
+
+async def test_a_call_that_runs_when_its_attempt_ends_is_told_so(tmp_path: Path) -> None:
+    log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(
+            200, headers=headers, stream=Chunks([event({"content": "It"})], True)
+        )
+    )
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    session = gateway.open("r", "a", remote, on_span=log)
+    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
+    body = {"model": "m", "stream": True} | BODIES["/chat/completions"]
+    closing = None
+    async with http, http.stream("POST", session.base_url + "/chat/completions", json=body) as told:
+        async for part in told.aiter_bytes():
+            if b'"It"' in part and closing is None:
+                closing = asyncio.create_task(asyncio.to_thread(session.close))
+    assert closing is not None
+    await closing
+    await asyncio.to_thread(gateway.close)
+    log.close()
+    (line,) = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
+    assert (line["finish_reason"], line["error"]) == ("error", "the attempt has ended")

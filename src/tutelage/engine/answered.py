@@ -72,8 +72,9 @@ def sent_sampling(sent: Mapping[str, Any]) -> JSON:
     return {**said, "max_tokens": limit}
 
 
-def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
-    """What a completion says beside its message, in answer to what was sent."""
+def answered(data: JSON, sent: Mapping[str, Any], *, logprobs: bool = True) -> Answered:
+    """What a completion says beside its message, in answer to what was sent. `logprobs` is false
+    where those were asked for with the ids alone, which a call has too."""
     usage, choice = data.get("usage"), data["choices"][0]
     said = {name: value for name, value in sent.items() if name not in ("messages", "tools")}
     others = [tool for tool in sent.get("tools") or () if tool.get("type") != "function"]
@@ -81,7 +82,7 @@ def answered(data: JSON, sent: Mapping[str, Any]) -> Answered:
     return Answered(
         said | ({"tools": others} if others else {}),
         cast("JSON", usage) if isinstance(usage, dict) else {},
-        readable(entries_of(choice)) or None,
+        (readable(entries_of(choice)) or None) if logprobs else None,
         {name: value for name, value in data.items() if name not in _HEAD and value is not None},
         stop if isinstance(stop, str) else None,
         model if isinstance(model, str) else None,

@@ -161,7 +161,7 @@ class RemoteChatClient:
             policy=None,
             **recorded_options(options),
         )
-        told = answered(data, sent)
+        told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))
         if told.finish_reason is None and not self._endless:
             self._endless = True
             log.warning(

@@ -170,12 +170,12 @@ class Completion:
         at = part["index"] = self._place(part)  # for those who are told of it, too
         if at not in self._calls:
             kind, said = ("custom", "input") if "custom" in part else ("function", "arguments")
-            self._calls[at] = {"id": None, kind: {"name": "", said: ""}}
+            self._calls[at] = {"id": None, "type": kind, kind: {"name": "", said: ""}}
             self._message["tool_calls"] = [self._calls[i] for i in sorted(self._calls)]
         call = self._calls[at]
         self._name_once(call, part)
         self._identify(call, part, at)
-        for kind in call.keys() & part.keys() - {"id"}:
+        for kind in call.keys() & part.keys() - {"id", "type"}:
             for name in call[kind]:
                 collect(call[kind], name, (part[kind] or {}).get(name) or "")
 
@@ -183,7 +183,7 @@ class Completion:
         """Some servers repeat a call's id and whole name in each piece: that is no more of it."""
         if call["id"] is None or part.get("id") != call["id"]:
             return
-        for kind in call.keys() & part.keys() - {"id"}:
+        for kind in call.keys() & part.keys() - {"id", "type"}:
             made = part[kind] or {}
             if made.get("name") == joined(call[kind]["name"]):
                 part[kind] = {name: value for name, value in made.items() if name != "name"}

@@ -215,7 +215,7 @@ class App:
         body = await self._body(scope, receive)
         request = attempt_session.read(dialect, http.json_object(body))
         key, repeat = _identity(scope, dialect.name, agent, body)
-        answer = attempt_session.answer(dialect, key, repeat, request, agent)
+        answer = attempt_session.answer(dialect, key, repeat, request, agent, len(body))
         if request.stream:
             await self._stream(answer, attempt_session, dialect, receive, send)
             return
@@ -361,8 +361,8 @@ def _reply(
     reply = ChatReply(answer, answer.calls)
     conversation = reply.request.conversation
     if conversation is not None:
-        kept = (*conversation, reply.choices[0].reply)
-        attempt_session.responses.add(dialect.written(reply), kept, reply.request.items)
+        kept = (*conversation, reply.choices[0].reply), reply.request.items, answer.size
+        attempt_session.responses.add(dialect.written(reply), *kept)
     return reply
 
 

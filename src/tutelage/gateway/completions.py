@@ -117,10 +117,18 @@ class PendingCompletion:
     """One request while it is sampled, and its calls afterwards, one for each choice."""
 
     def __init__(
-        self, id: str, request: ChatRequest, model: ServedModel, agent: str, on_end: OnEnd
+        self,
+        id: str,
+        request: ChatRequest,
+        model: ServedModel,
+        agent: str,
+        on_end: OnEnd,
+        size: int = 0,
     ) -> None:
-        """`on_end` is called once, before waiting requests are notified."""
+        """`on_end` is called once, before waiting requests are notified. `size` is that of the
+        request's body in bytes."""
         self.id, self.request, self.model, self.agent = id, request, model, agent
+        self.size = size
         self.began_ns = time.time_ns()
         self.created = self.began_ns // 1_000_000_000
         choices = request.choices
@@ -191,6 +199,9 @@ class PendingCompletion:
             self._wakers.discard(wake)
         if self._waiting <= 0 and not self.task.done():
             self.task.cancel()
+        elif self._waiting <= 0 and self.usable and self.failure is None:
+            for parts in self.parts:
+                parts.clear()  # a repeat is told the whole reply
 
     async def _sample(self) -> tuple[Call, ...]:
         try:

@@ -82,6 +82,9 @@ class SessionRegistry:
         key = self.key(attempt_session.rollout_id, attempt_session.attempt_id, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
+        else:  # of an attempt that has ended
+            at = (attempt_session.rollout_id, attempt_session.attempt_id)
+            self._closed.setdefault(_digest(key.encode()), at)
         return key
 
     def _add_key(self, attempt_session: AttemptSession, key: str, agent: str) -> None:

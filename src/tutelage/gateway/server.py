@@ -201,11 +201,15 @@ class Gateway:
         of its own runs as it is. Beside `clients`, or with `names`, it answers to `model`, or to
         those, and any other name is a 404. `agent` is
         whose calls they are where neither path nor header says. `sampling` holds where a request is
-        silent. `token_budget` bounds the tokens that the main client samples. Raises `ConfigError`
-        for ids that cannot stand in a URL and for an attempt that is open.
+        silent. `token_budget` bounds the tokens that the main client samples: a request that begins
+        may use all that is left, as may each of its choices and each that runs beside it. Raises
+        `ConfigError` for ids that cannot stand in a URL, for a name of two models, and for an
+        attempt that is open.
         """
         _check_id(rollout_id, "rollout id")
         _check_id(attempt_id, "attempt id")
+        names = [model] if names is None and clients else names
+        _check_names(names, clients or {})
         attempt_session = AttemptSession(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
@@ -213,7 +217,7 @@ class Gateway:
             api_key=api_key or self._registry.key(rollout_id, attempt_id),
             main=ServedModel.of(model, client),
             others={name: ServedModel.of(name, other) for name, other in (clients or {}).items()},
-            names=[model] if names is None and clients else names,
+            names=names,
             agent=agent,
             sampling=sampling,
             token_budget=token_budget,
@@ -334,9 +338,18 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _check_id(value: str, what: str) -> str:
     """An id that can stand in a path. Raises `ConfigError`."""
-    if not value or len(value) > MAX_ID or not value.isprintable() or set(value) & set("/?#%\\ "):
+    unfit = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
+    if not value or len(value) > MAX_ID or unfit:
         raise ConfigError(
             f"the {what} {value!r} cannot stand in a URL: use letters, digits, - _ . : and at "
             f"most {MAX_ID} of them"
         )
     return value
+
+
+def _check_names(names: Collection[str] | None, clients: Mapping[str, ChatClient]) -> None:
+    """Names of the main client beside those of others. Raises `ConfigError`."""
+    if isinstance(names, str) or (names is not None and not names):
+        raise ConfigError(f"names={names!r}: give a list of at least one name, or none")
+    if twice := sorted(set(names or ()) & clients.keys()):
+        raise ConfigError(f"{twice[0]!r} is a name of the main client and of one of `clients`")

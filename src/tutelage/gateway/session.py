@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
+KEPT_BYTES = 1 << 27
+"""And the most that their requests have together."""
 KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
 """What ended a call that ran when its server stopped."""
+ENDED = "the attempt has ended"
+"""What ended one that ran when its attempt did."""
 COUNTED = 1 << 16
 """Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
@@ -56,11 +60,26 @@ class _Ledger(OrderedDict[str, tuple[bytes, PendingCompletion]]):
         usable = [a for of, a in self.values() if of == key and a.usable]
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._size = 0
+
     def add(self, key: bytes, answer: PendingCompletion) -> None:
-        """Remember an answer, and forget the oldest when there are too many."""
+        """Remember an answer, and forget the oldest when there are too many, or too long ones."""
         self[answer.id] = (key, answer)
+        self._size += answer.size
         if len(self) > KEPT_ANSWERS:
-            self.popitem(last=False)
+            self.forget(next(iter(self)))
+        while self._size > KEPT_BYTES:
+            ended = next((id for id, (_, each) in self.items() if each.task.done()), None)
+            if ended is None:
+                break
+            self.forget(ended)
+
+    def forget(self, answer_id: str) -> None:
+        """Remember it no longer; unknown ones are fine."""
+        if (kept := self.pop(answer_id, None)) is not None:
+            self._size -= kept[1].size
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -176,6 +195,9 @@ class AttemptSession:
             return ApiError(500, f"{STOPPED}; ask again once it runs", code="server_stopped")
         return session_closed()
 
+    def _over_words(self) -> str:
+        return STOPPED if self.stops else ENDED
+
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         return [*(self.names or [self.main.name]), *self.others]
@@ -224,11 +246,18 @@ class AttemptSession:
         return len(render(request.messages, request.tools, *bound))
 
     def answer(
-        self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str
+        self,
+        dialect: Dialect,
+        key: bytes,
+        repeat: bool,
+        request: ChatRequest,
+        agent: str,
+        size: int = 0,
     ) -> PendingCompletion:
         """The answer to a request: a new one, or for a repeat the one that there is.
 
-        `key` identifies the request. The answer's id says which API it is of.
+        `key` identifies the request, whose body has `size` bytes. The answer's id says which API it
+        is of.
         """
         if self.closed:
             raise self.over()
@@ -271,6 +300,7 @@ class AttemptSession:
             model,
             agent,
             partial(self._ended, dialect.name),
+            size,
         )
         self._running.add(answer)
         self.ledger.add(key, answer)
@@ -293,7 +323,9 @@ class AttemptSession:
             while len(self._response_of) > KEPT_IDS:
                 self._response_of.popitem(last=False)
         else:
-            self.ledger.pop(answer.id, None)
+            self.ledger.forget(answer.id)
+            if answer.model is self.main:
+                self.spent += sum(map(len, answer.tokens))
             if isinstance(error, Exception):  # a cancelled request is nobody's failure
                 self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
         if self.on_span is not None:
@@ -307,7 +339,7 @@ class AttemptSession:
         error: BaseException | None,
     ) -> CallSpan:
         cancelled = isinstance(error, asyncio.CancelledError)
-        stopped = cancelled and self.stops
+        ended = cancelled and self.closed
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,
@@ -323,12 +355,12 @@ class AttemptSession:
             output_tokens=answer.usage[1],
             counts=tuple(map(answer.model.counts, calls)),
             stream=answer.request.stream,
-            error=None if error is None else STOPPED if stopped else _said(error),
+            error=None if error is None else self._over_words() if ended else _said(error),
             answered=tuple(map(answer.model.answered, calls)),
             unused=answer.request.unused,
             request=answer.request,
             partial=() if error is None else answer.partial(),
-            left=cancelled and not stopped,
+            left=cancelled and not ended,
         )
 
 

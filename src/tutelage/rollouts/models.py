@@ -192,18 +192,19 @@ class _GatewayAttempt(_AttemptModels):
         """Open the session, and bind the LLMs to it."""
         models = self._models
         main = models.roles.main or next(iter(self.clients))
-        others: dict[str, ChatClient] = {}
-        for name, client in self.clients.items():
-            if name != main:
-                others[name] = client
-                others.setdefault(models.label(name) or name, client)
+        others: dict[str, ChatClient] = {n: c for n, c in self.clients.items() if n != main}
+        # A label that the main one has too is the main one's: no judge answers in its place.
+        names = [main, *({models.label(main)} - {"", main, *others})]
+        for name, client in list(others.items()):
+            if (label := models.label(name)) and label not in names:
+                others.setdefault(label, client)
         self._door = models.gateway.open(
             rollout_id,
             attempt_id,
             self.clients[main],
             clients=others,
             # One model answers to any name; of several, a wrong name must not be the policy.
-            names=[main, *filter(None, [models.label(main)])] if others else None,
+            names=names if others else None,
             model=main,
             sampling=models.sampling(main),
             token_budget=models.token_budget,

@@ -18,6 +18,8 @@ from tutelage.gateway.reply import ChatReply, ReplyStream, Writer
 from tutelage.types import JSON, Message
 
 KEPT_RESPONSES = 1024
+KEPT_BYTES = 1 << 27
+"""The most that the requests of all but the latest have together."""
 _END = b"\n\n"
 """What ends an event."""
 
@@ -30,6 +32,8 @@ class StoredResponse:
     conversation: tuple[Message, ...]
     response: JSON
     input_items: tuple[JSON, ...] = ()
+    size: int = 0
+    """Bytes of the request's body."""
 
     def items(self) -> Mapping[str, JSON]:
         """All of its items by their ids."""
@@ -43,18 +47,25 @@ class StoredResponses:
         self._size = size
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._items: dict[str, JSON] = {}
+        self._bytes = 0
         self._holders = Counter[str]()
         """Of each item, how many responses have it: one that came as input has been output."""
 
     def add(
-        self, response: JSON, conversation: tuple[Message, ...], given: Sequence[JSON] = ()
+        self,
+        response: JSON,
+        conversation: tuple[Message, ...],
+        given: Sequence[JSON] = (),
+        size: int = 0,
     ) -> None:
-        """Keep a finished response with its whole conversation, and the items of its request."""
+        """Keep a finished response with its whole conversation, and the items of its request, whose
+        body had `size` bytes."""
         items = tuple(_input_items(response["id"], given))
-        new = self._kept[response["id"]] = StoredResponse(conversation, response, items)
-        self._items |= new.items()
+        new = self._kept[response["id"]] = StoredResponse(conversation, response, items, size)
+        self._items = new.items() | self._items  # who sends one back may not change it
         self._holders.update(new.items().keys())
-        while len(self._kept) > self._size:
+        self._bytes += size
+        while len(self._kept) > self._size or (self._bytes > KEPT_BYTES and len(self._kept) > 1):
             self.remove(next(iter(self._kept)))
 
     def item(self, item_id: str) -> JSON | None:
@@ -74,7 +85,9 @@ class StoredResponses:
 
     def remove(self, response_id: str) -> None:
         """Forget a response, and items that no other has."""
-        for item_id in self._kept.pop(response_id).items():
+        old = self._kept.pop(response_id)
+        self._bytes -= old.size
+        for item_id in old.items():
             self._holders[item_id] -= 1
             if not self._holders[item_id]:
                 del self._holders[item_id], self._items[item_id]
