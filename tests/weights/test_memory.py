@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.config import Machine
 from tutelage.errors import RunError
-from tutelage.policy.stored import stored_count
+from tutelage.policy.stored import described_count, stored_count
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
@@ -121,6 +121,25 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
         jobs.train(asked, create(tmp_path / "run"), Progress())
     file.write_bytes(file.read_bytes()[:20])
     assert stored_count(tmp_path / "small") is None
+
+
+def test_a_model_in_another_format_is_refused_by_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything else of the folder is read, as where its weights are still to come."""
+    small = tiny_policy()
+    small.save(tmp_path / "small")
+    assert described_count(tmp_path / "small") == small.count()
+    for file in (tmp_path / "small").iterdir():
+        if file.name != "config.json":
+            file.unlink()
+    monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=small.count()))
+    flags = {"model": str(tmp_path / "small"), "train": "tasks.jsonl"}
+    asked = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags=flags)
+    with pytest.raises(RunError, match=r"cannot be trained so: this process holds"):
+        memory.check_stored(asked.config)
+    (tmp_path / "small" / "config.json").write_text("{")
+    assert described_count(tmp_path / "small") is None
 
 
 def command_of_eight_ranks(place: Path) -> list[str]:

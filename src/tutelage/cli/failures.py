@@ -81,8 +81,11 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def why_stopped(stopped: KeyboardInterrupt) -> str:
-    """A sentence on a signal that torchrun sends to the ranks that are left when one has ended; it
-    is said by the first rank, and by the second one, since the first may be what has ended."""
+    """Why this process asked itself to end, or a sentence on a signal that torchrun sends to the
+    ranks that are left when one has ended; that is said by the first rank, and by the second one,
+    since the first may be what has ended."""
+    if reason := getattr(stopped, "reason", ""):
+        return f"{reason} "
     rank, asked = os.environ.get("RANK", "0"), exit_code(stopped) - 128
     if launched_ranks() == "1" or asked != signal.SIGTERM or rank not in ("0", "1"):
         return ""

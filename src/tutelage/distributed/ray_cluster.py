@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tutelage.config import RunConfig
+from tutelage.distributed.ray_head import HeadWatch
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.runs.signals import StopRequested
 
@@ -82,6 +83,11 @@ def connect(config: RunConfig, weights: int) -> bool:
                 ray.shutdown()
             raise
     return True
+
+
+def watch_head() -> HeadWatch:
+    """What looks for the head node of the cluster that this process is connected to."""
+    return HeadWatch(import_ray().get_runtime_context().gcs_address)
 
 
 def workers_of(config: RunConfig) -> int:

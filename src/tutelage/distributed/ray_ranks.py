@@ -91,6 +91,7 @@ class _RayRanks:
         self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
         ray_cluster.check_address(config)
         self._connected = ray_cluster.connect(config, 0)
+        self._head = ray_cluster.watch_head()
         self._actors, self._facts = list[Any](), list[JSON]()
         self._group: Any = None
         self._errors = dict[int, Exception]()
@@ -226,10 +227,13 @@ class _RayRanks:
         return f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here."""
+        """End the actors, and Ray where it was begun here; without its head it ends by itself."""
         self._over.set()
         if self._watcher is not None:
             self._watcher.join()
+        self._head.close()
+        if self._head.gone:
+            return
         for actor in self._actors:
             self._end(actor)
         if self._group is not None:

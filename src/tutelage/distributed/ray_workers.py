@@ -74,6 +74,7 @@ class RayPool:
         policies = [setting.policy, *setting.others.values()]
         size = sum(4 * policy.count() for policy in policies)
         self._connected = ray_cluster.connect(setting.config, size)
+        self._head = ray_cluster.watch_head()
         try:
             self.size = ray_cluster.workers_of(setting.config)
             self._parts = self._ray.put(shipment)
@@ -100,7 +101,10 @@ class RayPool:
         return RayPlacement(self, policies, tell)
 
     def close(self) -> None:
-        """End the workers, and Ray where it was begun here."""
+        """End the workers, and Ray where it was begun here; without its head it ends by itself."""
+        self._head.close()
+        if self._head.gone:
+            return
         for worker in self.workers:
             self.dismiss(worker)
         self.workers.clear()

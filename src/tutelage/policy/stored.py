@@ -69,6 +69,22 @@ def stored_count(folder: Path) -> int | None:
         return None
 
 
+def described_count(folder: Path) -> int | None:
+    """The number of parameters that a model's `config.json` describes, whatever its weights are
+    kept in; None without one, or where it is of no known model."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if not (folder / "config.json").is_file():
+        return None
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)
+    except Exception:  # a broken file comes out of transformers as almost anything; the loader says
+        return None
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def _count(file: Path) -> int:
     """Parameters of one file: 8 bytes say how long its head is, a JSON object of the tensors."""
     with file.open("rb") as stream:

@@ -27,6 +27,9 @@ HANGUP: int | None = getattr(signal, "SIGHUP", None)
 ENDING: tuple[int, ...] = (signal.SIGTERM,) if HANGUP is None else (signal.SIGTERM, HANGUP)
 """The signals that ask to end beside Ctrl-C, which Python handles by itself."""
 
+_reason: dict[int, str] = {}
+"""Why this process sent itself a signal, by its number."""
+
 
 class StopRequested(KeyboardInterrupt):
     """A signal asked this process to end."""
@@ -34,14 +37,25 @@ class StopRequested(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
         self.number = int(number)
+        self.reason = _reason.pop(self.number, "")
+        """A sentence on why this process asked itself; empty where it did not."""
 
     def __str__(self) -> str:
-        return f"stopped by {signal.Signals(self.number).name}"
+        stopped = f"stopped by {signal.Signals(self.number).name}"
+        return f"{stopped}: {self.reason}" if self.reason else stopped
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code after an interruption, as shells report it."""
     return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
+
+
+def ask_to_end(reason: str) -> None:
+    """Have the main thread end as at SIGTERM, for a reason that the interruption then tells. Any
+    thread may ask. Nothing happens where the program has no handler for it, which would kill."""
+    if callable(signal.getsignal(signal.SIGTERM)):
+        _reason[signal.SIGTERM] = reason
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _hear(number: int, handler: Handler) -> Any:

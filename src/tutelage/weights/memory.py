@@ -17,7 +17,7 @@ from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import stored_count
+from tutelage.policy.stored import described_count, stored_count
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -126,7 +126,10 @@ def check_stored(config: RunConfig) -> None:
         return
     import torch
 
-    count = stored_count(Path(local_folder(config.model.path)).expanduser())
+    folder = Path(local_folder(config.model.path)).expanduser()
+    count = stored_count(folder)
+    if count is None:
+        count = described_count(folder)
     if count is None:
         return
     trained = int(ADAPTED * count) if config.model.lora.rank else count
