@@ -326,6 +326,28 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "number: 2" in done.stdout
 
 
+def test_other_prices_of_the_model_that_plans_are_said_when_a_run_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of prices is read in the directory in which it goes on."""
+    (here / "prices.toml").write_text("[models.policy]\ninput = 1.0\noutput = 2.5\n")
+    command = ["orchestrate", "run", "--resume", "run", "--allow-changes"]
+    with planning(monkeypatch, "unread"):
+        at = os.environ["PLANS_AT"]
+        run("--plan", "count.json", "--model", "policy", "--endpoint", at)
+        journal = here / "run/execution.jsonl"
+        journal.write_text(journal.read_text().splitlines(keepends=True)[0])
+        (here / "prices.toml").unlink()
+        for said in (True, False):
+            (here / "run/result.json").unlink()
+            done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
+            assert done.exit_code == 0, done.output
+            told = (
+                "costs 0 and 0 USD for a million tokens read and written from here on, and cost 1"
+            )
+            assert (told in " ".join(done.stderr.split())) is said
+
+
 def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
