@@ -326,6 +326,16 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "number: 2" in done.stdout
 
 
+def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
+    (here / "v.json").write_text('{"default": {"kind": "regex", "pattern": "never"}}')
+    done = run("--plan", "count.json", "--verifiers", "v.json")
+    assert "the verifier 'default' judges nothing here" in " ".join(done.stderr.split())
+    (here / "v.json").write_text('{"tool": {"kind": "regex", "pattern": "never"}}')
+    done = run("--plan", "count.json", "--verifiers", "v.json", "--output", "2", code=1)
+    assert "judges nothing" not in done.stderr
+    assert "[0] list_files: failed  lacks 'never'" in done.stderr
+
+
 def test_other_prices_of_the_model_that_plans_are_said_when_a_run_goes_on(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
