@@ -326,6 +326,38 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "number: 2" in done.stdout
 
 
+def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
+    (here / "v.json").write_text('{"default": {"kind": "regex", "pattern": "never"}}')
+    done = run("--plan", "count.json", "--verifiers", "v.json")
+    assert "the verifier 'default' judges nothing here" in " ".join(done.stderr.split())
+    (here / "v.json").write_text('{"tool": {"kind": "regex", "pattern": "never"}}')
+    done = run("--plan", "count.json", "--verifiers", "v.json", "--output", "2", code=1)
+    assert "judges nothing" not in done.stderr
+    assert "[0] list_files: failed  lacks 'never'" in done.stderr
+
+
+def test_other_prices_of_the_model_that_plans_are_said_when_a_run_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of prices is read in the directory in which it goes on."""
+    (here / "prices.toml").write_text("[models.policy]\ninput = 1.0\noutput = 2.5\n")
+    command = ["orchestrate", "run", "--resume", "run", "--allow-changes"]
+    with planning(monkeypatch, "unread"):
+        at = os.environ["PLANS_AT"]
+        run("--plan", "count.json", "--model", "policy", "--endpoint", at)
+        journal = here / "run/execution.jsonl"
+        journal.write_text(journal.read_text().splitlines(keepends=True)[0])
+        (here / "prices.toml").unlink()
+        for said in (True, False):
+            (here / "run/result.json").unlink()
+            done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
+            assert done.exit_code == 0, done.output
+            told = (
+                "costs 0 and 0 USD for a million tokens read and written from here on, and cost 1"
+            )
+            assert (told in " ".join(done.stderr.split())) is said
+
+
 def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

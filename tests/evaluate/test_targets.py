@@ -17,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.errors import RunError
+from tutelage.evaluate.targets import run_of
 from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
 from tutelage.testing.loopback import listening
@@ -338,6 +340,22 @@ def test_what_is_wrong_is_said_before_anything_loads(
     given = [url if word == "URL" else word for word in words]
     assert said in command("eval", *given, code=2)
     assert Adder.asked == 0
+
+
+def test_only_runs_that_leave_a_policy_are_named_where_one_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kinds = {"orchestrate-1": '{"kind": "execution"}', "old": "{}"}
+    for name, text in kinds.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text(text)
+    with pytest.raises(RunError, match=r"no run 'x'; none of those here would do\. `"):
+        run_of("x")
+    (tmp_path / "runs/trained").mkdir()
+    (tmp_path / "runs/trained/config.json").write_text('{"kind": "weights"}')
+    with pytest.raises(RunError, match=r"no run 'x'; the newest are trained\. `"):
+        run_of("x")
 
 
 def test_a_key_that_is_refused_is_said(

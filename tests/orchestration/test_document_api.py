@@ -15,6 +15,7 @@ from tutelage.errors import ConfigError, DataError, RewardError
 from tutelage.orchestration import (
     ExecutionLogger,
     ExecutionResult,
+    ModelSelector,
     Node,
     NoPlanError,
     OrchestrationSystem,
@@ -29,6 +30,12 @@ from tutelage.orchestration.planner import embedded
 from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.routing.policy import (
+    CONTEXT_FEATURES,
+    WORKER_FEATURES,
+    DecisionFeatures,
+)
+from tutelage.orchestration.routing.simulator import TRUTHS
 
 SMALL = PlannerShape(0, width=8)
 RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
@@ -252,3 +259,17 @@ def test_the_validity_of_plans_matrices_and_logs() -> None:
     for nothing in ("plan", 3, None, {"graph": CHAIN}):
         with pytest.raises(DataError, match="give a Plan or an adjacency matrix"):
             is_valid_dag(nothing)
+
+
+def test_the_loss_of_the_document_says_which_states_it_takes() -> None:
+    rest: Any = {key: [0.0] for key in ("old_log_probs", "advantages", "returns")}
+    for states in ([{"state": 1}], None):
+        with pytest.raises(RewardError, match="states are the DecisionFeatures of decisions, not"):
+            ModelSelector(0).compute_loss(states=states, actions=[0], **rest)  # pyright: ignore[reportArgumentType]
+    features = DecisionFeatures(
+        torch.zeros(1, 2, WORKER_FEATURES), torch.zeros(1, CONTEXT_FEATURES), torch.zeros(1, 4),
+        torch.ones(1, 4, dtype=torch.bool), torch.zeros(1, TRUTHS),
+    )  # fmt: skip
+    found = ModelSelector(0).compute_loss(states=features, actions=[0], **rest)
+    found["total_loss"].backward()
+    assert float(found["policy_loss"]) == 0

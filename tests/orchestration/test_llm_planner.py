@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -228,6 +229,35 @@ def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
     done, _ = execute(first, nodes(("delete", {"path": "all"})), '{"nodes": []}', permit=permit)
     assert seen == ["", "replanned"]
     assert [node.status for node in done.nodes] == ["succeeded", "failed", "failed"]
+
+
+def test_a_call_that_was_cut_off_is_in_doubt_when_it_is_planned_again() -> None:
+    """Its thread goes on, so that its effect may come twice."""
+    ran: list[str] = []
+
+    @tool(destructive=True, timeout=0.02)
+    def send(text: str) -> str:
+        """Send it."""
+        time.sleep(0.04)
+        ran.append(text)
+        return "sent"
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        seen.append(doubt)
+        await asyncio.sleep(0.05)
+        return "no" if doubt else ""
+
+    plan = nodes(("send", {"text": "a"}))
+    for settings in (None, ExecutorSettings(try_timeout=0.01)):
+        seen, ran[:] = list[Doubt](), []
+        client = ScriptedClient([plan, plan, "{}"])
+        llm = LLMPlanner(lambda client=client: client, {"send": send}, constrained=False)
+        pool = ToolPool({"send": send}, permit=permit)
+        done = OrchestrationSystem(llm, pool, settings=settings).execute("Send it")
+        assert seen == ["", "late"]
+        assert ran == ["a"]
+        assert done.nodes[0].reason.endswith("; what it changes may be done anyway")
+        assert "may be done anyway" in str(client.calls[1].messages[-1].content)
 
 
 def test_a_refusal_is_final(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_argument_and_after_make_one_edge() -> None:
     [
         ((Node("a", {"x": "<node-0>"}),), "cycle"),
         ((Node("a", after=(1,)), Node("b", after=(0,))), "cycle"),
-        ((Node("a", {"x": "<node-1>"}),), "node 0 depends on node 1"),
+        ((Node("a", {"x": "<node-1>"}),), "node 0 depends on node 1, and the plan has 1 node, "),
         ((Node("a", after=(-1,)),), "node 0 depends on node -1"),
     ],
 )

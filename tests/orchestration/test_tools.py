@@ -241,6 +241,17 @@ def test_arguments_that_cannot_fit_are_found_before_anything_runs(node: Node, wo
         check_arguments(plan, TOOLS)
 
 
+def test_what_a_tool_takes_is_said_once() -> None:
+    for node, words in (
+        (Node("numbers", {"count": "many"}), "; expected {count}"),
+        (Node("numbers", {"of": 2}), "; it takes count"),
+    ):
+        with pytest.raises(DataError) as raised:
+            check_arguments(Plan("Do it", (node,)), TOOLS)
+        assert str(raised.value).endswith(words)
+        assert str(raised.value).count("; ") == (1 if "count" in node.arguments else 2)
+
+
 def test_arguments_that_depend_on_others_are_left_for_later() -> None:
     check_arguments(Plan("Do it", (Node("unknown", {"of": 1}),)), TOOLS)
     nodes = (Node("numbers", {"count": "4"}), Node("total", {"values": "<node-0>"}))

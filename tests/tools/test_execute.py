@@ -220,6 +220,15 @@ async def test_a_tool_that_says_that_it_returns_nothing_is_done_when_it_returns(
     assert ran == ["a", "a"]
 
 
+async def test_a_tool_that_raises_what_ctrl_c_does_has_failed() -> None:
+    @tool
+    def stops() -> str:
+        raise KeyboardInterrupt
+
+    result = await run("{}", stops)
+    assert (result.text, result.error) == ("Error: RuntimeError: KeyboardInterrupt", "raised")
+
+
 async def test_results_without_a_text_are_bad_results() -> None:
     loop: list[Any] = []
     loop.append(loop)

@@ -288,6 +288,8 @@ def test_a_name_without_a_server(name: str) -> None:
 def test_two_servers_with_one_tool_name() -> None:
     with pytest.raises(ConfigError, match="two tools are named 'calculator'"):
         resolve_tools(["calculator", f"mcp:{HERE}"])
+    with pytest.raises(ConfigError, match="a server names its own: leave one of both out"):
+        resolve_tools([f"mcp:{HERE}", f"mcp:{HERE}"])
 
 
 # ---------------------------------------------------------------- HTTP, and somebody else's server

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
+    from tutelage.orchestration.planner.llm import LLMPlanner
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.lifecycle import Run
     from tutelage.tools.tool import Tool
@@ -71,6 +72,8 @@ class _Prepared(NamedTuple):
     permission: Permission
     tools: dict[str, Tool]
     """Those that run."""
+    llm: LLMPlanner | None
+    """The model that plans further, where there is one."""
     planned_from: float | None
     """When planning began, in seconds since 1970; None for a plan that was there."""
 
@@ -221,7 +224,7 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
     if prepared.tools:
-        keep_place(run)
+        keep_place(run, prepared.llm)
     try:
         # What tools print is none of the result, which may be asked for as JSON.
         with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
@@ -248,7 +251,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
             tell(spent_words(chosen.llm))
         raise
     told = {"workers": describe_pool(pool), "plan": chosen.source}
-    return _Prepared(asked, chosen.plan, system, told, permission, tools, began)
+    return _Prepared(asked, chosen.plan, system, told, permission, tools, chosen.llm, began)
 
 
 def _planned(

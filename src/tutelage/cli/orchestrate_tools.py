@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutelage.cli.failures import tell
 from tutelage.errors import RunError
 from tutelage.tools.execute import call_in_thread
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from tutelage.orchestration.execution.pools.tools import Doubt
+    from tutelage.orchestration.planner.llm import LLMPlanner
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.lifecycle import Run
     from tutelage.tools.tool import Tool
@@ -28,12 +31,14 @@ _SHOWN = 500
 _DOUBTS: dict[Doubt, str] = {
     "": "",
     "again": " It may have been done already, by a run that was killed.",
+    "late": " It may have been done already, or be at work still: such a call was cut off.",
     "replanned": " It was planned after the results of tools were read, which may be any "
     "user's words.",
 }
 _REMEDY: dict[Doubt, str] = {
     "": "; --yes permits it",
     "again": ": look, then resume at one",
+    "late": ", and --yes does not hold for it",
     "replanned": ", and --yes does not hold for it",
 }
 
@@ -80,9 +85,23 @@ class Permission:
 _BEGAN = "tools_began"
 
 
-def keep_place(run: Run) -> None:
-    """Write down in which directory the tools of a run begin."""
-    run.event(_BEGAN, place=str(Path.cwd()))
+def keep_place(run: Run, llm: LLMPlanner | None) -> None:
+    """Write down in which directory the tools of a run begin, and what the model that plans costs
+    by the table of prices there; say so where that is not what it cost before."""
+    price = None
+    if llm is not None and llm.priced:
+        price = [llm.price(1_000_000, 0), llm.price(0, 1_000_000)]
+    before = [event for event in run.folder.read_events() if event["event"] == _BEGAN]
+    if before and llm is not None and (old := before[-1].get("price")) != price:
+        then, now = _price_words(old), _price_words(price)
+        tell(f"The model that plans costs {now} from here on, and cost {then} before.")
+    run.event(_BEGAN, place=str(Path.cwd()), price=price)
+
+
+def _price_words(price: Sequence[float] | None) -> str:
+    if price is None:
+        return "nobody knows what"
+    return f"{price[0]:g} and {price[1]:g} USD for a million tokens read and written"
 
 
 def check_place(folder: RunFolder) -> None:

@@ -75,13 +75,24 @@ def target_kind(target: str) -> TargetKind:
 # ---------------------------------------------------------------- runs
 
 
+_POLICIES = (WEIGHTS, SUPERVISED)
+"""The kinds of runs that leave a policy."""
+
+
+def _leaves_policy(folder: RunFolder) -> bool:
+    try:
+        return name_of(folder) in _POLICIES
+    except RunError:
+        return False
+
+
 def run_of(target: str, *, others: bool = False) -> FoundRun | None:
     """The run that `target` names, None for everything else. Raises `ConfigError` for a name of
     nothing; with `others` it says what else may be named."""
     if target_kind(target) != "run":
         return None
     try:
-        folder = find(target)
+        folder = find(target, wanted=_leaves_policy)
     except RunError as error:
         if not others or Path(target).exists():
             raise
@@ -90,7 +101,7 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
             "or a model, by folder or OWNER/NAME on huggingface.co"
         ) from error
     name = name_of(folder)
-    if name not in (WEIGHTS, SUPERVISED):
+    if name not in _POLICIES:
         hint = f": tutelage prompts confirm {folder.path}" if name == "prompt" else ""
         raise ConfigError(
             f"the run in {str(folder.path)!r} is of the kind {name!r}, which leaves no policy; "

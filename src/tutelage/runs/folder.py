@@ -21,8 +21,9 @@ import errno
 import json
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -170,8 +171,11 @@ def _unwritable(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write to {str(path)!r}: {reason}; choose another --output")
 
 
-def find(name: str, runs: Path = RUNS) -> RunFolder:
-    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`."""
+def find(
+    name: str, runs: Path = RUNS, *, wanted: Callable[[RunFolder], bool] = lambda folder: True
+) -> RunFolder:
+    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`, which lists
+    the newest that are `wanted`."""
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
@@ -187,7 +191,8 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
     if not known:
         raise RunError(f"there is no run {name!r}{near or f'; there is none in {str(runs)!r} yet'}")
-    newest = f"; the newest are {', '.join(f.name for f in known[:5])}."
+    listed = ", ".join(f.name for f in islice(filter(wanted, known), 5))
+    newest = f"; the newest are {listed}." if listed else "; none of those here would do."
     listed = f"`{command_name()} runs` lists all {len(known)}"
     raise RunError(f"there is no run {name!r}{near or newest} {listed}")
 

@@ -178,6 +178,9 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
         except StopIteration as stop:
             # A future refuses StopIteration, which would leave the caller waiting for ever.
             error = RuntimeError(f"StopIteration: {stop}")
+        except KeyboardInterrupt as own:
+            # Ctrl-C comes to the main thread alone: here the function raised it itself.
+            error = RuntimeError(f"KeyboardInterrupt: {own}" if str(own) else "KeyboardInterrupt")
         except BaseException as raised:
             error = raised
         # The loop is closed when the program ended while the thread was still at work.

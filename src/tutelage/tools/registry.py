@@ -50,10 +50,16 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
             if found.name in tools:
                 raise ConfigError(
                     f"two tools are named {found.name!r}, the second from {reference!r}; "
-                    "rename one with @tool('name')"
+                    f"{_way_out(reference)}"
                 )
             tools[found.name] = found
     return tools
+
+
+def _way_out(reference: str) -> str:
+    if reference.startswith(MCP_PREFIXES):
+        return "a server names its own: leave one of both out, or rename a tool that is yours"
+    return "rename one with @tool('name')"
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:

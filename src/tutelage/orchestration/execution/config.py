@@ -218,7 +218,7 @@ class WorkConfig(PlanningConfig):
         return OrchestrationSystem(
             pool=pool,
             router=self._router(pool, warn),
-            verifiers=self.read_verifiers(pool),
+            verifiers=self.read_verifiers(pool, warn),
             catalog=catalog or (known if builtin else None),
             seed=self.seed,
             **more,
@@ -244,8 +244,9 @@ class WorkConfig(PlanningConfig):
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
-    def read_verifiers(self, pool: WorkerPool) -> Verifiers | None:
-        """Verifiers from the file; None: those that the pool has by itself."""
+    def read_verifiers(self, pool: WorkerPool, warn: Warn = warnings.warn) -> Verifiers | None:
+        """Verifiers from the file; None: those that the pool has by itself. `warn` is told which
+        judge no tool, where nothing but tools works."""
         path = self.verifiers
         if path is None:
             return None
@@ -253,6 +254,12 @@ class WorkConfig(PlanningConfig):
         if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
             raise DataError(f"{str(path)!r} needs an object: a verifier by type, and 'default'")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in data.items()}
+        judged = {"tool", *(worker.name for worker in pool.workers)}
+        if all(worker.tool for worker in pool.workers) and (idle := sorted({*made} - judged)):
+            warn(
+                f"{str(path)!r}: the verifier {idle[0]!r} judges nothing here: what tools give is "
+                "judged by verifiers of their names, or of 'tool' for all of them"
+            )
         default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
         return Verifiers(default, made)
 
@@ -285,7 +292,7 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     max_replans: CountOrZero = 2
     """Further plans when a subtask failed, of a planner that is a language model."""
     yes: bool = False
-    """Run tools with side effects without asking; not kept for a resume."""
+    """Run tools with side effects of the plan as it is begun without asking."""
 
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any

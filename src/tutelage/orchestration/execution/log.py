@@ -128,8 +128,9 @@ def _check_entry(where: str, entry: Mapping[str, Any], count: int) -> None:
     """Raises `DataError` for a node that is not among `count`, and for amounts that cannot be."""
     if entry.get("node") not in range(count):
         raise DataError(
-            f"{where}: node is {entry.get('node')!r}, and the plan has {count} nodes, numbered "
-            "from 0; name a node that exists"
+            f"{where}: node is {entry.get('node')!r}, and the plan has "
+            f"{'1 node' if count == 1 else f'{count} nodes'}, numbered from 0; "
+            "name a node that exists"
         )
     for key in ("cost", "latency", "seconds"):
         value = entry.get(key, 0.0)

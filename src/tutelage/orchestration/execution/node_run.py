@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tutelage.errors import RewardError
 from tutelage.orchestration.execution.plan_run import PlanRun
+from tutelage.orchestration.execution.pools.tools import LATE, Doubt, ToolPool
 from tutelage.orchestration.execution.record import (
     Action,
     NodeResult,
@@ -185,13 +186,13 @@ class NodeRun:
                         answer = await self._pool.execute(worker, work)
                 except TimeoutError:
                     message = f"no answer within {run.settings.try_timeout} s"
-                    answer = self._cut("timeout", message, bound, loop.time() - begun)
+                    answer = self._cut("timeout", message, bound, loop.time() - begun, worker, work)
                 return answer
         finally:
             step.queued += (loop.time() if begun is None else begun) - asked
             if answer is None and begun is not None:
                 message = "the request was given up"
-                answer = self._cut("cancelled", message, bound, loop.time() - begun)
+                answer = self._cut("cancelled", message, bound, loop.time() - begun, worker, work)
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 run.watch(step.worker or "", answer.cost, bound)
@@ -201,21 +202,32 @@ class NodeRun:
     async def _refused(self, worker: Worker, work: Subtask) -> WorkerAnswer | None:
         """The answer to a call that the caller does not permit; the wait for that counts as queued.
         What was refused once is not asked about again, nor are equal calls that wait meanwhile."""
-        pool: Any = self._pool
-        if not hasattr(pool, "permit"):  # of pools with side effects
-            return None
-        arguments = pool.with_side_effects(worker, work)
+        arguments, pool = self._side_effects(worker, work), cast("ToolPool", self._pool)
         if arguments is None:
             return None
         call, refusals = (worker.name, arguments), self._run.refusals
         async with self._run.asking[call]:
             if not (refusal := refusals.get(call, "")):
-                again = any(s.answer is not None and _given_up(s.answer) for s in self._steps)
-                doubt = "again" if again else "replanned" if self._node >= self._run.planned else ""
-                if refusal := await pool.permit(worker, arguments, doubt):
-                    refusals[call] = refusal
+                refusal = await pool.permit(worker, arguments, self._doubt(call))
+            if refusal:
+                refusals[call] = refusal
         error = WorkerError("refused", refusal)
         return WorkerAnswer(error=error, arguments=arguments) if refusal else None
+
+    def _side_effects(self, worker: Worker, work: Subtask) -> str | None:
+        """The arguments of a call with side effects; None for another."""
+        pool: Any = self._pool
+        return pool.with_side_effects(worker, work) if hasattr(pool, "permit") else None
+
+    def _doubt(self, call: tuple[str, str]) -> Doubt:
+        """What speaks against a call, its tool and arguments, beside its side effects."""
+        if any(step.answer is not None and _given_up(step.answer) for step in self._steps):
+            return "again"
+        steps = self._run.steps.values()
+        answers = ((step.worker, step.answer) for step in steps if step.answer is not None)
+        if any(_cut_off(each) and (name, each.arguments) == call for name, each in answers):
+            return "late"
+        return "replanned" if self._node >= self._run.planned else ""
 
     async def judge_restored(self) -> None:
         """Judge an answer that had come when an earlier process ended, rather than ask again."""
@@ -303,11 +315,31 @@ class NodeRun:
         self._result = node_result
 
     def _cut(
-        self, kind: Literal["timeout", "cancelled"], told: str, bound: float, seconds: float
+        self,
+        kind: Literal["timeout", "cancelled"],
+        told: str,
+        bound: float,
+        seconds: float,
+        worker: Worker,
+        work: Subtask,
     ) -> WorkerAnswer:
-        """The answer that nobody waited for: its cost is the bound."""
-        error, mock = WorkerError(kind, told), self._pool.mock
-        return WorkerAnswer(cost=bound, seconds=seconds, error=error, mock=mock, estimated=True)
+        """The answer that nobody waited for: its cost is the bound, and what has side effects may
+        go on."""
+        arguments = self._side_effects(worker, work)
+        told += LATE if arguments is not None else ""
+        return WorkerAnswer(
+            cost=bound,
+            seconds=seconds,
+            error=WorkerError(kind, told),
+            mock=self._pool.mock,
+            estimated=True,
+            arguments=arguments,
+        )
+
+
+def _cut_off(answer: WorkerAnswer) -> bool:
+    """Whether nobody waited for the end of a request."""
+    return answer.error is not None and answer.error.kind in ("timeout", "cancelled")
 
 
 def _given_up(answer: WorkerAnswer) -> bool:

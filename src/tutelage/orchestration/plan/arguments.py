@@ -94,7 +94,7 @@ def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
             try:
                 tool.signature.read(as_text(tool_arguments(node.arguments, {}, tool)))
             except ArgumentError as error:
-                words.append(str(error))
+                raise DataError(f"node {index} ({node.tool}): {error}") from error
         if words:
             takes = ", ".join(known) or "nothing"
             told = "; ".join(words)

@@ -107,7 +107,8 @@ class Catalog:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""
         if name not in self._index:
             near = difflib.get_close_matches(name, self._index, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {len(self.tools)} tools"
+            count = "1 tool" if len(self.tools) == 1 else f"{len(self.tools)} tools"
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {count}"
             raise DataError(f"the catalog has no tool {name!r}; {hint}")
         return self._index[name]
 

@@ -136,7 +136,8 @@ def _check(dependencies: Sequence[Sequence[int]]) -> None:
     for child, parents in enumerate(dependencies):
         if lost := [parent for parent in parents if not 0 <= parent < count]:
             raise DataError(
-                f"node {child} depends on node {lost[0]!r}, and the plan has {count} nodes, "
+                f"node {child} depends on node {lost[0]!r}, and the plan has "
+                f"{'1 node' if count == 1 else f'{count} nodes'}, "
                 f"numbered from 0; name a node that exists"
             )
     _order(dependencies)

@@ -132,10 +132,10 @@ class ModelSelector(nn.Module):
         self,
         *,
         states: DecisionFeatures,
-        actions: Tensor,
-        old_log_probs: Tensor,
-        advantages: Tensor,
-        returns: Tensor,
+        actions: Tensor | Sequence[int],
+        old_log_probs: Tensor | Sequence[float],
+        advantages: Tensor | Sequence[float],
+        returns: Tensor | Sequence[float],
         clip_epsilon: float = 0.2,
         value_coef: float = 0.5,
         entropy_coef: float = 0.01,
@@ -143,8 +143,17 @@ class ModelSelector(nn.Module):
         """PPO's loss of some decisions; each argument but `states` is a vector of length D.
 
         `policy_loss - entropy_coef * entropy + value_coef * value_loss = total_loss`; value_loss is
-        the mean squared error. Also `approx_kl` and `clip_fraction`, without gradient.
+        the mean squared error. Also `approx_kl` and `clip_fraction`, without gradient. Raises
+        `RewardError` for other states.
         """
+        if not hasattr(states, "workers_DWF"):
+            raise RewardError(
+                f"states are the DecisionFeatures of decisions, not {type(states).__name__}; "
+                "DecisionFeatures.of makes them in training: train_phase2, with algorithm='PPO'"
+            )
+        actions, old_log_probs, advantages, returns = map(
+            torch.as_tensor, (actions, old_log_probs, advantages, returns)
+        )
         logp_DA, values_D = self(states)
         row_1D = torch.ones(1, len(states))
         chosen_1D, old_1D = logp_DA.gather(1, actions[:, None]).T, old_log_probs[None]

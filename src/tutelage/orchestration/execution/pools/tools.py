@@ -30,11 +30,13 @@ from tutelage.tools.tool import Tool
 
 LONGEST = 1_000_000
 """Characters of a result: more is an error, since a part of it would be taken for all of it."""
+LATE = "; what it changes may be done anyway"
+"""What is said of a call with side effects that was cut off: its thread or its server may go on."""
 
-Doubt = Literal["", "again", "replanned"]
+Doubt = Literal["", "again", "late", "replanned"]
 """What speaks against running a tool beside its side effects: it may have run with these arguments
-already, in a process that was killed; or a planner added it after it had read what tools returned,
-which may be any user's words."""
+already, in a process that was killed, or may be at work still in a call that was cut off; or a
+planner added it after it had read what tools returned, which may be any user's words."""
 Permit = Callable[[Tool, str, Doubt], Awaitable[str]]
 """Asked before a tool with side effects runs, with its arguments as JSON: empty to permit it, else
 why not."""
@@ -99,6 +101,8 @@ class ToolPool:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
         text, failure = await run_tool(tool, arguments)
+        if failure == "timeout" and tool.destructive:
+            text += LATE
         # Lone surrogates can be neither printed nor sent.
         text = text.encode("utf-8", "backslashreplace").decode()
         if failure is None and len(text) > LONGEST:
