@@ -62,7 +62,8 @@ class StoredResponses:
         body had `size` bytes."""
         items = tuple(_input_items(response["id"], given))
         new = self._kept[response["id"]] = StoredResponse(conversation, response, items, size)
-        self._items = {**new.items(), **self._items}  # who sends one back may not change it
+        for item_id, item in new.items().items():
+            self._items.setdefault(item_id, item)  # who sends one back may not change it
         self._holders.update(new.items().keys())
         self._bytes += size
         while len(self._kept) > self._size or (self._bytes > KEPT_BYTES and len(self._kept) > 1):
