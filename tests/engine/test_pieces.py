@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tutelage.engine.pieces import Pieces, collect, joined, merge
 from tutelage.engine.streamed import Completion
 
@@ -37,3 +39,10 @@ def test_a_look_in_between_changes_nothing() -> None:
         found.add({"choices": [{"delta": {"content": piece}}]})
         assert found.whole["choices"][0]["message"] == found.message
     assert found.message["content"] == "It is."
+
+
+def test_a_text_after_what_is_none_is_no_reply() -> None:
+    found = Completion()
+    found.add({"choices": [{"delta": {"reasoning": {"text": "a"}}}]})
+    with pytest.raises(TypeError):
+        found.add({"choices": [{"delta": {"reasoning": "b"}}]})

@@ -46,6 +46,16 @@ async def test_long_requests_push_out_stored_responses(
     assert case.attempt_session.responses.find(last) is not None, "the latest is always kept"
 
 
+async def test_a_response_that_is_told_twice_is_kept_once(attempt_session: Open) -> None:
+    case = attempt_session("It is 2.")
+    case.http.headers["idempotency-key"] = "k"
+    one, two = [(await case.respond()).json() for _ in range(2)]
+    assert one["id"] == two["id"]
+    kept = case.attempt_session.responses
+    kept.remove(one["id"])
+    assert kept.item(one["output"][0]["id"]) is None
+
+
 def test_a_repeat_of_a_delivered_stream_is_told_the_whole_reply() -> None:
     pieces = part(0, "c0", "f", '{"a"'), part(0, None, None, ": 1}")
     with served([*map(event, pieces), *END]) as (attempt, remote):

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -300,6 +301,7 @@ def test_a_lock_that_is_gone_is_not_waited_for_by_two(place: Path) -> None:
         for _ in range(30):
             with files.locked(lock, lambda text: None, "works"):
                 held.append(1)
+                time.sleep(0.001)  # long enough for another one that does not wait
                 most.append(len(held))
                 held.pop()
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tutelage.tools import tool
 from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
 from tutelage.tools.schema import ArgumentError, Signature
-from tutelage.tools.unions import union_problems
+from tutelage.tools.unions import union_problems, would_do
 
 
 @dataclass
@@ -116,7 +116,8 @@ def test_arguments_of_which_one_of_two_is_needed_are_named() -> None:
 def test_a_schema_that_refers_to_itself_ends() -> None:
     tree: dict[str, Any] = {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/tree"}]}
     root = {"$defs": {"tree": tree}}
-    assert union_problems("x", tree, root, "t") == ["argument 't': expected an integer, got 'x'"]
+    assert not union_problems("x", tree, root, "t")
+    assert would_do("x", tree, root, "t") == ["argument 't': expected an integer, got 'x'"]
     lists = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/l"}}]}
     (says,) = union_problems([[["x"]]], lists, {"$defs": {"l": lists}}, "l")
     assert says == "argument 'l.0.0.0': expected an integer or a list, got 'x'"
@@ -127,3 +128,41 @@ def test_a_long_value_is_shortened() -> None:
     says = _refusal(signature, {"n": "x" * 100_000})
     assert len(says) < 200
     assert "does not fit type 'integer'" in says
+
+
+def test_a_bound_that_is_broken_is_told_and_not_the_kind() -> None:
+    @tool
+    def paged(
+        limit: Annotated[int, Field(ge=1)] | None = None,
+        either: Annotated[int, Field(ge=5)] | Annotated[str, Field(max_length=2)] = 5,
+    ) -> int:
+        """Pages."""
+        return len(f"{limit}{either}")
+
+    says = "argument 'limit': Input should be greater than or equal to 1, got 0"
+    assert says in _refusal(paged.signature, {"limit": 0})
+    assert "'either': Input should be greater than or equal to 5" in (
+        _refusal(paged.signature, {"either": 1})
+    )
+    assert "at most 2 characters" in _refusal(paged.signature, {"either": "abc"})
+    server = _signature(paged.parameters)
+    assert "argument 'limit': 0 is less than the minimum of 1" in _refusal(server, {"limit": 0})
+    assert "argument 'either': 'abc' is too long" in _refusal(server, {"either": "abc"})
+
+
+def test_a_union_that_is_missing_is_told_as_missing() -> None:
+    @tool
+    def needs(x: int | str, y: int | None) -> str:
+        """Needs both."""
+        return f"{x}{y}"
+
+    assert "missing argument 'x'; missing argument 'y'" in _refusal(needs.signature, {})
+
+
+def test_what_a_reference_beside_a_union_refuses_is_refused() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/A", "anyOf": [{"type": "string"}]}},
+        "$defs": {"A": {"type": "object"}},
+    }
+    assert "argument 'a'" in _refusal(_signature(schema), {"a": {}})

@@ -25,6 +25,8 @@ def collect(whole: JSON, name: str, text: str) -> None:
     known = whole.get(name)
     if isinstance(known, Pieces):
         known.append(text)
+    elif known and not isinstance(known, str):
+        raise TypeError(f"{name} is a text after {type(known).__name__}")
     elif known and text:
         whole[name] = Pieces((known, text))
     else:

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.clients import SentKey
@@ -82,9 +82,8 @@ class SessionRegistry:
         key = self.key(attempt_session.rollout_id, attempt_session.attempt_id, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
-        else:  # of an attempt that has ended
-            at = (attempt_session.rollout_id, attempt_session.attempt_id)
-            self._closed.setdefault(_digest(key.encode()), at)
+        elif not attempt_session.stops:
+            self._close((_digest(key.encode()),), attempt_session)
         return key
 
     def _add_key(self, attempt_session: AttemptSession, key: str, agent: str) -> None:
@@ -104,7 +103,13 @@ class SessionRegistry:
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
-                self._closed[digest] = (attempt_session.rollout_id, attempt_session.attempt_id)
+        self._close(keys, attempt_session)
+
+    def _close(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
+        """Remember that keys are of an attempt that has ended."""
+        at = (attempt_session.rollout_id, attempt_session.attempt_id)
+        with self._lock:
+            self._closed.update(dict.fromkeys(digests, at))
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 

@@ -105,7 +105,7 @@ class AttemptSession:
     """Whether it closes since the server stops, and no attempt has ended."""
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
-    """Tokens that the main client sampled so far."""
+    """Tokens that the main client sampled so far; of what was cut off those that were streamed."""
     errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
     """What went wrong in the engines behind, the latest last, at most a hundred."""
     ledger: _Ledger = field(default_factory=_Ledger, init=False)

@@ -10,6 +10,7 @@ import copy
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     file.touch()
     mode = file.stat().st_mode & 0o777
     save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(mode)
+    with suppress(OSError):  # there are filesystems that have none
+        file.chmod(mode)
 
 
 def generator_config(config: PretrainedConfig) -> PretrainedConfig:

@@ -221,8 +221,9 @@ def _opened(file: Path) -> tuple[dict[str, Any], list[Any]]:
         raise ModelError(f"{str(file)!r} cannot be used: {error}") from error
     except (ValueError, IndexError, KeyError, EOFError) as error:
         # What the package says itself begins with a capital, what numpy and Python say does not.
-        own = isinstance(error, EOFError) or str(error.args[0])[:1].isupper()
-        words = error.args[0] if own else "what it says of itself cannot be read"
+        said = str(error.args[0]) if error.args else ""
+        own = isinstance(error, EOFError) or said[:1].isupper()
+        words = said if own else "what it says of itself cannot be read"
         raise ModelError(f"{str(file)!r} is no GGUF file, or a damaged one: {words}") from error
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error

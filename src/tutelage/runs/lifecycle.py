@@ -228,12 +228,12 @@ async def _go_on(
         left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
         changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
-        check_loggers(left.head.loggers)
-        if changed is not None:  # a change that cannot be worked with is asked about again
-            keep_fingerprint(folder, read_object(folder.config), changed)
-        begun = (
-            any(p.is_dir() for p in folder.checkpoints.glob("step_*")) or folder.metrics.is_file()
-        )
+        with _closed_unless_begun(left):
+            check_loggers(left.head.loggers)
+            if changed is not None:  # a change that cannot be worked with is asked about again
+                keep_fingerprint(folder, read_object(folder.config), changed)
+        steps = folder.checkpoints.glob("step_*")
+        begun = any(p.is_dir() for p in steps) or folder.metrics.is_file()
         if begun and left.head.store is None and not folder.store.is_file():
             progress.note(
                 f"Warning: {folder.store.name} is missing; what the run has recorded until now is "

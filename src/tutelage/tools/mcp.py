@@ -37,7 +37,7 @@ from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.schema import ArgumentError, Signature, summary
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
-from tutelage.tools.unions import union_problems
+from tutelage.tools.unions import union_problems, would_do
 from tutelage.types import JSON, Task
 
 PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
@@ -285,7 +285,11 @@ def _signature(schema: JSON) -> Signature:
 def _problems(error: Any, schema: JSON) -> list[str]:
     path = ".".join(str(part) for part in error.absolute_path)
     if error.validator in ("anyOf", "oneOf"):
-        return union_problems(error.instance, error.schema, schema, path)
+        given = error.instance, error.schema, schema, path
+        bounds = [each for each in error.context or () if each.validator != "type"]
+        told = [phrase for each in bounds for phrase in _problems(each, schema)]
+        if told := union_problems(*given) or told or would_do(*given):
+            return told
     words = str(error.message)  # which has the whole value
     if len(words) > _LONGEST_PROBLEM:
         told = f"{error.validator} {short(error.validator_value)}"

@@ -27,7 +27,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 from tutelage.bounded import parse_json
 from tutelage.errors import ToolDefinitionError
 from tutelage.tasks.readers import short
-from tutelage.tools.unions import union_of, union_problems
+from tutelage.tools.unions import union_of, union_problems, would_do
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -258,7 +258,8 @@ def _problems(error: ValidationError, given: JSON, schema: JSON) -> list[str]:
     """What is wrong with each argument; pydantic's own words, but where it may be one of several
     things: then the path of an error has the branch beside the names."""
     phrases: dict[str, list[str]] = {}
-    branches: set[str] = set()
+    branches: dict[str, list[str]] = {}
+    """Of an argument that may be one of several things, what is wrong but for its type."""
     for each in error.errors(include_url=False):
         if not each["loc"]:  # what is wrong is in none of them, such as a lone surrogate
             phrases[""] = [str(each["msg"])]
@@ -266,11 +267,15 @@ def _problems(error: ValidationError, given: JSON, schema: JSON) -> list[str]:
         name = str(each["loc"][0])
         phrases.setdefault(name, []).append(_problem(dict(each)))
         place = each["loc"][:-1] if each["type"] == "missing" else each["loc"]
-        if not _leads(given, place) or union_of(schema["properties"].get(name, {}), schema):
-            branches.add(name)
-    for name in branches:
+        leads = _leads(given, place)
+        if name in given and (not leads or union_of(schema["properties"].get(name, {}), schema)):
+            bounds = branches.setdefault(name, [])
+            if not each["type"].endswith(("_type", "_parsing")):
+                bounds.append(_problem({**each, "loc": each["loc"] if leads else (name,)}))
+    for name, bounds in branches.items():
         own = schema["properties"].get(name, {})
-        phrases[name] = union_problems(given.get(name), own, schema, name) or phrases[name]
+        told = union_problems(given[name], own, schema, name) or bounds
+        phrases[name] = told or would_do(given[name], own, schema, name) or phrases[name]
     return [phrase for each in phrases.values() for phrase in each]
 
 

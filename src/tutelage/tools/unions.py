@@ -44,14 +44,20 @@ def resolved(schema: object, root: JSON) -> JSON:
 
 
 def union_problems(value: object, schema: object, root: JSON, path: str) -> list[str]:
-    """What is wrong with a value of this schema, whose union it does not fit; at least one phrase
-    where the schema is itself a union."""
+    """What is wrong with a value of this schema, whose union it does not fit; nothing where only
+    a bound or a pattern is broken, for which the validator has words."""
     found = _problems(value, schema, root, path, 0)
-    if not found and (branches := union_of(schema, root)):
-        fits = [not _problems(value, branch, root, path, 0) for branch in branches]
-        several = "oneOf" in resolved(schema, root) and sum(fits) > 1
-        found = [_expected(branches, root, path, value, "just one of " if several else "")]
+    if not found and "oneOf" in resolved(schema, root):
+        branches = union_of(schema, root)
+        if sum(not _problems(value, branch, root, path, 0) for branch in branches) > 1:
+            found = [_expected(branches, root, path, value, "just one of ")]
     return found
+
+
+def would_do(value: object, schema: object, root: JSON, path: str) -> list[str]:
+    """What a union takes, where nothing better can be said; nothing for another schema."""
+    branches = union_of(schema, root)
+    return [_expected(branches, root, path, value)] if branches else []
 
 
 def union_of(schema: object, root: JSON) -> Sequence[object]:

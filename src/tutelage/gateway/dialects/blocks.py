@@ -46,6 +46,8 @@ class TurnBlock:
     """Characters of the text."""
     told: int = 0
     """How much of the text has gone out."""
+    seen: int = 0
+    """How much of it was read and is no object yet."""
     entries_told: int = 0
     _pieces: list[str] = field(default_factory=list[str], init=False)
     _untold: list[str] = field(default_factory=list[str], init=False)

@@ -170,9 +170,10 @@ class MessageEvents:
     def more(self, index: int, block: TurnBlock) -> bytes:
         """More of it. A tool's input is an object: what does not begin as one waits for its end."""
         if block.kind == "call":
-            if block.custom or not worth_a_look(block.size, block.told):
+            if block.custom or not worth_a_look(block.size, max(block.told, block.seen)):
                 return b""
             if not begins_an_object(block.text):
+                block.seen = block.size
                 return b""
             new = block.news()
             delta = {"type": "input_json_delta", "partial_json": new}

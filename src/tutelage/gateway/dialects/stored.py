@@ -19,7 +19,7 @@ from tutelage.types import JSON, Message
 
 KEPT_RESPONSES = 1024
 KEPT_BYTES = 1 << 27
-"""The most that the requests of all but the latest have together."""
+"""The most that their requests have together; the latest is kept in any case."""
 _END = b"\n\n"
 """What ends an event."""
 
@@ -60,6 +60,8 @@ class StoredResponses:
     ) -> None:
         """Keep a finished response with its whole conversation, and the items of its request, whose
         body had `size` bytes."""
+        if response["id"] in self._kept:  # who asks again is told the same
+            return
         items = tuple(_input_items(response["id"], given))
         new = self._kept[response["id"]] = StoredResponse(conversation, response, items, size)
         for item_id, item in new.items().items():

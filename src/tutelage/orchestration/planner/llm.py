@@ -48,7 +48,7 @@ these tools, and only what the request asks for. When they cannot do it, reply {
 
 Tools:
 """
-_DEPTH = 2
+_DEPTH, _DEEPEST = 2, 20
 """How deep objects in objects are shown."""
 _UNASKED = f"{PLANS} cannot be asked"
 _REQUEST = "Request: {}"
@@ -338,7 +338,7 @@ def _kind(schema: object, root: JSON, depth: int) -> str:
     here = resolved(schema, root)
     branches = [resolved(each, root) for each in union_of(here, root)]
     some = [each for each in branches if each.get("type") != "null"]
-    if len(some) == 1:
+    if len(some) == 1 and some[0] is not here:
         return _kind(some[0], root, depth)
     if "enum" in here or "const" in here:
         return "|".join(map(str, here.get("enum", [here.get("const")])))
@@ -349,7 +349,8 @@ def _kind(schema: object, root: JSON, depth: int) -> str:
     if "format" in here:
         kind += f" ({here['format']})"
     items = here.get("items")
-    return f"{kind} of {_kind(items, root, depth + 1)}" if isinstance(items, dict) else kind
+    deeper = isinstance(items, dict) and depth < _DEEPEST
+    return f"{kind} of {_kind(items, root, depth + 1)}" if deeper else kind
 
 
 def _line(execution: Execution, index: int) -> str:
