@@ -33,6 +33,7 @@ OTHERS = {
     "--index-url",
     "--install",  # of wsl
     *("--standalone", "--nnodes", "--nproc-per-node", "--max-restarts"),  # torchrun's
+    "--rdzv-conf",  # torchrun's
     *("--head", "--address", "--working-dir"),  # Ray's
     *("--max-model-len", "--max-lora-rank", "--max-num-batched-tokens", "--dtype"),  # vLLM's
     *("--weight-transfer-config", "--logprobs-mode", "--enable-lora", "--enable-scale-out"),
