@@ -119,7 +119,7 @@ def test_a_build_that_is_stopped_leaves_no_policy_behind(tmp_path: Path) -> None
     before = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
         built_policy(tmp_path, recipe=TINY, progress=Stopping())
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+    assert not [*tmp_path.iterdir()], "not even its lock"
     assert torch.get_num_threads() == before
     assert built_policy(tmp_path, recipe=TINY).fresh
 
