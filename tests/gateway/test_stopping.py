@@ -17,16 +17,17 @@ from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, UnreachableError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.call_log import CallLog
+from tutelage.gateway.session import AttemptSession
 from tutelage.types import Message, Sampling
 
 from .test_call_log import Chunks, event
 from .test_reply_forms import BODIES
 
 
-@pytest.mark.parametrize("path", BODIES)
-async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
-    tmp_path: Path, path: str
-) -> None:
+async def cut_off(
+    tmp_path: Path, path: str, end: Callable[[AttemptSession], None]
+) -> tuple[bytes, dict[str, Any]]:
+    """What a client is sent whose stream runs when its attempt is ended, and the line on record."""
     headers = {"content-type": "text/event-stream"}
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -40,23 +41,37 @@ async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
     session = gateway.open("r", "a", remote, on_span=log)
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
     body = {"model": "m", "stream": True} | BODIES[path]
-    seen, closing = b"", None
+    seen, ending = b"", None
     async with http, http.stream("POST", session.base_url + path, json=body) as response:
         async for part in response.aiter_bytes():
             seen += part
-            if b'"It"' in seen and closing is None:
-                closing = asyncio.create_task(asyncio.to_thread(session.stop))
-    assert closing is not None
-    await closing
+            if b'"It"' in seen and ending is None:
+                ending = asyncio.create_task(asyncio.to_thread(end, session))
+    assert ending is not None
+    await ending
     await asyncio.to_thread(gateway.close)
     log.close()
+    (line,) = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
+    return seen, line
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stop_is_told_as_the_servers_and_recorded_as_a_stop(
+    tmp_path: Path, path: str
+) -> None:
+    seen, line = await cut_off(tmp_path, path, AttemptSession.stop)
     assert b"the server has stopped" in seen
     kind = {"/messages": b"api_error", "/responses": b"server_error"}.get(path, b"server_error")
     assert kind in seen
     assert b"invalid" not in seen
-    (line,) = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
     assert (line["finish_reason"], line["error"]) == ("error", "the server has stopped")
     assert line["reply"]["content"] == "It"
+
+
+async def test_a_call_that_runs_when_its_attempt_ends_is_told_so(tmp_path: Path) -> None:
+    seen, line = await cut_off(tmp_path, "/chat/completions", AttemptSession.close)
+    assert b"this attempt has ended" in seen
+    assert (line["finish_reason"], line["error"]) == ("error", "the attempt has ended")
 
 
 @pytest.mark.parametrize("path", [*BODIES, "/messages/count_tokens", "/rewards"])
@@ -98,28 +113,3 @@ async def test_what_is_no_url_cannot_be_reached() -> None:
     client: Any = RemoteChatClient("http://127.0.0.1:bad/v1")
     with pytest.raises(UnreachableError, match="is no URL"):
         await client.chat([Message("user", "hi")], sampling=Sampling())
-
-
-async def test_a_call_that_runs_when_its_attempt_ends_is_told_so(tmp_path: Path) -> None:
-    log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
-    headers = {"content-type": "text/event-stream"}
-    transport = httpx2.MockTransport(
-        lambda _: httpx2.Response(
-            200, headers=headers, stream=Chunks([event({"content": "It"})], True)
-        )
-    )
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
-    session = gateway.open("r", "a", remote, on_span=log)
-    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
-    body = {"model": "m", "stream": True} | BODIES["/chat/completions"]
-    closing = None
-    async with http, http.stream("POST", session.base_url + "/chat/completions", json=body) as told:
-        async for part in told.aiter_bytes():
-            if b'"It"' in part and closing is None:
-                closing = asyncio.create_task(asyncio.to_thread(session.close))
-    assert closing is not None
-    await closing
-    await asyncio.to_thread(gateway.close)
-    log.close()
-    (line,) = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
-    assert (line["finish_reason"], line["error"]) == ("error", "the attempt has ended")

@@ -21,7 +21,7 @@ from tutelage.errors import DataError, RunError
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
+from tutelage.orchestration.plan.dag import Plan, adjacency, counted, is_valid_dag
 
 FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
@@ -129,8 +129,7 @@ def _check_entry(where: str, entry: Mapping[str, Any], count: int) -> None:
     if entry.get("node") not in range(count):
         raise DataError(
             f"{where}: node is {entry.get('node')!r}, and the plan has "
-            f"{'1 node' if count == 1 else f'{count} nodes'}, numbered from 0; "
-            "name a node that exists"
+            f"{counted(count, 'node')}, numbered from 0; name a node that exists"
         )
     for key in ("cost", "latency", "seconds"):
         value = entry.get(key, 0.0)

@@ -24,7 +24,7 @@ from tutelage.orchestration.data.rows import (
     read_json,
     without_nulls,
 )
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Plan, counted
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
 TEXT_KEYS = ("desc", "description", "api_description")
@@ -107,8 +107,8 @@ class Catalog:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""
         if name not in self._index:
             near = difflib.get_close_matches(name, self._index, n=1)
-            count = "1 tool" if len(self.tools) == 1 else f"{len(self.tools)} tools"
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {count}"
+            has = counted(len(self.tools), "tool")
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
             raise DataError(f"the catalog has no tool {name!r}; {hint}")
         return self._index[name]
 

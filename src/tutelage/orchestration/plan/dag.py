@@ -131,14 +131,18 @@ class Plan:
         return tuple((i, j) for j, parents in enumerate(self.dependencies) for i in parents)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, in the words of an error."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _check(dependencies: Sequence[Sequence[int]]) -> None:
     count = len(dependencies)
     for child, parents in enumerate(dependencies):
         if lost := [parent for parent in parents if not 0 <= parent < count]:
             raise DataError(
                 f"node {child} depends on node {lost[0]!r}, and the plan has "
-                f"{'1 node' if count == 1 else f'{count} nodes'}, "
-                f"numbered from 0; name a node that exists"
+                f"{counted(count, 'node')}, numbered from 0; name a node that exists"
             )
     _order(dependencies)
 
