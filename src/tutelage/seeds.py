@@ -42,8 +42,10 @@ class SeedTree:
 
         With the name of the `run` at its end it is another one in each run of this seed.
         """
-        name = re.sub(r"[^\w.-]", "-", run)[:_LONGEST_NAME]
-        return f"{prefix}_{self._digest()[:12].hex()}" + (f"_{name}" if name else "")
+        id = f"{prefix}_{self._digest()[:12].hex()}"
+        if not run:
+            return id
+        return f"{id}_" + re.sub(r"[^\w.-]", "-", run)[:_LONGEST_NAME]
 
     def python(self) -> random.Random:
         """A fresh standard-library generator."""

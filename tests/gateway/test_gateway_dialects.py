@@ -16,7 +16,7 @@ from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.http import header
+from tutelage.gateway.http import request_headers
 from tutelage.gateway.reply import ChatReply, Piece, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
@@ -52,7 +52,7 @@ class Plain:
         return Lines()
 
     def asked_by(self, scope: Scope) -> bool:
-        return "/v1/plain/" in scope["path"] or header(scope, b"plain-version") is not None
+        return "/v1/plain/" in scope["path"] or b"plain-version" in request_headers(scope)
 
     def error(self, error: ApiError) -> JSON:
         return {"wrong": error.message}

@@ -167,7 +167,7 @@ class _ByteCodec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
         """A prompt: who says what, a line each."""
-        return tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode())
+        return tuple("\n".join([f"{m.role}: {m.content or ''}" for m in messages]).encode())
 
 
 _WORD_ENDS = (32, 10, _ByteCodec.end)
@@ -254,6 +254,8 @@ def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message
         if content is not None:
             content = content.encode()[: len(sampled.token_ids)].decode("utf-8", "ignore")
         return Message("assistant", content)
+    if not reply.tool_calls:
+        return Message("assistant", reply.content)
     calls = enumerate(reply.tool_calls)
     made = (ToolCall(seeds.child("tool", i).id("call"), *call) for i, call in calls)
     return Message("assistant", reply.content, tuple(made))

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from tutelage.errors import TutelageError
-from tutelage.gateway import agent_lightning, http, models
+from tutelage.gateway import http, models
 from tutelage.gateway.clients import OPENAI, Clients, request_ids, sent_key
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
@@ -148,7 +148,7 @@ class App:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        path = agent_lightning.own_path(scope["path"])
+        path = scope["path"]
         endpoint, scope["path_params"] = self._routes.find(path)
         if endpoint is None and not path.startswith("/"):
             scope["path"] = origin_form(path)
@@ -175,7 +175,7 @@ class App:
         self, handler: Handler, clients: Clients, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run a handler for a request whose key fits, within the limits."""
-        named = http.header(scope, b"x-tutelage-agent")
+        named = http.request_headers(scope).get(b"x-tutelage-agent")
         attempt_session, agent = self._registry.admit(
             sent_key(scope, clients, self._known),
             scope["path_params"],
@@ -255,8 +255,8 @@ class App:
         if hook is None:
             raise ApiError(404, "this gateway takes no traces", headers=NO_RETRY)
         body = await http.read_body(scope, receive, self._limits)
-        kind = (http.header(scope, b"content-type") or b"").decode("latin-1")
-        encoding = (http.header(scope, b"content-encoding") or b"").decode("latin-1")
+        kind = http.request_headers(scope).get(b"content-type", b"").decode("latin-1")
+        encoding = http.request_headers(scope).get(b"content-encoding", b"").decode("latin-1")
         only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
         try:
             answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
@@ -275,7 +275,7 @@ class App:
         }
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        encoding = http.header(scope, b"content-encoding")
+        encoding = http.request_headers(scope).get(b"content-encoding")
         if encoding not in (None, b"", b"identity"):
             raise ApiError(415, "send the body without content-encoding")
         return await http.read_body(scope, receive, self._limits)
@@ -368,14 +368,14 @@ def _reply(
 
 def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, bool]:
     """What a request asks for as a hash, and whether it says that it is a repeat."""
-    named = http.header(scope, b"idempotency-key")
-    said = blake2b(digest_size=16)
-    said.update(b"%b\0%b\0" % (api.encode(), agent.encode()))
+    sent = http.request_headers(scope)
+    named = sent.get(b"idempotency-key")
+    said = blake2b(b"%b\0%b\0" % (api.encode(), agent.encode()), digest_size=16)
     said.update(body)
     if named is not None:
         said.update(b"\0" + named)
         return said.digest(), True
-    return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
+    return said.digest(), (sent.get(b"x-stainless-retry-count") or b"0") != b"0"
 
 
 class _EventStream:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from tutelage.gateway.http import header
+from tutelage.gateway.http import request_headers
 
 _LONGEST_ID = 200
 _PROCESS = os.urandom(6).hex().encode()
@@ -58,12 +58,13 @@ class SentKey(NamedTuple):
 def sent_key(scope: Scope, clients: Clients, known: Sequence[Clients]) -> SentKey:
     """How a request says its key: as a bearer, or by a header that any of the `known` clients has;
     these may send a bearer's key, too."""
-    scheme, _, bearer = (header(scope, b"authorization") or b"").partition(b" ")
+    sent = request_headers(scope)
+    scheme, _, bearer = sent.get(b"authorization", b"").partition(b" ")
     key = bearer.strip() if scheme.lower() == b"bearer" else b""
     for each in known:
         if each.key_header is None:
             continue
-        own = header(scope, each.key_header)
+        own = sent.get(each.key_header)
         if own is not None or each is clients:
             if key:
                 return SentKey(key, variable=each.key_variable)
@@ -75,7 +76,7 @@ def sent_key(scope: Scope, clients: Clients, known: Sequence[Clients]) -> SentKe
 
 def request_ids(scope: Scope, clients: Clients) -> list[tuple[bytes, bytes]]:
     """Headers by which clients name a request: its own name for it, or a new one."""
-    named = header(scope, b"x-request-id")
+    named = request_headers(scope).get(b"x-request-id")
     if named is None or len(named) > _LONGEST_ID:
         named = b"req_%b%012x" % (_PROCESS, next(_count))
     ids = [(b"x-request-id", named)]

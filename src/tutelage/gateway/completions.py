@@ -199,13 +199,14 @@ class PendingCompletion:
             self._wakers.discard(wake)
         if self._waiting <= 0 and not self.task.done():
             self.task.cancel()
-        elif self._waiting <= 0 and self.usable and self.failure is None:
+        elif self._waiting <= 0 and self.request.stream and self.usable and self.failure is None:
             for parts in self.parts:
                 parts.clear()  # a repeat is told the whole reply
 
     async def _sample(self) -> tuple[Call, ...]:
         try:
-            calls = await self._choices()
+            one = self.request.choices == 1
+            calls = (await self._choice(0),) if one else await self._choices()
         except BaseException as error:
             self._end((), error)
             raise
@@ -227,8 +228,6 @@ class PendingCompletion:
         self._end((), error)
 
     async def _choices(self) -> tuple[Call, ...]:
-        if self.request.choices == 1:
-            return (await self._choice(0),)
         tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.choices)]
         try:
             return tuple(await asyncio.gather(*tasks))

@@ -35,6 +35,9 @@ FEWEST = 8
 """Connections, however few files there may be."""
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_HEAD = tuple(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
+"""How the head of a reply begins; one that begins with 1 has nothing after it."""
+
 _Base: Any = AutoHTTPProtocol
 
 
@@ -60,6 +63,36 @@ class _Refusals:
         loop.default_exception_handler(context)
 
 
+class Joined:
+    """A transport that sends the head of a reply together with what follows it. uvicorn writes them
+    one by one, and each write is a call of the system."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: Any) -> None:
+        self._transport, self._head = transport, b""
+
+    def write(self, data: bytes) -> None:
+        """Keep a head; send anything else, after the head that is kept."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(_HEAD):
+            self._head = data
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what is kept, and close."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the transport's own."""
+        return getattr(self._transport, name)
+
+
 class _Connection(_Base):
     """httptools' protocol where that is installed, else h11's, with what `protocol` binds to it."""
 
@@ -73,7 +106,7 @@ class _Connection(_Base):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse."""
-        super().connection_made(transport)
+        super().connection_made(Joined(transport))
         if len(self.connections) > self._most:
             self._refusals.tell(f"{self._most} are open; allow more open files (ulimit -n)")
             self.transport.abort()

@@ -29,17 +29,17 @@ _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """A request header by its lower-case name, the first where there are several."""
+def request_headers(scope: Scope) -> Mapping[bytes, bytes]:
+    """The headers of a request by their lower-case names, the first where there are several."""
     named: Mapping[bytes, bytes] | None = scope.get(_NAMED)
     if named is None:
         named = scope[_NAMED] = dict(reversed(list(scope["headers"])))
-    return named.get(name)
+    return named
 
 
 def names_anthropic(scope: Scope) -> bool:
     """Whether a request says that it is one of Anthropic's API."""
-    return header(scope, b"anthropic-version") is not None
+    return b"anthropic-version" in request_headers(scope)
 
 
 def query(scope: Scope) -> JSON:
@@ -55,7 +55,7 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
     when the connection closes sees a broken pipe instead of the answer.
     """
     limit, seconds = limits.body_bytes, limits.body_seconds
-    declared = header(scope, b"content-length")
+    declared = request_headers(scope).get(b"content-length")
     # uvicorn has refused what is no number.
     if declared is not None and declared.isdigit() and int(declared) > _READ_ON * limit:
         raise _too_large(limit)

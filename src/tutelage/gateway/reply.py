@@ -153,6 +153,8 @@ def stopped_by(reply: ChatReply, call: Call) -> str | None:
     told = reply.answer.model.answered(call)
     if told is not None:
         return told.stop
+    if not call.sampling.stop:
+        return None
     found = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
     return None if found is None else found[1]
 
@@ -170,7 +172,7 @@ def shown_content(reply: ChatReply, call: Call) -> str | None:
     """The text of a choice as the client sees it; None only beside tool calls. Another server has
     cut its text at the stop strings, or left them in as it was asked to."""
     content = call.reply.content
-    if reply.answer.model.answered(call) is None:
+    if call.sampling.stop and reply.answer.model.answered(call) is None:
         exact, sampled = not call.messages, _sampled_text(reply, call)
         content = cut(content, call.sampling.stop, exact=exact, sampled=sampled)
     if not content:

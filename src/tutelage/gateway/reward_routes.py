@@ -52,7 +52,7 @@ class RewardHandler:
         posted = self.read(http.json_object(await self.body(scope, receive)), attempt_session)
         if attempt_session.closed:  # it ended while the body came
             raise await self._kept(posted, attempt_session)
-        key = http.header(scope, b"idempotency-key")
+        key = http.request_headers(scope).get(b"idempotency-key")
         named = None if key is None else key.decode("latin-1")
         answer = attempt_session.posted.add(posted.rewards, named, posted.answer)
         await http.send_json(send, 200, answer)

@@ -3,7 +3,8 @@ nowhere.
 
 A path may begin with the rollout, the attempt and the agent of a request. What follows is one of
 the gateway's paths: a fixed one, which one look into a dictionary finds, or one with parameters,
-written as Starlette writes them. `app.py` says what the paths are.
+written as Starlette writes them. Those of agent-lightning mean one of these. `app.py` says
+what the paths are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 
 from starlette.routing import compile_path
 
+from tutelage.gateway.agent_lightning import own_path
 from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
@@ -42,9 +44,12 @@ class Routes(Generic[T]):
     def find(self, path: str) -> tuple[T | None, dict[str, str]]:
         """The endpoint, None for a path that leads nowhere, and the parameters of the path."""
         endpoint = self._fixed.get(path)
-        begin = _BEGIN.match(path) if endpoint is None else None
-        if begin is None:
+        if endpoint is not None:
             return endpoint, {}
+        path = own_path(path)
+        begin = _BEGIN.match(path)
+        if begin is None:
+            return None, {}
         said = {name: value for name, value in begin.groupdict().items() if value is not None}
         rest = path[begin.end() :]
         if rest in self._fixed:

@@ -69,7 +69,7 @@ class _Ledger(OrderedDict[str, tuple[bytes, PendingCompletion]]):
         self[answer.id] = (key, answer)
         self._size += answer.size
         if len(self) > KEPT_ANSWERS:
-            self.forget(next(iter(self)))
+            self._size -= self.popitem(last=False)[1][1].size
         while self._size > KEPT_BYTES:
             ended = next((id for id, (_, each) in self.items() if each.task.done()), None)
             if ended is None:

@@ -271,6 +271,12 @@ class SamplingReader(RequestObject):
         return Constraint(json_schema=schema)
 
 
+_CONSTRAINING = frozenset(
+    ("tool_choice", "parallel_tool_calls", "min_tokens", "guided_json", "structured_outputs")
+)
+"""The fields that a constraint is made of, beside a dialect's own schema."""
+
+
 class RequestReader(SamplingReader):
     """What those of conversations have."""
 
@@ -283,6 +289,8 @@ class RequestReader(SamplingReader):
         """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
         the dialect's own field. Another server, to which the request is passed on, enforces it
         itself, and may know tools that are not known here."""
+        if schema is None and self.model_fields_set.isdisjoint(_CONSTRAINING):
+            return None
         choice, schema = self.tool_choice, self.schema_of(schema)
         if choice == "required" and not (tools or passing):
             raise invalid("`tool_choice` asks for a call, which needs `tools`", "tool_choice")
@@ -315,6 +323,8 @@ class NamedTool(Protocol):
 
 def tool_specs(functions: Sequence[NamedTool]) -> tuple[ToolSpec, ...]:
     """The function tools. Refuses two of one name."""
+    if not functions:
+        return ()
     names = [each.name for each in functions]
     if len(set(names)) != len(names):
         twice = next(n for n in names if names.count(n) > 1)
