@@ -380,6 +380,21 @@ async def test_an_attempts_own_sampling_holds_where_the_request_is_silent(ask: A
     assert said.items() <= body(case).items()
 
 
+@pytest.mark.parametrize(
+    ("given", "sampling", "told"),
+    [
+        ({}, Sampling(), (None, None)),
+        ({"temperature": 1, "top_p": 0.5}, Sampling(), (1.0, 0.5)),
+        ({}, Sampling(temperature=0.3), (0.3, None)),
+    ],
+)
+async def test_what_was_left_to_the_server_behind_is_not_told(
+    given: dict[str, Any], sampling: Sampling, told: tuple[float | None, float | None]
+):
+    answer = (await respond(Upstream(sampling=sampling), **given)).json()
+    assert (answer["temperature"], answer["top_p"]) == told
+
+
 @pytest.mark.parametrize("ask", [respond, say])
 async def test_the_record_keeps_what_changes_nothing_here(ask: Any):
     case = Upstream(passes=False)

@@ -22,7 +22,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/responses": {"input": "hi"},
     "/messages": {"messages": HI, "max_tokens": 9},
 }
-OTHER = {"temperature": 0.1, "top_p": 0.2, "top_k": 3}
+OTHER = {"temperature": 0.1, "top_p": 0.2, "top_k": 3, "seed": 5}
 FURTHER: list[tuple[str, Any]] = [
     ("min_p", 0.5),
     ("frequency_penalty", 1),
@@ -85,6 +85,8 @@ async def test_a_body_does_not_override_the_runs_sampling(tiny: Any, path: str) 
         case = Elsewhere(gateway, tiny("qwen2").codec)
         answer = await case.ask(path, **OTHER)
         assert answer.status_code == 200, answer.text
+        if path == "/responses":  # which repeats how it was sampled
+            assert (answer.json()["temperature"], answer.json()["top_p"]) == (0.7, 1.0)
         for name, value in FURTHER:
             answer = await case.ask(path, **{name: value})
             assert answer.status_code == 400
@@ -92,6 +94,7 @@ async def test_a_body_does_not_override_the_runs_sampling(tiny: Any, path: str) 
         (call,) = await case.attempt.close()
     (sent,) = case.seen
     assert (sent["temperature"], sent["top_p"], sent.get("top_k", 0)) == (0.7, 1.0, 0)
+    assert "seed" not in sent
     assert (call.sampling.temperature, call.policy) == (0.7, "main")
 
 

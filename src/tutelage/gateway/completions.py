@@ -54,6 +54,9 @@ class ServedModel:
     """Whether another server gets what of a request is not read here."""
     tells_prompt: bool = False
     """Whether the client tells the length of a prompt before it samples."""
+    finishes: bool = False
+    """Whether a reply of which something was handed out is sampled to its end when nobody waits for
+    it any more: its reader acted on it, and it is to be trained."""
     answered: Callable[[Call], Answered | None] = _unanswered
     """What another server said of a call, None where none answered."""
     counted: Callable[[Call], tuple[int, int] | None] = _uncounted
@@ -75,6 +78,7 @@ class ServedModel:
             _takes(client, "on_fields"),
             _passes(client),
             _takes(client, "on_prompt"),
+            bool(getattr(client, "finishes", False)),
             getattr(client, "answered", _unanswered),
             getattr(client, "usage", _uncounted),
         )
@@ -150,6 +154,8 @@ class PendingCompletion:
         self.delivered = False
         self.failure: Exception | None = None
         """What went wrong while it was written to a client."""
+        self._begun = False
+        """Whether anything was handed out."""
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
         self._wakers: set[Callable[[], None]] = set()
@@ -169,6 +175,11 @@ class PendingCompletion:
         if not self.task.done():
             return not self.task.cancelling()
         return not self.task.cancelled() and self.task.exception() is None
+
+    @property
+    def finishing(self) -> bool:
+        """Whether it runs and will be sampled to its end, even if nobody waits for it."""
+        return self.model.finishes and self._begun and not self.task.done()
 
     def partial(self) -> tuple[JSON, ...]:
         """What has come of each choice so far, as messages; of one that is not streamed nothing
@@ -193,10 +204,12 @@ class PendingCompletion:
             self.task.add_done_callback(lambda _: wake())
 
     def leave(self, wake: Callable[[], None] | None = None) -> None:
-        """Stop waiting; the last one to leave a running answer cancels it."""
+        """Stop waiting; the last one to leave a running answer cancels it, unless it finishes."""
         self._waiting -= 1
         if wake is not None:
             self._wakers.discard(wake)
+        if self.finishing:
+            return
         if self._waiting <= 0 and not self.task.done():
             self.task.cancel()
         elif self._waiting <= 0 and self.request.stream and self.usable and self.failure is None:
@@ -312,6 +325,7 @@ class PendingCompletion:
         self._wake()
 
     def _wake(self) -> None:
+        self._begun = True
         for wake in tuple(self._wakers):
             wake()
 

@@ -163,6 +163,12 @@ class AttemptSession:
         if loop is None or not _inside(loop):
             self.recorder.flush(timeout)
 
+    async def finish(self) -> None:
+        """Wait, on the gateway's loop, for replies that were begun, whether or not their clients
+        have left; see `ServedModel.finishes`."""
+        running = [answer.task for answer in tuple(self._running) if answer.finishing]
+        await _settle(running, None)
+
     def stop(self) -> None:
         """`close` since the server stops, which those whose replies are cut off are told."""
         self.stops = True
@@ -389,6 +395,6 @@ def _inside(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-async def _settle(tasks: Sequence[asyncio.Task[Any]], timeout: float) -> None:
+async def _settle(tasks: Sequence[asyncio.Task[Any]], timeout: float | None) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=timeout)

@@ -54,10 +54,11 @@ class _AttemptModels:
         """Environment for an external agent."""
         return {}
 
-    async def close(self) -> list[Call]:
+    async def close(self, *, finish: bool = True) -> list[Call]:
         """Refuse further calls, cancel those that run, and give the record back.
 
-        A call's `policy` names what it would train; it is None where nothing is.
+        With `finish` what an agent began to read and left is sampled to its end before. A call's
+        `policy` names what it would train; it is None where nothing is.
         """
         return []
 
@@ -97,7 +98,7 @@ class _EngineAttempt(_AttemptModels):
         super().__init__()
         self.client = self._session = session
 
-    async def close(self) -> list[Call]:
+    async def close(self, *, finish: bool = True) -> list[Call]:
         self._session.close()
         return self._session.calls
 
@@ -106,8 +107,7 @@ class _EngineAttempt(_AttemptModels):
 class PolicySource:
     """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
 
-    `engine` is None for one that is sampled at an endpoint; `trains` is the policy's name, None for
-    a frozen one.
+    `engine` is None for one of an endpoint; `trains` is the policy's name, None for a frozen one.
     """
 
     engine: Engine | None
@@ -115,10 +115,13 @@ class PolicySource:
     sampling: Sampling
     trains: str | None
 
-    def ruled(self, asked: Sampling) -> Sampling:
-        """How a request is sampled: by the run's distribution, as long as the agent asks for."""
-        rule = self.sampling
-        return replace(asked, temperature=rule.temperature, top_p=rule.top_p, top_k=rule.top_k)
+    def ruled(self, asked: ChatOptions) -> ChatOptions:
+        """How a request is sampled: from the run's distribution and by its seeds, as long as the
+        agent asks for. With a seed of the agent all rollouts of a task would be one sample."""
+        rule, options = self.sampling, asked.copy()
+        drawn = {"temperature": rule.temperature, "top_p": rule.top_p, "top_k": rule.top_k}
+        options |= {"sampling": replace(asked["sampling"], **drawn), "seed": None}
+        return options
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -218,12 +221,14 @@ class _GatewayAttempt(_AttemptModels):
         """See `_AttemptModels`."""
         return self._door.env(mode=mode)
 
-    async def close(self) -> list[Call]:
+    async def close(self, *, finish: bool = True) -> list[Call]:
         """Close the session, and collect what came through it, in the order of time."""
-        work = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        work = asyncio.run_coroutine_threadsafe(self._end(finish), self._loop)
         return await asyncio.wrap_future(work)
 
-    async def _end(self) -> list[Call]:
+    async def _end(self, finish: bool) -> list[Call]:
+        if finish:
+            await self._door.finish()
         await self._door.aclose()
         pairs = [pair for client in self.clients.values() for pair in await client.end()]
         pairs.sort(key=lambda pair: pair[0])
@@ -308,13 +313,13 @@ class _RemoteClient(_AttemptClient):
         super().__init__(attempt)
         self._client, self._source = client, source
         self.trains = None if source is None else source.trains
+        self.finishes = source is not None
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
         if self._source is None:
             return await self._asked(self._client.chat(messages, **options))
-        options["sampling"] = self._source.ruled(options["sampling"])
-        return await self._asked(self._sampled(messages, options))
+        return await self._asked(self._sampled(messages, self._source.ruled(options)))
 
     async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         if options.get("constraint") is not None:
@@ -334,9 +339,11 @@ class _RemoteClient(_AttemptClient):
 class _SampledClient(_AttemptClient):
     """A session on an engine.
 
-    How a policy is sampled (temperature, top-p, top-k) is the run's decision, since its losses are
-    computed for that distribution; the length and the stop strings are the agent's.
+    How a policy is sampled (temperature, top-p, top-k, seed) is the run's decision, since its
+    losses are computed for that distribution; the length and the stop strings are the agent's.
     """
+
+    finishes = True
 
     def __init__(
         self, attempt: _GatewayAttempt, source: PolicySource, session: ChatSession
@@ -355,14 +362,13 @@ class _SampledClient(_AttemptClient):
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        options["sampling"] = self._source.ruled(options["sampling"])
         return await self._asked(
             self._session.chat(
                 messages,
                 on_token=on_token,
                 on_logprobs=on_logprobs,
                 on_prompt=on_prompt,
-                **options,
+                **self._source.ruled(options),
             )
         )
 

@@ -240,7 +240,7 @@ class Runner:
                     else:
                         played = await _guarded(self._agent, session)
             except BaseException:
-                await asyncio.shield(models.close())
+                await asyncio.shield(models.close(finish=False))
                 raise
             session.closed = True
             calls = await models.close()

@@ -307,7 +307,6 @@ def _echo(request: _Request, body: JSON) -> JSON:
         "truncation": request.truncation,
         "user": body.get("user"),
     }
-    out |= {k: body[k] for k in ("temperature", "top_p") if body.get(k) is not None}
     given = body.get("reasoning") or {}
     told = {"effort": given.get("effort"), "summary": given.get("summary")}
     return out | ({"reasoning": told} if given else {})

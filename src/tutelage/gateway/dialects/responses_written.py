@@ -14,7 +14,7 @@ from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, 
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, with_bytes
-from tutelage.types import JSON, Call
+from tutelage.types import JSON, Call, Sampling
 
 PREFIX = "resp_"
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
@@ -65,7 +65,6 @@ def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
 
 def _object(reply: ChatReply, status: str) -> JSON:
     """The object without what comes at the end."""
-    sampling = reply.request.sampling
     return {
         "id": reply.answer.id,
         "object": "response",
@@ -77,11 +76,23 @@ def _object(reply: ChatReply, status: str) -> JSON:
         "model": reply.request.model,
         "output": [],
         "reasoning": {"effort": None, "summary": None},
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        **_drawn(reply),
         "usage": None,
         **reply.request.echo,
     }
+
+
+def _drawn(reply: ChatReply) -> JSON:
+    """From which distribution it was sampled, once it was: a run in training has its own. What was
+    left to another server is not known."""
+    names, passed = ("temperature", "top_p"), reply.request.passed
+    sampling = reply.choices[0].sampling if reply.choices else reply.request.sampling
+    known = {name: getattr(sampling, name) for name in names}
+    if passed is None:
+        return known
+    silent = Sampling()
+    left = (n for n in names if passed.get(n) is None and known[n] == getattr(silent, n))
+    return known | dict.fromkeys(left)
 
 
 def _id(reply: ChatReply, block: TurnBlock) -> str:

@@ -1,0 +1,172 @@
+"""A stream that its agent leaves: the agent acted on what had come, so the call is on record and
+trained; and a seed of the agent's own does not make one sample of a task's rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from live_parts import echo, play, specs
+
+from tutelage.agents.session import RolloutSession
+from tutelage.engine.protocol import Request
+from tutelage.gateway import Gateway
+from tutelage.policy.codec import Codec
+from tutelage.resources import LLM
+from tutelage.rollouts.rows import build_rows
+from tutelage.testing import ScriptedEngine
+from tutelage.types import Rollout, RolloutStatus, Sampled
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/chat/completions": {},
+    "/responses": {},
+    "/messages": {"max_tokens": 16},
+    "/completions": {},
+}
+
+
+@pytest.fixture
+def codec(tiny: Any) -> Codec:
+    return tiny("qwen2").codec
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway() as made:
+        yield made
+
+
+class Halting(ScriptedEngine):
+    """Hands a reply's first tokens out at once, and ends it when its reader has long left."""
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(codec, lambda _: "one two")
+        self.cancelled = 0
+
+    async def sample(self, request: Request) -> Sampled:
+        """See `Engine`."""
+        sampled = await super().sample(replace(request, on_token=None))
+        try:
+            if request.on_token is not None:
+                request.on_token(sampled.token_ids[:-1])
+            await asyncio.sleep(0.5)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return sampled
+
+
+async def begin(llm: LLM, path: str, question: str, *, stream: bool = True) -> None:
+    """Ask, and leave at the first text; without a stream, leave before the answer."""
+    prompt = {"prompt": question} if path == "/completions" else {"input": question}
+    said = prompt if path in ("/completions", "/responses") else {"messages": [_said(question)]}
+    body = {"model": llm.model, "stream": stream, **said, **BODIES[path]}
+    headers = {"authorization": f"Bearer {llm.api_key}"}
+    url = f"{llm.endpoint}{path}"
+    async with (
+        httpx2.AsyncClient(timeout=30 if stream else 0.2) as http,
+        http.stream("POST", url, json=body, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if "one" in line:
+                return
+
+
+def _said(question: str) -> dict[str, str]:
+    return {"role": "user", "content": question}
+
+
+def rows(done: Rollout) -> int:
+    return len(build_rows(done.last.calls, "main"))
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_was_begun_is_sampled_to_its_end_and_trained(
+    gateway: Gateway, codec: Codec, path: str
+) -> None:
+    seen: list[str] = []
+
+    async def agent(task: Any, llm: LLM, rollout: RolloutSession) -> float:
+        await begin(llm, path, task["question"])
+        return 1.0
+
+    engine = Halting(codec)
+    played = await play(gateway, codec, agent, 3, engine=engine)
+    for done in played:
+        (call,) = done.last.calls
+        assert (call.reply.content, call.policy) == ("one two", "main")
+        assert done.last.status is RolloutStatus.SUCCEEDED
+        assert rows(done) == 1
+        seen.append(call.id)
+    assert engine.cancelled == 0
+    assert len(set(seen)) == 3
+
+
+async def test_a_next_call_goes_on_beside_it(gateway: Gateway, codec: Codec) -> None:
+    async def agent(task: Any, llm: LLM) -> float:
+        await begin(llm, "/chat/completions", task["question"])
+        await llm.chat("and now q7")
+        return 1.0
+
+    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
+    assert len(done.last.calls) == rows(done) == 2
+
+
+async def test_what_nobody_saw_anything_of_is_cancelled(gateway: Gateway, codec: Codec) -> None:
+    """A client whose time is over before an answer came has acted on nothing."""
+
+    async def agent(task: Any, llm: LLM) -> float:
+        with pytest.raises(httpx2.TimeoutException):
+            await begin(llm, "/chat/completions", task["question"], stream=False)
+        await asyncio.sleep(0.2)
+        return 1.0
+
+    engine = Halting(codec)
+    (done,) = await play(gateway, codec, agent, 1, engine=engine)
+    assert (done.last.calls, engine.cancelled) == ((), 1)
+
+
+async def test_a_run_that_is_cancelled_waits_for_no_reply(gateway: Gateway, codec: Codec) -> None:
+    begun = asyncio.Event()
+
+    async def agent(task: Any, llm: LLM) -> float:
+        await begin(llm, "/chat/completions", task["question"])
+        begun.set()
+        await asyncio.Event().wait()
+        return 1.0
+
+    engine = Halting(codec)
+    run = asyncio.create_task(play(gateway, codec, agent, 1, engine=engine))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert engine.cancelled == 1
+
+
+async def test_a_seed_of_the_agents_does_not_count(gateway: Gateway, codec: Codec) -> None:
+    """Rollouts of a group are to differ, so each samples by the run's own seeds."""
+
+    async def seeded(task: Any, llm: LLM) -> float:
+        async with httpx2.AsyncClient(timeout=30) as http:
+            body = {"model": llm.model, "messages": [_said(task["question"])], "seed": 42}
+            headers = {"authorization": f"Bearer {llm.api_key}"}
+            url = f"{llm.endpoint}/chat/completions"
+            assert (await http.post(url, json=body, headers=headers)).status_code == 200
+        return 1.0
+
+    async def silent(task: Any, llm: LLM) -> float:
+        await llm.chat(task["question"])
+        return 1.0
+
+    engines = [echo(codec), echo(codec)]
+    for agent, engine in zip((seeded, silent), engines, strict=True):
+        await play(gateway, codec, agent, 3, engine=engine, chosen=specs(3))
+    drawn = [sorted(request.seed for request in engine.requests) for engine in engines]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 3
