@@ -9,7 +9,9 @@ import json
 import os
 import random
 import re
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -273,6 +275,33 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     assert [p.name for p in out.iterdir()] == ["vllm.log"], "which the message names"
     folder, _ = begin(source, out, servers)
     check_record(folder, 2)
+
+
+def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
+    source: Path, tmp_path: Path
+) -> None:
+    """The command that was killed is given again."""
+    out, python = tmp_path / "run", tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $0 $*\nexec sleep 600\n")
+    python.chmod(0o755)
+    keys = {"rollout__name": "vllm", "rollout__vllm_python": python, "model__path": None}
+    keys |= {"trainer__total_training_steps": 1, "sft__max_steps": 0, "trainer__test_tasks": 2}
+    words = ["train", "math", "--output", str(out), *overrides(source, **keys)]
+    job = subprocess.Popen([sys.executable, "-m", "tutelage", *words], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 120
+        log = out / "vllm.log"
+        while not (log.is_file() and log.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.1)
+    finally:
+        job.kill()
+        job.wait()
+    assert "--model" in log.read_text()
+    assert not (out / "config.json").exists()
+    python.write_text(INTERPRETER.format(python=sys.executable))
+    subprocess.run([sys.executable, "-m", "tutelage", *words], check=True, capture_output=True)
+    check_record(RunFolder(out), 1)
+    assert not list(out.glob("*vllm_model*")), "what the servers had is gone with them"
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:
