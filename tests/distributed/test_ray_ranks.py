@@ -154,7 +154,11 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
-    with pytest.raises(ConfigError, match=r"no room for trainer.nnodes=9: each needs 1 CPU, the"):
+    told = (
+        r"no room for trainer.nnodes=9: each needs 1 CPU, the first .*, which has \d, and .* in all"
+    )
+    way = r"lower it, or start a node that has some: `ray start --address=\S+ --num-cpus=N`"
+    with pytest.raises(ConfigError, match=f"{told}: {way}"):
         train(source, tmp_path / "run", trainer__nnodes=9)
     assert not (tmp_path / "run" / "config.json").exists()
 
