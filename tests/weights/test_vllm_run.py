@@ -21,7 +21,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tutelage.cli.outcome import show_outcome
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, create
@@ -130,6 +132,25 @@ def test_a_server_that_is_killed_costs_nothing(
     check_record(folder, 2)
     assert servers[0].dead
     assert any("left out" in note for note in notes.notes)
+    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
+    assert (lost["server"], lost["phase"]) == (servers[0].url, "rl")
+    assert lost["version"] in (0, 1, 2)
+    assert f"no answer from the vLLM server {servers[0].url!r}" in lost["reason"]
+    console = Console(width=200)
+    with console.capture() as shown:
+        show_outcome(console, folder, folder.read_result() or {})
+    assert re.search(r"lost +1 vLLM server; events.jsonl says when", shown.get())
+
+
+def test_a_server_that_is_down_as_the_run_begins_is_recorded(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    servers[1].kill()
+    folder, notes = begin(source, tmp_path / "run", servers)
+    check_record(folder, 2)
+    assert any("it is left out until it answers again" in note for note in notes.notes)
+    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
+    assert (lost["server"], lost["version"]) == (servers[1].url, -1)
 
 
 def test_with_no_server_left_the_run_ends_and_is_continued(
