@@ -331,11 +331,8 @@ class VLLMEngine:
             self._tell(text, "server_back", self._facts(server))
 
     def _tell_lost(self, server: _Server) -> None:
-        text, values = (
-            f"{server.reason}; it is left out until it answers again",
-            self._facts(server),
-        )
-        self._tell(text, "server_lost", {**values, "reason": server.reason})
+        text = f"{server.reason.rstrip('.')}; it is left out until it answers again"
+        self._tell(text, "server_lost", {**self._facts(server), "reason": server.reason})
 
     def _facts(self, server: _Server) -> JSON:
         return {"server": server.client.url, "version": self._version}
