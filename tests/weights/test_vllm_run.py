@@ -25,7 +25,7 @@ import pytest
 from rich.console import Console
 
 from tutelage.cli.outcome import show_outcome
-from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
+from tutelage.errors import ConfigError, EngineError, FailureBudgetError, RunError, SyncError
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
@@ -154,10 +154,8 @@ def test_a_server_that_is_down_as_the_run_begins_is_recorded(
     assert (lost["server"], lost["version"]) == (servers[1].url, -1)
 
 
-def test_with_no_server_left_the_run_ends_and_is_continued(
-    source: Path, tmp_path: Path, servers: list[VLLMServer]
-) -> None:
-    only = servers[:1]
+def lose_the_only_server(source: Path, out: Path, only: list[VLLMServer]) -> RunFolder:
+    """A run that has ended in its second step, since its server did."""
 
     def fault(path: str, count: int) -> str | None:
         trained = only[0].weight_version.endswith(":1")
@@ -166,14 +164,37 @@ def test_with_no_server_left_the_run_ends_and_is_continued(
         return None
 
     only[0].fault = fault
-    go_on = f"Continue with: tutelage resume {tmp_path / 'run'}"
+    go_on = f"Continue with: tutelage resume {out}"
     with pytest.raises(FailureBudgetError, match=f"no vLLM server answered.*{re.escape(go_on)}"):
-        begin(source, tmp_path / "run", only, rollout__server_patience=0.2)
-    folder = RunFolder(tmp_path / "run")
-    assert [line["step"] for line in steps(folder)] == [1]
+        begin(source, out, only, rollout__server_patience=0.2)
     only[0].fault = None
-    only[0].restart()
+    folder = RunFolder(out)
+    assert [line["step"] for line in steps(folder)] == [1]
+    return folder
+
+
+def test_with_no_server_left_the_run_ends_and_is_continued(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    folder = lose_the_only_server(source, tmp_path / "run", servers[:1])
+    told = r"none can be used; no answer from .*\. Start one, and give the command again$"
+    with pytest.raises(EngineError, match=told):
+        jobs.resume(folder, Notes())
+    servers[0].restart()
     jobs.resume(folder, Notes())
+    check_record(folder, 2)
+
+
+def test_a_run_goes_on_with_servers_at_other_addresses(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    folder = lose_the_only_server(source, tmp_path / "run", servers[:1])
+    text = folder.config.read_text()
+    assert servers[0].url in text
+    folder.config.write_text(text.replace(servers[0].url, servers[1].url))
+    with pytest.raises(RunError, match=r"rollout.servers was .* and is .* --allow-changes"):
+        jobs.resume(folder, Notes())
+    jobs.resume(folder, Notes(), allow_changes=True)
     check_record(folder, 2)
 
 

@@ -116,7 +116,10 @@ class VLLMEngine:
             except EngineError as error:
                 self._leave_out(server, error)
         if not self._alive():
-            raise EngineError(f"rollout.servers: none can be used; {self._reasons()}")
+            raise EngineError(
+                f"rollout.servers: none can be used; {self._reasons().rstrip('.')}. Start one, and "
+                "give the command again"
+            )
 
     def tell_of_servers(self, tell: Callable[[str, str, JSON], None]) -> None:
         """Have a sentence and an event (`server_lost`, `server_back`) told from here on, and of
