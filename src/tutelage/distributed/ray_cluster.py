@@ -112,7 +112,8 @@ def workers_of(config: RunConfig) -> int:
 def add_node(what: str = "CPU") -> str:
     """How CPUs or GPUs are added to the cluster that this process is connected to."""
     address = import_ray().get_runtime_context().gcs_address
-    return f"start a node that has some: `ray start --address={address} --num-{what.lower()}s=N`"
+    option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
+    return f"start a node that has some: `ray start --address={address} {option}=N`"
 
 
 def own_words(error: BaseException) -> str:
