@@ -60,8 +60,13 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
         with pytest.raises(RunError, match="not empty"):
             create(run.path)
         mine.unlink()
-    with locked(run), pytest.raises(RunError, match=r"not empty: it holds '.lock'"):
-        create(run.path)
+    with pytest.raises(RunError, match="ended before it began: give the same command again"):
+        find(str(run.path))
+    with locked(run):
+        with pytest.raises(RunError, match="has not begun yet; wait for it"):
+            find(str(run.path))
+        with pytest.raises(RunError, match=r"not empty: it holds '.lock'"):
+            create(run.path)
 
 
 def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:

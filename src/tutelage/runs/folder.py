@@ -193,6 +193,10 @@ def find(
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
+    if (direct / _LOCK).is_file() and not (direct / "config.json").exists():
+        ended = "ended before it began: give the same command again"
+        state = "has not begun yet; wait for it" if is_held(RunFolder(direct)) else ended
+        raise RunError(f"the run in {name!r} {state}")
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
     exact = [f for f in run_folders if f.name == name]
