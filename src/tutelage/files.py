@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -32,12 +32,16 @@ def temporary_path(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
+def temporary_names(folder: Path) -> set[str]:
+    """Names of what processes that were killed left behind in a folder that nobody writes to."""
+    return {left.name for left in folder.glob(".*.tmp") if _ASIDE.fullmatch(left.name)}
+
+
 def remove_temporary(folder: Path) -> None:
-    """Remove what processes that were killed left behind in a folder that nobody writes to now."""
-    for left in folder.glob(".*.tmp"):
-        if _ASIDE.fullmatch(left.name):
-            with suppress(OSError):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    """Remove that."""
+    for left in (folder / name for name in temporary_names(folder)):
+        with suppress(OSError):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def cache_folder(name: str) -> Path:
@@ -101,14 +105,14 @@ def _is_at(file: TextIO, path: Path) -> bool:
         return False
 
 
-def folder_content(folder: Path, besides: str = "") -> str | None:
-    """What a folder that is to be filled holds already, `besides` a file that may be there, in
+def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
+    """What a folder that is to be filled holds already, `besides` names that may be there, in
     words; None when it may be filled."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
         return "it is a file"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name != besides)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in besides)
     if not names:
         return None
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +119,45 @@ def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun
     assert_same(out, usual)
 
 
+def head_of(pid: int) -> int:
+    """The head of the Ray that a process has started."""
+    listed = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    (head,) = [int(r[0]) for r in rows if r[1] == str(pid) and "gcs_server" in r[2]]
+    return head
+
+
+def ended(place: Path, words: Sequence[str], steps: int, end: Callable[[int], None]) -> str:
+    """What a command says that is ended by `end` once its run has so many steps."""
+    command = [sys.executable, "-m", "tutelage", *words]
+    folder, until = RunFolder(place / "run"), time.monotonic() + 120
+    with subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) as job:
+        try:
+            while len(tiny_job.steps(folder)) < steps and time.monotonic() < until:
+                time.sleep(0.1)
+            end(job.pid)
+            told = job.communicate(timeout=120)[1]
+        finally:
+            job.kill()
+    assert job.returncode == 128 + signal.SIGTERM
+    assert (folder.read_result() or {})["status"] == "stopped"
+    return " ".join(told.split())
+
+
+@pytest.mark.full
+def test_a_head_node_that_is_killed_stops_the_run_with_a_sentence_and_it_is_resumed(
+    one_thread: None, source: Path, tmp_path: Path
+) -> None:
+    keys = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
+    given = {**jobs.MANY, **keys, "trainer__total_training_steps": 100_000}
+    words = ["train", "math", "--output", "run", *tiny_job.overrides(source, **given)]
+    told = ended(tmp_path, words, 2, lambda pid: os.kill(head_of(pid), signal.SIGKILL))
+    assert re.search(r"Ray's head node, \S+, does not answer any more.*tutelage resume run", told)
+    trained = len(tiny_job.steps(RunFolder(tmp_path / "run")))
+    told = ended(tmp_path, ["resume", "run"], trained + 1, lambda pid: os.kill(pid, signal.SIGTERM))
+    assert f"resumed after step {trained}/100000 of rl" in told
+
+
 @pytest.mark.full
 def test_a_placed_rank_that_ends_before_the_ranks_meet_is_told(
     ray: Any, one_thread: None, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +197,11 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
-    with pytest.raises(ConfigError, match=r"no room for trainer.nnodes=9: each needs 1 CPU, the"):
+    told = (
+        r"no room for trainer.nnodes=9: each needs 1 CPU, the first .*, which has \d, and .* in all"
+    )
+    way = r"lower it, or start a node that has some: `ray start --address=\S+ --num-cpus=N`"
+    with pytest.raises(ConfigError, match=f"{told}: {way}"):
         train(source, tmp_path / "run", trainer__nnodes=9)
     assert not (tmp_path / "run" / "config.json").exists()
 

@@ -19,10 +19,11 @@ from tests.distributed.ray_parts import (
     rollouts_of,
     weights_hash,
 )
+from weights.samples import LAPTOP
 from weights.tiny_job import run
 
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.distributed import ray_workers
+from tutelage.distributed import ray_cluster, ray_workers
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -30,6 +31,7 @@ from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.tracing import span
 from tutelage.weights import context
+from tutelage.weights.config import resolve
 
 KEYS: dict[str, object] = {
     "trainer__total_training_steps": 2,
@@ -133,6 +135,29 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(
         ConfigError, match=r"has 2 CPUs, of which \d .* and 9 are asked for: set ray"
     ):
         played(source, tmp_path / "run", **{**RAY, "ray_kwargs__ray_init__num_cpus": 9})
+
+
+@pytest.mark.parametrize(
+    ("there", "free", "asked", "way"),
+    [
+        (0, 0, "null", "at least 1 is asked for: start a node"),
+        (0, 0, "2", "2 are asked for: start a node"),
+        (2, 0, "1", "1 is asked for: wait until some are free, or start a node"),
+        (2, 1, "9", "9 are asked for: set ray_kwargs.ray_init.num_cpus=1, or start a node"),
+    ],
+)
+def test_what_is_advised_for_too_few_cpus_helps(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, there: int, free: int, asked: str, way: str
+) -> None:
+    monkeypatch.setattr(ray_cluster, "_FREE_SECONDS", 0.1)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": there} if there else {})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": free} if free else {})
+    keys = ["agent.placement=ray", f"ray_kwargs.ray_init.num_cpus={asked}"]
+    address = ray.get_runtime_context().gcs_address
+    with pytest.raises(ConfigError) as refused:
+        ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
+    told = f"{way} that has some: `ray start --address={address} --num-cpus=N`"
+    assert str(refused.value).endswith(told)
 
 
 @pytest.mark.full

@@ -34,7 +34,7 @@ OTHERS = {
     "--install",  # of wsl
     *("--standalone", "--nnodes", "--nproc-per-node", "--max-restarts"),  # torchrun's
     "--rdzv-conf",  # torchrun's
-    *("--head", "--address", "--working-dir"),  # Ray's
+    *("--head", "--address", "--num-cpus", "--num-gpus", "--working-dir"),  # Ray's
     *("--max-model-len", "--max-lora-rank", "--max-num-batched-tokens", "--dtype"),  # vLLM's
     *("--weight-transfer-config", "--logprobs-mode", "--enable-lora", "--enable-scale-out"),
     *("--no-enable-chunked-prefill", "--enforce-eager", "--served-model-name", "--max-num-seqs"),

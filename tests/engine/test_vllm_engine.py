@@ -29,7 +29,7 @@ from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 from tutelage.testing.vllm_server import VLLMServer
-from tutelage.types import Sampled, Sampling
+from tutelage.types import JSON, Sampled, Sampling
 
 PROMPT = (5, 9, 200, 17, 33)
 Made = Callable[..., VLLMEngine]
@@ -449,6 +449,13 @@ def test_a_dead_server_is_left_out_and_one_that_returns_gets_weights_and_probe_f
     monkeypatch.setattr("tutelage.engine.vllm._LOOK", 0.0)
     notes: list[str] = []
     engine, other = engine_of(*two, note=notes.append), changed(policy)
+    events: list[tuple[str, JSON]] = []
+
+    def tell(text: str, event: str, values: JSON) -> None:
+        notes.append(text)
+        events.append((event, values))
+
+    engine.tell_of_servers(tell)
     engine.update_weights(policy, 0)
     two[0].kill()
     results = []
@@ -468,6 +475,10 @@ def test_a_dead_server_is_left_out_and_one_that_returns_gets_weights_and_probe_f
             await asyncio.sleep(0.01)
 
     asyncio.run(back())
+    (_, lost), returned = events
+    assert lost.pop("reason").startswith("no answer from the vLLM server")
+    assert events[0] == ("server_lost", {"server": two[0].url, "version": 0})
+    assert returned == ("server_back", {"server": two[0].url, "version": 1})
     assert two[0].weight_version == two[1].weight_version
     calls = [path for path, _ in two[0].requests]
     assert calls.index("/finish_weight_update") < len(calls)

@@ -41,6 +41,34 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
         create(tmp_path / "file" / "run")
 
 
+def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+    (run.path / "vllm.log").write_text("loading")
+    (run.path / ".vllm_model.7.0.tmp").mkdir()
+    with pytest.raises(RunError, match=r"not empty: it holds '.vllm_model.7.0.tmp', 'checkpoints'"):
+        create(run.path)
+    (run.path / ".lock").touch()
+    assert create(run.path).path == run.path
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        ".lock",
+        ".vllm_model.7.0.tmp",
+        "checkpoints",
+        "vllm.log",
+    ], "what is looked at stays"
+    for mine in (run.path / "mine.txt", run.checkpoints / "step_000001"):
+        mine.touch()
+        with pytest.raises(RunError, match="not empty"):
+            create(run.path)
+        mine.unlink()
+    with pytest.raises(RunError, match="ended before it began: give the same command again"):
+        find(str(run.path))
+    with locked(run):
+        with pytest.raises(RunError, match="has not begun yet; wait for it"):
+            find(str(run.path))
+        with pytest.raises(RunError, match=r"not empty: it holds '.lock'"):
+            create(run.path)
+
+
 def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:
     """What is written aside has a name that nobody else has."""
     (tmp_path / "plan.json.tmp").write_text("mine")

@@ -81,6 +81,14 @@ def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     assert found["graded"] or found["mean_reward"] in (0, 1)
 
 
+def test_a_refused_command_leaves_no_folder(place: Path) -> None:
+    """What is wrong is found once the agent and its tasks were read."""
+    servers = ("rollout.name=vllm", "rollout.servers=[http://127.0.0.1:1]")
+    said = command(*TRAIN, "--val", "c.jsonl", *KEYS, *servers, "--output", "runs/a", code=2)
+    assert "rollout.servers: none can be used" in said
+    assert not (place / "runs" / "a").exists()
+
+
 def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: Path) -> None:
     (place / "agent.py").write_text(
         "from tutelage import rollout\n\n\n@rollout\nasync def says(task, llm):\n"

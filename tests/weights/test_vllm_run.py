@@ -9,7 +9,10 @@ import json
 import os
 import random
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,8 +22,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tutelage.errors import ConfigError, EngineError, FailureBudgetError, SyncError
+from tutelage.cli.outcome import show_outcome
+from tutelage.errors import ConfigError, EngineError, FailureBudgetError, RunError, SyncError
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
@@ -128,12 +133,29 @@ def test_a_server_that_is_killed_costs_nothing(
     check_record(folder, 2)
     assert servers[0].dead
     assert any("left out" in note for note in notes.notes)
+    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
+    assert (lost["server"], lost["phase"]) == (servers[0].url, "rl")
+    assert lost["version"] in (0, 1, 2)
+    assert f"no answer from the vLLM server {servers[0].url!r}" in lost["reason"]
+    console = Console(width=200)
+    with console.capture() as shown:
+        show_outcome(console, folder, folder.read_result() or {})
+    assert re.search(r"lost +1 vLLM server; events.jsonl says when", shown.get())
 
 
-def test_with_no_server_left_the_run_ends_and_is_continued(
+def test_a_server_that_is_down_as_the_run_begins_is_recorded(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
-    only = servers[:1]
+    servers[1].kill()
+    folder, notes = begin(source, tmp_path / "run", servers)
+    check_record(folder, 2)
+    assert any("it is left out until it answers again" in note for note in notes.notes)
+    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
+    assert (lost["server"], lost["version"]) == (servers[1].url, -1)
+
+
+def lose_the_only_server(source: Path, out: Path, only: list[VLLMServer]) -> RunFolder:
+    """A run that has ended in its second step, since its server did."""
 
     def fault(path: str, count: int) -> str | None:
         trained = only[0].weight_version.endswith(":1")
@@ -142,14 +164,37 @@ def test_with_no_server_left_the_run_ends_and_is_continued(
         return None
 
     only[0].fault = fault
-    go_on = f"Continue with: tutelage resume {tmp_path / 'run'}"
+    go_on = f"Continue with: tutelage resume {out}"
     with pytest.raises(FailureBudgetError, match=f"no vLLM server answered.*{re.escape(go_on)}"):
-        begin(source, tmp_path / "run", only, rollout__server_patience=0.2)
-    folder = RunFolder(tmp_path / "run")
-    assert [line["step"] for line in steps(folder)] == [1]
+        begin(source, out, only, rollout__server_patience=0.2)
     only[0].fault = None
-    only[0].restart()
+    folder = RunFolder(out)
+    assert [line["step"] for line in steps(folder)] == [1]
+    return folder
+
+
+def test_with_no_server_left_the_run_ends_and_is_continued(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    folder = lose_the_only_server(source, tmp_path / "run", servers[:1])
+    told = r"none can be used; no answer from .*\. Start one, and give the command again$"
+    with pytest.raises(EngineError, match=told):
+        jobs.resume(folder, Notes())
+    servers[0].restart()
     jobs.resume(folder, Notes())
+    check_record(folder, 2)
+
+
+def test_a_run_goes_on_with_servers_at_other_addresses(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    folder = lose_the_only_server(source, tmp_path / "run", servers[:1])
+    text = folder.config.read_text()
+    assert servers[0].url in text
+    folder.config.write_text(text.replace(servers[0].url, servers[1].url))
+    with pytest.raises(RunError, match=r"rollout.servers was .* and is .* --allow-changes"):
+        jobs.resume(folder, Notes())
+    jobs.resume(folder, Notes(), allow_changes=True)
     check_record(folder, 2)
 
 
@@ -273,6 +318,71 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     assert [p.name for p in out.iterdir()] == ["vllm.log"], "which the message names"
     folder, _ = begin(source, out, servers)
     check_record(folder, 2)
+
+
+def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
+    source: Path, tmp_path: Path
+) -> None:
+    """The command that was killed is given again."""
+    out, python = tmp_path / "run", tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $0 $*\nexec sleep 600\n")
+    python.chmod(0o755)
+    keys = {"rollout__name": "vllm", "rollout__vllm_python": python, "model__path": None}
+    keys |= {"trainer__total_training_steps": 1, "sft__max_steps": 0, "trainer__test_tasks": 2}
+    words = ["train", "math", "--output", str(out), *overrides(source, **keys)]
+    job = subprocess.Popen([sys.executable, "-m", "tutelage", *words], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 120
+        log = out / "vllm.log"
+        while not (log.is_file() and log.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.1)
+    finally:
+        job.kill()
+        job.wait()
+    assert "--model" in log.read_text()
+    assert not (out / "config.json").exists()
+    python.write_text(INTERPRETER.format(python=sys.executable))
+    subprocess.run([sys.executable, "-m", "tutelage", *words], check=True, capture_output=True)
+    check_record(RunFolder(out), 1)
+    assert not list(out.glob("*vllm_model*")), "what the servers had is gone with them"
+
+
+def alive(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tutelage.engine import vllm_launch
+
+vllm_launch._END = 1.0
+options = vllm_launch.ServerOptions("model", "float32", 64)
+server = vllm_launch.LocalServer(sys.argv[1], options, Path(sys.argv[2]))
+while b"loading" not in Path(sys.argv[2]).read_bytes():
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_server_that_is_still_loading_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    """As vLLM does then, it hears no SIGTERM, and neither does what it has started."""
+    python, log = tmp_path / "python", tmp_path / "vllm.log"
+    python.write_text("#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho loading $$\nsleep 600\n")
+    python.chmod(0o755)
+    subprocess.run([sys.executable, "-c", KILLED, python, log], check=False)
+    group, until = int(log.read_text().split()[1]), time.monotonic() + 60
+    while alive(group) and time.monotonic() < until:
+        time.sleep(0.1)
+    left = alive(group)
+    if left:
+        os.killpg(group, signal.SIGKILL)
+    assert not left
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The result of a run: the before/after table, the totals, and the commands to try next.
 
-Made from `result.json` alone, so that the end of a training and `tutelage show RUN` say the same.
-A number that a run did not measure has no row. A graded reward has its mean as headline, with the
-interval; `runs/stored_evaluation.py` reads what there is to tell. The job that fills `result.json`
-is in `weights/`.
+Made from `result.json`, and of what was lost from `events.jsonl`, so that the end of a training and
+`tutelage show RUN` say the same. A number that a run did not measure has no row. A graded reward
+has its mean as headline, with the interval; `runs/stored_evaluation.py` reads what there is to
+tell. The job that fills `result.json` is in `weights/`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ from tutelage.types import Mode
 _LOOKED_AT = 20
 """Rollouts among which a question is looked for."""
 _COLUMNS = ("before", "after", "control")
+_LOSSES = {"worker_lost": "Ray worker", "server_lost": "vLLM server"}
+"""Events of a run that went on, and what was lost."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 
@@ -217,11 +219,21 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     for cause, count in (result.get("failures") or {}).items():
         message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
         yield "failed", f"{number(count)} {cause_words(cause)}{message}"
+    yield from _lost(folder)
     yield "run", shown_path(folder.path)
     if folder.policy.is_dir():
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
     if folder.report.is_file():
         yield "report", shown_path(folder.report)
+
+
+def _lost(folder: RunFolder) -> Iterator[tuple[str, str]]:
+    """Workers and servers that ended while others went on."""
+    with suppress(TutelageError):
+        names = [event.get("event") for event in folder.read_events()]
+        counts = {what: names.count(name) for name, what in _LOSSES.items()}
+        if words := [counted(count, what) for what, count in counts.items() if count]:
+            yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
 
 
 def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -95,16 +95,25 @@ def workers_of(config: RunConfig) -> int:
     ray, asked = import_ray(), config.ray_kwargs.ray_init.num_cpus
     there, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
     until = time.monotonic() + _FREE_SECONDS
-    while free < (asked or 1) <= there and time.monotonic() < until:
+    while free < min(asked or 1, there) and time.monotonic() < until:
         time.sleep(0.1)
         free = int(ray.available_resources().get("CPU", 0))
     if free < (asked or 1):
+        fewer = f"set ray_kwargs.ray_init.num_cpus={free}, or " if free else ""
+        wait = "wait until some are free, or " if there and not free else ""
         raise ConfigError(
             f"the Ray cluster has {there} CPUs, of which {free} are free, and "
-            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} asked for: set "
-            f"ray_kwargs.ray_init.num_cpus={free or 1}, or add nodes with `ray start --address`"
+            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} asked for: "
+            f"{fewer}{wait}{add_node()}"
         )
     return min(asked or free, config.data.train_batch_size)
+
+
+def add_node(what: str = "CPU") -> str:
+    """How CPUs or GPUs are added to the cluster that this process is connected to."""
+    address = import_ray().get_runtime_context().gcs_address
+    option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
+    return f"start a node that has some: `ray start --address={address} {option}=N`"
 
 
 def own_words(error: BaseException) -> str:

@@ -140,9 +140,14 @@ class _RayRanks:
         raise ConfigError(
             f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} {what}"
             f"{'s' if each > 1 else ''}{' on a node of its own' if gpu else ''}, the first on the "
-            f"node of this command, and {free.get(what, 0):.0f} are free in all: lower it, or add "
-            "nodes with `ray start --address`"
+            f"node of this command, which has {self._here().get(what, 0):.0f}, and "
+            f"{free.get(what, 0):.0f} are free in all: lower it, or {ray_cluster.add_node(what)}"
         )
+
+    def _here(self) -> dict[str, float]:
+        """What the node of this process has, free or in use."""
+        mine = self._ray.get_runtime_context().get_node_id()
+        return next(n["Resources"] for n in self._ray.nodes() if n["NodeID"] == mine)
 
     @contextmanager
     def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:

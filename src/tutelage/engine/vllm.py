@@ -94,6 +94,7 @@ class VLLMEngine:
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
+        self._tell: Callable[[str, str, JSON], None] = lambda text, event, values: note(text)
         self.probed: float | None = None
         """How far the probe was off after the last update, on the server where it was most."""
         self._waiting_since: float | None = None
@@ -115,7 +116,18 @@ class VLLMEngine:
             except EngineError as error:
                 self._leave_out(server, error)
         if not self._alive():
-            raise EngineError(f"rollout.servers: none can be used; {self._reasons()}")
+            raise EngineError(
+                f"rollout.servers: none can be used; {self._reasons().rstrip('.')}. Start one, and "
+                "give the command again"
+            )
+
+    def tell_of_servers(self, tell: Callable[[str, str, JSON], None]) -> None:
+        """Have a sentence and an event (`server_lost`, `server_back`) told from here on, and of
+        servers that are left out now. `tell` is called from any thread."""
+        self._tell = tell
+        for server in self._servers:
+            if not server.alive:
+                self._tell_lost(server)
 
     # ------------------------------------------------------------ as an `Engine`
 
@@ -318,7 +330,15 @@ class VLLMEngine:
             server.reason, server.next_look = str(error), monotonic() + _LOOK
         else:
             server.alive, self._waiting_since = True, None
-            self._note(f"the vLLM server {server.client.url!r} is back, at version {self._version}")
+            text = f"the vLLM server {server.client.url!r} is back, at version {self._version}"
+            self._tell(text, "server_back", self._facts(server))
+
+    def _tell_lost(self, server: _Server) -> None:
+        text = f"{server.reason.rstrip('.')}; it is left out until it answers again"
+        self._tell(text, "server_lost", {**self._facts(server), "reason": server.reason})
+
+    def _facts(self, server: _Server) -> JSON:
+        return {"server": server.client.url, "version": self._version}
 
     def _alive(self) -> list[_Server]:
         return [server for server in self._servers if server.alive]
@@ -327,7 +347,7 @@ class VLLMEngine:
         server.reason, server.next_look = str(error), monotonic() + _LOOK
         if server.alive:
             server.alive = False
-            self._note(f"{error}; it is left out until it answers again")
+            self._tell_lost(server)
 
     def _reasons(self) -> str:
         return "; ".join(server.reason for server in self._servers if server.reason)

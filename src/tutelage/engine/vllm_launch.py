@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 _READY, _END = 900.0, 20.0
 """Seconds that it has to load its model, and to end."""
+_WATCH = """trap '' INT TERM; read -r _; kill -s TERM -- -$0
+for _ in $(seq $1); do kill -s 0 -- -$0 || exit 0; sleep 1; done; kill -s KILL -- -$0"""
 _BATCH = 16384
 """Tokens of a batch: the prompts of a whole batch of rollouts, so that none is cut."""
 _ENVIRONMENT = {
@@ -113,8 +114,8 @@ class LocalServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
+        self._watch = _watch(self._child.pid)
 
     def wait(self) -> None:
         """Return when it answers. Raises `EngineError` where it ends or takes too long."""
@@ -148,10 +149,17 @@ class LocalServer:
                 break
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
+        self._watch.kill()
+        self._watch.communicate()
 
 
-def _end_with_parent() -> None:
-    """In the child: have the kernel end it when this process is killed (`PR_SET_PDEATHSIG`)."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+def _watch(group: int) -> subprocess.Popen[bytes]:
+    """A process that ends a process group when this one is killed, which closes its input. While it
+    loads its model vLLM does not end at SIGTERM, and its engine outlives its server."""
+    return subprocess.Popen(
+        ["sh", "-c", _WATCH, str(group), str(int(_END))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -39,6 +39,8 @@ SERVER_LOG = "vllm.log"
 """In a run folder, what a vLLM server of the run's own prints. It stays where that did not start,
 to be read, and is in the way of no other run."""
 
+_LOCK = ".lock"
+
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""
 
@@ -150,7 +152,7 @@ def check_vacant(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if held := files.folder_content(path, besides=SERVER_LOG):
+        if held := files.folder_content(path, besides=_left_by_unbegun(path)):
             there = (path / "config.json").is_file()
             way = f", or continue what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"
@@ -166,6 +168,18 @@ def check_vacant(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
+def _left_by_unbegun(path: Path) -> set[str]:
+    """Names of what a run may have left that ended, or was killed, before it began. A lock that
+    nobody holds tells that there was one."""
+    folder = RunFolder(path)
+    if not (path / _LOCK).is_file() or is_held(folder):
+        return {SERVER_LOG}
+    names = {SERVER_LOG, _LOCK, *files.temporary_names(path)}
+    if files.folder_content(folder.checkpoints) is None:
+        names.add(folder.checkpoints.name)
+    return names
+
+
 def _unwritable(path: Path, error: OSError) -> RunError:
     reason = error.strerror or str(error)
     return RunError(f"cannot write to {str(path)!r}: {reason}; choose another --output")
@@ -179,6 +193,10 @@ def find(
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
+    if (direct / _LOCK).is_file() and not (direct / "config.json").exists():
+        ended = "ended before it began: give the same command again"
+        state = "has not begun yet; wait for it" if is_held(RunFolder(direct)) else ended
+        raise RunError(f"the run in {name!r} {state}")
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
     exact = [f for f in run_folders if f.name == name]
@@ -329,7 +347,7 @@ def drop_if_empty(folder: RunFolder) -> None:
     """Take away the folder of a run that ended before it began."""
     if folder.config.is_file():
         return
-    (folder.path / ".lock").unlink(missing_ok=True)
+    (folder.path / _LOCK).unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
     for path in (folder.checkpoints, folder.path):
         with suppress(OSError):
@@ -338,7 +356,7 @@ def drop_if_empty(folder: RunFolder) -> None:
 
 def _lock_file(folder: RunFolder) -> TextIO:
     try:
-        return (folder.path / ".lock").open("w")
+        return (folder.path / _LOCK).open("w")
     except OSError as error:
         raise RunError(
             f"cannot write to the run folder {str(folder.path)!r}: {error.strerror or error}; make "
@@ -351,7 +369,7 @@ def is_held(folder: RunFolder) -> bool:
     import fcntl
 
     try:
-        with (folder.path / ".lock").open() as file:
+        with (folder.path / _LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

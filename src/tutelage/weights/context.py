@@ -101,6 +101,8 @@ class TrainingContext:
 
     def __post_init__(self) -> None:
         sampler = None if self.servers is None else self.servers.engine
+        if sampler is not None:
+            sampler.tell_of_servers(self._tell)
         if self.pool is None:
             self.placement = LocalPlacement(self.setting, self._policy_of, sampler)
         else:
@@ -123,9 +125,9 @@ class TrainingContext:
             logger.warning(text)
 
     def _tell(self, text: str, event: str, values: JSON) -> None:
-        """Say and record what happened to a worker."""
+        """Say and record what happened to a worker or a server."""
         self.run.progress.note(text)
-        self.run.event(event, phase=self.state.phase, **values)
+        self.run.event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
 
     def save(self) -> None:
         """Write a checkpoint, on rank 0; everything before it is in the store by then."""

@@ -220,6 +220,13 @@ class WeightTraining(RunKind):
             traced_content=trainer.otlp_content,
         )
 
+    def record(self, folder: RunFolder) -> None:
+        """Write the caller's agent and tasks too: first, so that a run that has its configuration
+        has these."""
+        if self.given is not None:
+            self.given.record(folder, self.setting.tasks.splits)
+        super().record(folder)
+
     def begin(self, folder: RunFolder) -> None:
         """Keep the conditions of the machine, and the weights that an embedded policy has."""
         from tutelage.weights.training import record_start

@@ -102,8 +102,6 @@ def _begin_anew(asked: WeightTraining, folder: RunFolder) -> None:
     if asked.tensors:
         _check_something_is_left(str(trainer.resume_from_path), asked.setting, asked.state)
     check_models(asked.setting.policy, config)
-    if asked.given is not None:
-        asked.given.record(folder, asked.setting.tasks.splits)
 
 
 def _check_something_is_left(path: str, setting: TrainingInputs, state: TrainingState) -> None:

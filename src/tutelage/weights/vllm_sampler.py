@@ -10,8 +10,10 @@ from __future__ import annotations
 import shutil
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutelage import files
 from tutelage.policy.sources import local_folder
 from tutelage.runs.folder import SERVER_LOG, RunFolder
 from tutelage.runs.progress import Progress
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from tutelage.engine.weight_transfer import WeightTransfer
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
-"""In the run folder: what is sent to the servers, and what one of the run's own serves."""
+"""In the run folder: what is sent to the servers, and until the run ends what one of its own
+serves."""
 
 
 class Servers:
@@ -36,30 +39,29 @@ class Servers:
         from tutelage.engine.vllm import VLLMEngine
 
         rollout = setting.config.rollout
-        with ExitStack() as stack:
-            if not folder.config.is_file():
-                stack.callback(shutil.rmtree, folder.path / MODEL, ignore_errors=True)
-            with ExitStack() as closing:
-                urls = rollout.servers
-                if not urls:
-                    local = _local(setting, folder, progress)
-                    closing.callback(local.stop)
-                    local.wait()
-                    urls = (local.url,)
-                self.engine: VLLMEngine = VLLMEngine(
-                    urls,
-                    setting.policy,
-                    _transfer(setting, folder),
-                    run=folder.path,
-                    dtype=setting.choice.numerics.dtype,
-                    max_length=setting.context,
-                    patience=rollout.server_patience,
-                    note=progress.note,
-                    go_on=lambda: resume_hint(folder.path),
-                )
-                closing.callback(self.engine.close)
-                self._closing = closing.pop_all()
-            stack.pop_all()
+        # A temporary name, so that nothing of the user's is there, and the next run clears it.
+        model = files.temporary_path(folder.path / MODEL)
+        with ExitStack() as closing:
+            closing.callback(shutil.rmtree, model, ignore_errors=True)
+            urls = rollout.servers
+            if not urls:
+                local = _local(setting, folder, model, progress)
+                closing.callback(local.stop)
+                local.wait()
+                urls = (local.url,)
+            self.engine: VLLMEngine = VLLMEngine(
+                urls,
+                setting.policy,
+                _transfer(setting, folder, model),
+                run=folder.path,
+                dtype=setting.choice.numerics.dtype,
+                max_length=setting.context,
+                patience=rollout.server_patience,
+                note=progress.note,
+                go_on=lambda: resume_hint(folder.path),
+            )
+            closing.callback(self.engine.close)
+            self._closing = closing.pop_all()
 
     def metrics(self) -> dict[str, float]:
         """What the last update of the weights showed, for a step's metrics."""
@@ -77,33 +79,35 @@ def servers_of(setting: TrainingInputs, folder: RunFolder, progress: Progress) -
     return Servers(setting, folder, progress) if sampled_there else None
 
 
-def _transfer(setting: TrainingInputs, folder: RunFolder) -> WeightTransfer:
+def _transfer(setting: TrainingInputs, folder: RunFolder, model: Path) -> WeightTransfer:
     from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
 
     place = folder.path / WEIGHTS
     if setting.config.rollout.weight_transfer == "lora":
-        return LoraTransfer(place, _base(setting, folder))
+        return LoraTransfer(place, _base(setting, model))
     return FileTransfer(place, setting.choice.numerics.dtype)
 
 
-def _base(setting: TrainingInputs, folder: RunFolder) -> str:
-    """A folder with the model: the one that is named, else a copy of what was made or passed."""
+def _base(setting: TrainingInputs, place: Path) -> str:
+    """A folder with the model: the one that is named, else a copy at `place` of what was made or
+    passed."""
     path, given = setting.config.model.path, setting.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)
-    place = folder.path / MODEL
     setting.policy.save(place, replace=True)
     return str(place)
 
 
-def _local(setting: TrainingInputs, folder: RunFolder, progress: Progress) -> LocalServer:
+def _local(
+    setting: TrainingInputs, folder: RunFolder, model: Path, progress: Progress
+) -> LocalServer:
     """A server of the run's own, which is loading its model."""
     from tutelage.engine.vllm_launch import LocalServer, ServerOptions
 
     rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
     lora = rollout.weight_transfer == "lora"
     options = ServerOptions(
-        _base(setting, folder),
+        _base(setting, model),
         str(setting.choice.numerics.dtype).removeprefix("torch."),
         setting.context,
         adapters=setting.config.model.lora.rank if lora else 0,
