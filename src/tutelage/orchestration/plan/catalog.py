@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.rows import (
     AsText,
     parse_nested_json,
@@ -24,7 +24,7 @@ from tutelage.orchestration.data.rows import (
     read_json,
     without_nulls,
 )
-from tutelage.orchestration.plan.dag import Plan, counted
+from tutelage.orchestration.plan.dag import Plan
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
 TEXT_KEYS = ("desc", "description", "api_description")
