@@ -326,6 +326,24 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "number: 2" in done.stdout
 
 
+def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
+    """A run that is resumed elsewhere is not ended by that, so that it can be resumed at one."""
+    run("--plan", "delete.json", "--yes")
+    journal = here / "run/execution.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"event": "answer"' in line)
+    journal.write_text("".join(lines[:until]))
+    (here / "run/result.json").unlink()
+    (here / "things/a").touch()
+    for _ in range(2):
+        done = CliRunner().invoke(build_app(), ["resume", "run"], prog_name="tutelage")
+        assert done.exit_code == 2, done.output
+        told = " ".join(done.stderr.split())
+        assert "delete_file: such a call may have been done already" in told
+        assert "then resume at one" in told
+        assert (here / "things/a").exists()
+
+
 def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
     (here / "v.json").write_text('{"default": {"kind": "regex", "pattern": "never"}}')
     done = run("--plan", "count.json", "--verifiers", "v.json")
