@@ -22,6 +22,7 @@ from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
@@ -100,6 +101,24 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
         (rollout,) = store.rollouts("run")
         assert rollout.last.answer == "2"
         assert rollout.last.calls == ()
+
+
+def test_the_last_answers_are_looked_for_once_however_many_nodes_there_are(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found by going through all nodes."""
+    looked: list[Execution] = []
+    found = Execution.answers.fget
+    assert found is not None
+
+    def counted(execution: Execution) -> dict[int, str]:
+        looked.append(execution)
+        return found(execution)
+
+    monkeypatch.setattr(Execution, "answers", property(counted))
+    (here / "many.json").write_text(json.dumps({"instruction": "x", "nodes": COUNT[:1] * 30}))
+    assert run("--plan", "many.json").stdout.count("list of 2") == 30
+    assert len(looked) < 5
 
 
 def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
