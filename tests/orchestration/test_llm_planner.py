@@ -33,7 +33,7 @@ from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tools import Tool, ToolError, tool
 from tutelage.tracing.tree import rollout_trees
-from tutelage.types import JSON
+from tutelage.types import JSON, Sampling
 
 
 def nodes(*given: tuple[str, dict[str, Any]]) -> str:
@@ -74,6 +74,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         (nodes(("fly", {})), "there is no tool 'fly'"),
+        (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
         (nodes(("total", {"values": "<node-7>"})), "depends on node 7"),
         (nodes(("total", {})), "missing argument 'values'"),
@@ -90,6 +91,13 @@ def test_what_cannot_run_goes_back_once_with_the_reason(wrong: str, words: str) 
     with pytest.raises(NoPlanError, match="wrote no plan that can run"):
         llm.plan("Sum")
     assert len(client.calls) == 2
+
+
+def test_a_plan_of_too_many_nodes_goes_back_with_how_many_there_may_be() -> None:
+    llm, client = planner(nodes(*[("numbers", {"count": 1})] * 101), SUM)
+    llm.sampling = Sampling(0.0, max_tokens=10_000)
+    llm.plan("Sum")
+    assert "; give at most 100, not 101." in (client.calls[1].messages[3].content or "")
 
 
 def test_a_model_may_say_that_no_tool_fits() -> None:

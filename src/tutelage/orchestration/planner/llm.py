@@ -32,6 +32,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.orchestration.planner.repeats import FailedCalls
+from tutelage.tools.loading import hint
 from tutelage.tools.tool import Tool
 from tutelage.tools.unions import resolved, union_of
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
@@ -251,7 +252,7 @@ class LLMPlanner:
         """Raises `DataError` for what is no plan over these tools."""
         nodes = read_as(_NODES, _json_of(said), "this is no plan: it").nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
-            raise DataError(f"there is no tool {unknown[0]!r}")
+            raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
         if gone := [k for node in nodes for k in node.parents if k in lost]:
             raise DataError(f"node {gone[0]} has no result")
         plan = replace(before, nodes=(*before.nodes, *nodes))
