@@ -269,7 +269,13 @@ def test_a_call_that_failed_may_be_made_again_after_another_one() -> None:
     assert READ == ["no.txt", "no.txt"]
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError("by peer"), TimeoutError("late")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("by peer"), TimeoutError("late"), ToolError("status 503"),
+        ToolError("the server is busy"), ToolError("it cannot be asked: ConnectError"),
+    ],
+)  # fmt: skip
 def test_a_call_that_failed_by_its_connection_may_be_made_again(error: Exception) -> None:
     tries: list[str] = []
 

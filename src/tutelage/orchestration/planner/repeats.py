@@ -21,8 +21,12 @@ from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 
 _LASTING: frozenset[ErrorKind] = frozenset({"invalid_arguments", "raised", "bad_result"})
-_PASSING = re.compile(r"Error: \w*(?:Connect|Timeout|BrokenPipe|URLError)")
-"""How the message of an exception begins that may not be raised the next time."""
+_PASSING = re.compile(
+    r"connect|time.?out|timed out|broken ?pipe|urlerror|temporar|try again|busy|rate.?limit"
+    r"|\b(?:429|50[234])\b",
+    re.IGNORECASE,
+)
+"""In the messages of errors that may not come the next time."""
 
 
 class FailedCalls:
@@ -77,4 +81,4 @@ class FailedCalls:
 
 
 def _lasts(error: WorkerError | None) -> bool:
-    return error is not None and error.kind in _LASTING and not _PASSING.match(error.message)
+    return error is not None and error.kind in _LASTING and not _PASSING.search(error.message)
