@@ -161,3 +161,8 @@ class SyncError(TutelageError, RuntimeError):
 
 class ServersLostError(FailureBudgetError, EngineError):
     """No server that samples came back in time. It ends a run, which can be continued."""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, in the words of an error."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

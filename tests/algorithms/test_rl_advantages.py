@@ -402,7 +402,7 @@ def test_refuses_what_it_cannot_mean():
         estimate_advantages("gae", rewards, rewards)
     with pytest.raises(ValueError, match="needs baselines_B"):
         estimate_advantages("remax", rewards, rewards)
-    with pytest.raises(ValueError, match="2 ids for 1 rows"):
+    with pytest.raises(ValueError, match="the length 2 for 1 row;"):
         estimate_advantages("rloo", rewards, rewards, groups_B=["a", "b"])
     with pytest.raises(ValueError, match=r"values_BT has shape \(1, 1\)"):
         estimate_advantages("gae", rewards, rewards, values_BT=rows([0]))

@@ -194,6 +194,15 @@ def test_what_cannot_be_is_refused_in_one_line(here: Path, args: list[str], told
     assert not (here / "runs").exists(), "what is refused leaves no run behind"
 
 
+def test_a_refused_budget_names_only_options_that_the_command_has(here: Path) -> None:
+    for verb, *more in (("run", "--plan", "plan.json"), ("collect", "--num-executions", "2")):
+        done = call(verb, *more, "--budget", "0")
+        assert done.exit_code == 2, done.output
+        named = set(re.findall(r"--[a-z-]+", done.stderr.partition("buys no first step")[2]))
+        assert named, done.stderr
+        assert named <= set(re.findall(r"--[a-z-]+", call(verb, "--help").stdout)), verb
+
+
 @pytest.mark.parametrize(
     ("plan", "told"),
     [

@@ -22,6 +22,7 @@ from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
@@ -100,6 +101,24 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
         (rollout,) = store.rollouts("run")
         assert rollout.last.answer == "2"
         assert rollout.last.calls == ()
+
+
+def test_the_last_answers_are_looked_for_once_however_many_nodes_there_are(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found by going through all nodes."""
+    looked: list[Execution] = []
+    found = Execution.answers.fget
+    assert found is not None
+
+    def counted(execution: Execution) -> dict[int, str]:
+        looked.append(execution)
+        return found(execution)
+
+    monkeypatch.setattr(Execution, "answers", property(counted))
+    (here / "many.json").write_text(json.dumps({"instruction": "x", "nodes": COUNT[:1] * 30}))
+    assert run("--plan", "many.json").stdout.count("list of 2") == 30
+    assert len(looked) < 5
 
 
 def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
@@ -324,6 +343,24 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "resumed    2 nodes done before" in done.stdout
     assert not (here / "things/a").exists()
     assert "number: 2" in done.stdout
+
+
+def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
+    """A run that is resumed elsewhere is not ended by that, so that it can be resumed at one."""
+    run("--plan", "delete.json", "--yes")
+    journal = here / "run/execution.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"event": "answer"' in line)
+    journal.write_text("".join(lines[:until]))
+    (here / "run/result.json").unlink()
+    (here / "things/a").touch()
+    for _ in range(2):
+        done = CliRunner().invoke(build_app(), ["resume", "run"], prog_name="tutelage")
+        assert done.exit_code == 2, done.output
+        told = " ".join(done.stderr.split())
+        assert "delete_file: such a call may have been done already" in told
+        assert "then resume at one" in told
+        assert (here / "things/a").exists()
 
 
 def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:

@@ -304,6 +304,23 @@ def test_a_run_of_phase_2_names_only_what_it_left(
         assert (tmp_path / "routing" / name).is_file()
 
 
+def test_a_router_of_real_servers_is_run_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
+    Path("own.json").write_text(json.dumps(listed))
+    few = ("val_workflows=20", "test_workflows=20", "--num-tasks", 12, "--output", "run")
+    told = invoke(
+        "train", "planner", "--phase", 2, "--workers", "own.json", "--pool", "simulated", *few
+    )
+    assert "--workers run/phase2/workers.json" in " ".join(told.split())
+    config = json.loads(Path("run/config.json").read_text())
+    config["config"] |= {"pool": "openai", "verifiers": "v.json", "budget": 1.0}
+    Path("run/config.json").write_text(json.dumps(config))
+    assert "--pool openai --workers own.json" in " ".join(invoke("show", "run").split())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -152,6 +152,8 @@ def test_an_address_that_others_reach_needs_a_secret(host: str) -> None:
         Gateway(host=host)
     with pytest.raises(ConfigError, match="16"):
         Gateway(host=host, secret="short")
+    with pytest.raises(ConfigError, match="the secret has 1 character; give it 16"):
+        Gateway(host=host, secret="k")
     assert Gateway(host=host, secret="x" * 16).host == host
 
 

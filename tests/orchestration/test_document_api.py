@@ -82,7 +82,7 @@ def test_targets_are_numbers_or_names_of_what_the_planner_knows(planner: Planner
         ({"task_types": [[3], [2]], "model_selections": [[99], [0]]}, "'model_selections' has 99"),
         ({"task_types": [[999], [2]]}, r"'task_types' has 999.*PlannerModel\.of"),
         ({"task_types": [["paint"], [2]]}, "'task_types' has 'paint'"),
-        ({"task_types": [[1]]}, "1 plans for 2 instructions"),
+        ({"task_types": [[1]]}, "1 plan for 2 instructions"),
         ({"task_types": [1, 2]}, "needs a list a plan"),
     ):
         with pytest.raises(DataError, match=told):
@@ -201,9 +201,9 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
         ({}, {"outputs": {"0": float("inf")}}, {}, "cannot be logged: .*give finite numbers"),
         ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),
         ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square of 0 and 1"),
-        ({"model_selections": [2]}, {}, {}, "model_selections has 1 entries for 2 nodes"),
+        ({"model_selections": [2]}, {}, {}, "model_selections has the length 1 for 2 nodes"),
         ({"model_selections": [2, -1]}, {}, {}, "model_selections has -1; the workers are"),
-        ({"task_types": ["a"]}, {}, {}, "task_types has 1 entries for 2 nodes"),
+        ({"task_types": ["a"]}, {}, {}, "task_types has the length 1 for 2 nodes"),
         ({}, {}, {"instruction": " "}, "instruction is ' '; give what was to be done"),
         ({}, {}, {"alternatives": [{"node": 5}]}, "alternatives, entry 0: node is 5"),
         ({}, {}, {"alternatives": [{"node": 0, "latency": -2}]}, "latency is -2; give a finite"),

@@ -41,7 +41,7 @@ def test_routers_that_go_by_skills_need_some(name: str) -> None:
     said: list[str] = []
     router_of([Worker("a", skills={"*": 0.9}), Worker("b")], said, router=name)
     assert len(said) == 1
-    assert "b declare none: 0.5 is assumed" in said[0]
+    assert "some workers declare none (0.5 is assumed): b" in said[0]
     assert router_of(classic(), said, router=name).name == name
     assert len(said) == 1
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import read_workflows, workflow_of
+from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.workflows import (
     catalog_of,
     forward_order,
@@ -239,3 +240,11 @@ def test_arguments_of_nestful_are_kept_with_references_as_plans_have_them() -> N
     made = workflow_of({"input": "Count it", "output": calls})
     arguments = [dict(node.arguments) for node in made.plan.nodes]
     assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body", "all": ["<node-0>", 3]}]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.yaml"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("[" * 100_000 + "]" * 100_000 if name != "rows.yaml" else "[" * 3000)
+    with pytest.raises(DataError, match="is nested too deeply to be read"):
+        read_json(path)

@@ -33,7 +33,7 @@ from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tools import Tool, ToolError, tool
 from tutelage.tracing.tree import rollout_trees
-from tutelage.types import JSON
+from tutelage.types import JSON, Sampling
 
 
 def nodes(*given: tuple[str, dict[str, Any]]) -> str:
@@ -74,6 +74,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         (nodes(("fly", {})), "there is no tool 'fly'"),
+        (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
         (nodes(("total", {"values": "<node-7>"})), "depends on node 7"),
         (nodes(("total", {})), "missing argument 'values'"),
@@ -90,6 +91,13 @@ def test_what_cannot_run_goes_back_once_with_the_reason(wrong: str, words: str) 
     with pytest.raises(NoPlanError, match="wrote no plan that can run"):
         llm.plan("Sum")
     assert len(client.calls) == 2
+
+
+def test_a_plan_of_too_many_nodes_goes_back_with_how_many_there_may_be() -> None:
+    llm, client = planner(nodes(*[("numbers", {"count": 1})] * 101), SUM)
+    llm.sampling = Sampling(0.0, max_tokens=10_000)
+    llm.plan("Sum")
+    assert "; give at most 100, not 101." in (client.calls[1].messages[3].content or "")
 
 
 def test_a_model_may_say_that_no_tool_fits() -> None:
@@ -156,6 +164,13 @@ def read(path: str) -> str:
 READ: list[str] = []
 
 
+@tool
+def slow() -> str:
+    """Take a while."""
+    time.sleep(0.05)
+    return "done"
+
+
 def execute(
     *replies: str,
     permit: Permit = refuse,
@@ -163,7 +178,7 @@ def execute(
     observers: Sequence[Observer] = (),
     **more: Any,
 ) -> tuple[Execution, ScriptedClient]:
-    tools = {"read": read, **TOOLS}
+    tools = {"read": read, "slow": slow, **TOOLS}
     llm, client = planner(*replies, tools=tools)
     system = OrchestrationSystem(llm, ToolPool(tools, permit=permit), **more)
     READ.clear()
@@ -198,8 +213,8 @@ def test_the_log_has_the_nodes_of_further_plans(tmp_path: Path) -> None:
 
 
 def test_further_plans_are_bounded_and_may_be_none() -> None:
-    again = nodes(("read", {"path": "other.txt"}))
-    done, client = execute(WRONG, again, again, again)
+    others = [nodes(("read", {"path": f"other{k}.txt"})) for k in range(3)]
+    done, client = execute(WRONG, *others)
     assert not done.success
     assert len(client.calls) == 3
     done, client = execute(WRONG, '{"nodes": []}')
@@ -207,6 +222,75 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     assert done.unplanned == "the planner knows nothing more to do"
     done, client = execute(WRONG, settings=ExecutorSettings(max_replans=0))
     assert len(client.calls) == 1
+
+
+def test_a_further_plan_that_only_repeats_what_failed_is_not_run(tmp_path: Path) -> None:
+    path, again = tmp_path / "journal", nodes(("read", {"path": "no.txt"}))
+    done, client = execute(again, again, again, again, journal=path)
+    assert (done.success, READ) == (False, ["no.txt"])
+    assert done.unplanned == (
+        'the model that plans wrote no plan that can run: it only repeats what failed: read {"path"'
+        ': "no.txt"} is the call of node 0, which fails again with the same arguments'
+    )
+    told = [call.messages[-1].content or "" for call in client.calls]
+    assert "The call of node 0 will fail again with the same arguments" in told[1]
+    assert "That plan cannot run: it only repeats what failed" in told[2]
+    assert len(client.calls) == len(done.plan.calls) == 3
+    # A process that goes on after a kill decides alike, and runs it no second time.
+    lines = path.read_text().splitlines(keepends=True)
+    until = next(i for i, line in enumerate(lines) if '"event": "planning"' in line)
+    path.write_text("".join(lines[:until]))
+    after, _ = execute(again, again, again, journal=path)
+    assert (after.unplanned, READ) == (done.unplanned, [])
+
+
+def test_the_same_call_is_told_by_what_it_is_given() -> None:
+    """A result in place of the same words is the same call; of a longer plan only what comes first
+    counts."""
+    count = ("numbers", {"count": 2})
+    first = nodes(count, ("read", {"path": "<node-0>"}))
+    same = nodes(("read", {"path": "[1, 2]"}), ("say", {"text": "<node-2>"}))
+    done, client = execute(first, same, same)
+    assert len(READ) == 1
+    assert "is the call of node 1" in done.unplanned
+    assert len(client.calls) == 3
+
+
+def test_a_call_that_failed_may_be_made_again_after_another_one() -> None:
+    call = {"tool": "read", "arguments": {"path": "no.txt"}}
+    count = {"tool": "numbers", "arguments": {"count": 2}}
+    first = nodes(("read", {"path": "no.txt"}))
+    for more in ([count, {**call, "after": [1]}], [count, call]):
+        execute(first, json.dumps({"nodes": more}), '{"nodes": []}')
+        assert READ == ["no.txt", "no.txt"]
+    # What ended after it began may have changed what it depends on.
+    both = nodes(("read", {"path": "no.txt"}), ("slow", {}))
+    execute(both, first, '{"nodes": []}')
+    assert READ == ["no.txt", "no.txt"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("by peer"), TimeoutError("late"), ToolError("status 503"),
+        ToolError("the server is busy"), ToolError("it cannot be asked: ConnectError"),
+    ],
+)  # fmt: skip
+def test_a_call_that_failed_by_its_connection_may_be_made_again(error: Exception) -> None:
+    tries: list[str] = []
+
+    @tool
+    def fetch(page: str) -> str:
+        """Fetch it."""
+        tries.append(page)
+        if len(tries) < 2:
+            raise error
+        return "here"
+
+    plan = nodes(("fetch", {"page": "/"}))
+    llm, _ = planner(plan, plan, tools={"fetch": fetch})
+    done = OrchestrationSystem(llm, ToolPool({"fetch": fetch})).execute("Fetch it")
+    assert (done.success, tries) == (True, ["/", "/"])
 
 
 def test_a_further_plan_cannot_take_what_has_no_result() -> None:

@@ -18,6 +18,7 @@ from tutelage.orchestration.plan.queries import query_for, tables_of
 from tutelage.orchestration.plan.spans import by_kind
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.arguments import ArgumentScorer, unused, with_searches
+from tutelage.orchestration.planner.described import read_request
 from tutelage.seeds import SeedTree
 
 CATALOG = Catalog(described(make_tools(Path(), "http://127.0.0.1:1", "2026-05-14")))
@@ -154,3 +155,29 @@ def test_what_the_planner_is_developed_on_is_none_of_what_it_is_measured_on() ->
 def test_the_plans_of_the_development_requests_run(name: str) -> None:
     for request, plan in read_rows(name):
         assert plan is None or brought_about(plan) is not None, request
+
+
+class _CountedSchema(dict[str, object]):
+    """A schema that counts how often it is looked into."""
+
+    reads = 0
+
+    def get(self, key: str, default: object = None) -> object:
+        _CountedSchema.reads += 1
+        return super().get(key, default)
+
+
+def test_the_tools_of_a_catalog_are_not_looked_through_for_each_request() -> None:
+    fields = {"properties": {"path": {"type": "string"}}, "required": ["path"]}
+    tools = (
+        CatalogTool(f"tool_{n}", "Reads it.", schema=_CountedSchema(fields)) for n in range(300)
+    )
+    catalog = Catalog(tuple(tools))
+    requests = [f"Read notes/{n}.txt" for n in range(20)]
+    _CountedSchema.reads = 0
+    for text in requests:
+        read_request(text, catalog)
+        plan, missing = ArgumentScorer().fill(Plan(text, (Node("tool_7"),)), catalog)
+        assert not missing
+        assert plan.nodes[0].arguments == {"path": text.removeprefix("Read ")}
+    assert _CountedSchema.reads < 2 * len(catalog) + 10 * len(requests)

@@ -72,7 +72,7 @@ def test_a_cheaper_worker_that_passed_becomes_the_label(tmp_path: Path) -> None:
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no execution log"):
         prepare([tmp_path])
-    with pytest.raises(DataError, match="none of the 1 executions succeeded"):
+    with pytest.raises(DataError, match="of 1 execution none succeeded"):
         prepare([write(tmp_path, line("one", 0.1, success=False))])
     bad = line("one", 0.1)
     bad["planner_outputs"]["workflow_graph"]["adjacency"] = [[0, 1], [1, 0]]

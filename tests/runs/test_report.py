@@ -285,7 +285,7 @@ def test_metrics_that_are_cut_off_or_strange_are_left_out(tmp_path: Path) -> Non
     folder.metrics.write_text("\n".join(lines), encoding="utf-8")
     page = report(folder)
     words = plain(page)
-    assert "1 broken lines of metrics.jsonl were left out." in words
+    assert "Left out: 1 broken line of metrics.jsonl." in words
     assert "Reward and held-out success" in words
     assert "Entropy" not in words
     assert page.count("<svg") == 2

@@ -286,3 +286,24 @@ def test_a_hanging_tool_does_not_keep_the_process_alive(tmp_path: Any) -> None:
         "asyncio.run(execute_tool_calls([ToolCall('c', 'hang', '{}')], {'hang': hang}))\n"
     )
     assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
+
+
+def test_a_tool_that_is_not_to_be_cancelled_does_not_keep_the_process_alive(tmp_path: Any) -> None:
+    script = tmp_path / "deaf.py"
+    script.write_text(
+        "import asyncio\n"
+        "from tutelage.tools import tool, execute_tool_calls\n"
+        "from tutelage.types import ToolCall\n"
+        "@tool(timeout=0.05)\n"
+        "async def deaf() -> str:\n"
+        "    while True:\n"
+        "        try:\n"
+        "            await asyncio.sleep(600)\n"
+        "        except asyncio.CancelledError:\n"
+        "            pass\n"
+        "asyncio.run(execute_tool_calls([ToolCall('c', 'deaf', '{}')], {'deaf': deaf}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], timeout=60, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

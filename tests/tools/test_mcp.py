@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shlex
 import shutil
@@ -239,6 +240,57 @@ def test_a_server_that_does_not_start_says_why(command: str, message: str) -> No
 
 
 # ---------------------------------------------------------------- by name
+
+
+SPOKEN = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, answer = asked.get("method"), {"jsonrpc": "2.0", "id": asked.get("id")}
+    if method == "initialize":
+        version = asked["params"]["protocolVersion"]
+        about = {"name": "x", "version": "1"}
+        made = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
+        print(json.dumps({**answer, "result": made}), flush=True)
+    elif method == "tools/list":
+        print(json.dumps({**answer, "result": {"tools": TOOLS}}), flush=True)
+    elif "id" in asked:
+        error = {"code": -32601, "message": "no such method"}
+        print(json.dumps({**answer, "error": error}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (
+            [{"name": "add", "inputSchema": {"type": "object"}}] * 2,
+            r"server '.*server.py' has two tools that are both 'add' to a model",
+        ),
+        (
+            [{"name": "add", "inputSchema": {}}],
+            r"does not keep to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
+        ),
+    ],
+)
+def test_a_server_that_lists_odd_tools_is_refused_in_one_line(
+    tmp_path: Path, tools: list[Any], message: str
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(f"TOOLS = {tools!r}\n{SPOKEN}")
+    with pytest.raises(ConfigError, match=message):
+        resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"])
+
+
+def test_a_server_that_never_answers_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tutelage.tools.mcp.START_SECONDS", 0.5)
+    silent = shlex.join([sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(ConfigError, match=r"it did not answer within 0\.5 seconds"):
+        resolve_tools([f"mcp:{silent}"])
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_a_run_has_one_server_and_closes_it() -> None:

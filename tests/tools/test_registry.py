@@ -94,6 +94,12 @@ def test_a_misspelled_agent_is_told_by_its_name_without_what_all_files_share(
         load_agent("prompted.py")
 
 
+def test_a_folder_is_no_file_that_could_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").mkdir()
+    with pytest.raises(ConfigError, match=r"there is no file '.*tools\.py'$"):
+        resolve_tools([f"{tmp_path}/tools.py:add"])
+
+
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no file"):
         resolve_tools([f"{tmp_path}/none.py:f"])

@@ -100,7 +100,7 @@ def _show_calls(console: Console, found: Execution) -> set[int]:
     from tutelage.cli.console import one_line, say, visible
     from tutelage.orchestration.plan.arguments import shown_type
 
-    shown: set[int] = set()
+    shown, last = set[int](), found.answers
     for step in found.steps:
         answer = step.answer
         if answer is None or answer.arguments is None:
@@ -112,7 +112,7 @@ def _show_calls(console: Console, found: Execution) -> set[int]:
             continue
         shown.add(step.node)
         kind = f"  {shown_type(answer.output)}:"
-        if step.node in found.answers and (len(answer.output) > _SHOWN or "\n" in answer.output):
+        if step.node in last and (len(answer.output) > _SHOWN or "\n" in answer.output):
             say(console, (kind, "dim"))
             _show_lines(console, answer.output)
         else:

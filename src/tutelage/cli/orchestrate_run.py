@@ -23,7 +23,7 @@ from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
 from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
-from tutelage.cli.orchestrate_tools import Permission, check_place, keep_place
+from tutelage.cli.orchestrate_tools import Permission, check_place, check_terminal, keep_place
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
@@ -226,6 +226,7 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     if prepared.tools:
         keep_place(run, prepared.llm)
     try:
+        check_terminal(journal, prepared.tools)
         # What tools print is none of the result, which may be asked for as JSON.
         with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
             return system.execute(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ _DOUBTS: dict[Doubt, str] = {
 }
 _REMEDY: dict[Doubt, str] = {
     "": "; --yes permits it",
-    "again": ": look, then resume at one",
+    "again": "",
     "late": ", and --yes does not hold for it",
     "replanned": ", and --yes does not hold for it",
 }
@@ -102,6 +102,32 @@ def _price_words(price: Sequence[float] | None) -> str:
     if price is None:
         return "nobody knows what"
     return f"{price[0]:g} and {price[1]:g} USD for a million tokens read and written"
+
+
+def check_terminal(journal: Path, tools: Mapping[str, Tool]) -> None:
+    """Raise `RunError` where a call with side effects may have been done by a run that was killed,
+    and there is no terminal to ask at: refused, it would end the run."""
+    from tutelage.orchestration.execution.journal import read_events
+
+    if sys.stdin.isatty():
+        return
+    doubtful: dict[int, str] = {}
+    for event in read_events(journal):
+        match event["event"]:
+            case "request":
+                doubtful[event["node"]] = event["worker"]
+            case "answer" if (event["answer"].get("error") or {}).get("kind") != "cancelled":
+                doubtful.pop(event["node"], None)
+            case "node":
+                doubtful.pop(event["result"]["node"], None)
+            case _:
+                pass
+    known = [name for _, name in sorted(doubtful.items()) if name in tools]
+    if calls := [name for name in known if tools[name].destructive]:
+        raise RunError(
+            f"{', '.join(calls)}: such a call may have been done already, by a run that was "
+            "killed, and there is no terminal to ask at; look whether it was, then resume at one"
+        )
 
 
 def check_place(folder: RunFolder) -> None:

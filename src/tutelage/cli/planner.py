@@ -178,9 +178,21 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        workers = shown_path(folder.path / "phase2" / "workers.json")
-        options = f"--router {router} --workers {workers}"
+        options = f"--router {router} {_worker_options(folder)}"
         say(console, f"  tutelage orchestrate run {EXAMPLE} {options}")
+
+
+def _worker_options(folder: RunFolder) -> str:
+    """Options for the workers that a router was trained on: real servers by the user's own file,
+    others by the one that the run made."""
+    from tutelage.cli.console import shown_path
+    from tutelage.orchestration.planner.settings import PlannerConfig
+    from tutelage.runs.kinds import stored_settings
+
+    asked = stored_settings(folder, PlannerConfig)
+    if asked.workers is not None and asked.pool == "openai":
+        return f"--pool openai --workers {asked.workers}"
+    return f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
 
 
 def show(console: Console, folder: RunFolder) -> None:

@@ -131,7 +131,7 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
             made += 1
             return reply
         raise EngineError(
-            f"the script ended after {made} replies, and {request.session!r} asks for one more; "
+            f"the script has no reply number {made + 1}, for which {request.session!r} asks; "
             "give ScriptedEngine more replies, or a function"
         )
 

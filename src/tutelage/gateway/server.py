@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
 from tutelage.gateway.connections import protocol
@@ -67,7 +67,8 @@ class Gateway:
         self.host, self.port, self._url = host, port, url
         """The port is known once started."""
         if secret is not None and len(secret) < MIN_SECRET:
-            raise ConfigError(f"the secret has {len(secret)} characters; give it {MIN_SECRET}")
+            told = counted(len(secret), "character")
+            raise ConfigError(f"the secret has {told}; give it {MIN_SECRET}")
         if secret is None and not is_loopback(host):
             raise ConfigError(
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.rows import parse_nested_json, read_rows
 from tutelage.orchestration.data.synthetic import (
@@ -80,7 +80,8 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         if augmented:
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
-        raise DataError(f"{len(workflows)} workflows are left to learn from; give at least 2")
+        left = counted(len(workflows), "workflow")
+        raise DataError(f"only {left} to learn from; give at least 2")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     notes = overlap_of([*workflows, *augmented], test).notes(drawn=request.train is None)
     if notes:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import embedded
@@ -65,8 +65,8 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     order = distinct(tasks, content)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
-            f"{len(order)} different tasks cannot be cut into train, val and test; give at least "
-            f"{LEAST}, or the three by themselves"
+            f"{counted(len(order), 'different task')} cannot be cut into train, val and test; give "
+            f"at least {LEAST}, or the three by themselves"
         )
     SeedTree(seed).child("prompt", "split").python().shuffle(order)
     first = max(1, round(len(order) * SHARES[0]))

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from tutelage.errors import RewardError
+from tutelage.errors import RewardError, counted
 
 _FORMS = (
     "use 'assert f(1) == 2', {'call': 'f(1)', 'expected': 2}, or {'input': '...', 'output': '...'}"
@@ -133,9 +133,8 @@ def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         raise RewardError(f"the answer {dict(row)!r:.120} needs lists 'inputs' and 'outputs'")
     items, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
     if len(items) != len(wanted):
-        raise RewardError(
-            f"the answer has {len(items)} inputs and {len(wanted)} outputs; give one each"
-        )
+        told = f"{counted(len(items), 'input')} and {counted(len(wanted), 'output')}"
+        raise RewardError(f"the answer has {told}; give one each")
     name = row.get("fn_name")
     if name is None:
         return [

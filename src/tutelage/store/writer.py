@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from tutelage.errors import StoreError
+from tutelage.errors import StoreError, counted
 from tutelage.store.records import TrainingRow
 from tutelage.store.store import Store
 from tutelage.tracing.records import SpanRecord
@@ -148,7 +148,7 @@ class StoreWriter:
 
     def _lost(self) -> StoreError:
         lost = self._submitted - self._committed
-        return StoreError(f"{lost} rollouts could not be stored: {self._error}")
+        return StoreError(f"{counted(lost, 'rollout')} could not be stored: {self._error}")
 
     def _work(self) -> None:
         while batch := self._next_batch():

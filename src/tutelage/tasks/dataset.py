@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import content, distinct
 from tutelage.tasks.readers import RawRow, read_rows, short
@@ -124,7 +124,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
         groups = distinct(self._tasks, content)
         size = len(groups)
         if size < 2:
-            raise DataError(f"{self.name} has {size} different task(s); a split needs at least two")
+            told = counted(size, "different task")
+            raise DataError(f"{self.name} has {told}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
         first, second = (

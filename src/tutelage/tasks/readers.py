@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tutelage.errors import DataError, MissingExtraError
+from tutelage.errors import DataError, MissingExtraError, counted
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -179,7 +179,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             header = _header(path, line, cells)
         elif len(cells) != len(header):
             raise DataError(
-                f"{path}:{line}: {len(cells)} cells where the header has {len(header)} "
+                f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "
                 f"({', '.join(header)}); quote cells that contain commas"
             )
         else:

@@ -143,6 +143,10 @@ async def cancelled(task: asyncio.Future[Any]) -> None:
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
     # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
+    if not task.done() and isinstance(task, asyncio.Task):
+        # It refuses to end, and the end of the loop would wait for it for ever.
+        asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -43,7 +43,8 @@ def hint(
 def near_file(path: Path) -> str:
     """The Python file beside `path` whose name is closest, as `hint`, empty when nothing is close:
     that all end in `.py` makes none alike."""
-    found = {other.stem: str(other) for other in path.parent.glob("*.py")}
+    beside = (other for other in path.parent.glob("*.py") if other.is_file())
+    found = {other.stem: str(other) for other in beside}
     near = hint(path.stem, found, "{}")
     return f"; did you mean {found[near]!r}?" if near else ""
 

@@ -29,6 +29,7 @@ from mcp.client.stdio import stdio_client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
+from pydantic import ValidationError
 from referencing import Registry
 
 from tutelage.environments import Environment, Observation
@@ -61,7 +62,7 @@ def tools_of(reference: str) -> list[Tool]:
     target = _read_target(reference.removeprefix(prefix))
     shared = _SharedServer(target)
     try:
-        tools = _tools(shared.found)
+        tools = _tools(shared.found, _shown(target))
     except ConfigError:
         shared.close_after_run()
         raise
@@ -175,6 +176,8 @@ class _Connection(Environment):
                     return await asyncio.shield(ready)
             except (Exception, asyncio.CancelledError) as error:
                 await self.close()
+                if ready.done():
+                    ready.exception()  # looked at, so that asyncio does not complain
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     raise
@@ -214,7 +217,7 @@ class _Connection(Environment):
         except Exception as error:
             # Whatever else went wrong, the server did say it itself.
             self._broken = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
-            raise ToolError(f"the MCP server failed: {_plain(error)}") from error
+            raise ToolError(f"the MCP server failed: {_told(_plain(error))}") from error
 
     async def close(self) -> None:
         """Leave the connection, which ends a server that was started for it."""
@@ -228,7 +231,7 @@ class _Connection(Environment):
             self._task.exception()  # looked at, so that asyncio does not complain
 
     def _failure(self, error: BaseException, words: IO[str]) -> str:
-        reason = str(error) or type(error).__name__
+        reason = _told(error)
         if isinstance(error, TimeoutError):
             reason = f"it did not answer within {START_SECONDS:g} seconds"
         words.seek(0)
@@ -261,6 +264,15 @@ def _plain(error: BaseException) -> BaseException:
     if isinstance(error, asyncio.CancelledError):
         return ConnectionError("the connection was closed")
     return error
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong, on one line."""
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False)[0]
+        path = ".".join(map(str, found["loc"]))
+        return f"what it sent does not keep to the protocol, {path!r}: {found['msg']}"
+    return str(error) or type(error).__name__
 
 
 # ---------------------------------------------------------------- tools
@@ -297,13 +309,15 @@ def _problems(error: Any, schema: JSON) -> list[str]:
     return [f"argument {path!r}: {words}" if path else words]
 
 
-def _tools(found: Sequence[McpTool]) -> list[Tool]:
+def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
     """The tools of a server, to be bound to what calls it."""
     tools: dict[str, Tool] = {}
     for each in found:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
-            raise ConfigError(f"the MCP server has two tools that are both {name!r} to a model")
+            raise ConfigError(
+                f"the MCP server {server!r} has two tools that are both {name!r} to a model"
+            )
         signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
         destructive = _is_destructive(each)

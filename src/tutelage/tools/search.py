@@ -77,7 +77,7 @@ def _local(options: ToolOptions, name: str, about: str) -> Tool:
     if path is None:
         raise ConfigError(
             f"the tool {name!r} has no corpus: make one with `tutelage index FILES` and name it "
-            "with tools.search_index=PATH"
+            "with tools.search_index=PATH, or in the variable TUTELAGE_SEARCH_INDEX"
         )
     corpus.check(path)
 

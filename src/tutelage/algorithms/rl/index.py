@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tutelage.errors import counted
+
 Ids = Sequence[Hashable] | Tensor
 """One id per row: any hashable values, or a tensor of integers."""
 
@@ -71,7 +73,9 @@ def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> t
         return torch.arange(rows, device=device), rows
     keys: list[Hashable] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
     if len(keys) != rows:
-        raise ValueError(f"{name} has {len(keys)!r} ids for {rows!r} rows; give one per row")
+        raise ValueError(
+            f"{name} has the length {len(keys)!r} for {counted(rows, 'row')}; give one id per row"
+        )
     numbers: dict[Hashable, int] = {}
     # A 0-dim tensor hashes by identity: without .item() equal ids would count as different.
     plain = [key.item() if isinstance(key, Tensor) else key for key in keys]

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tutelage.errors import ConfigError, EngineError
+from tutelage.errors import ConfigError, EngineError, counted
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
@@ -155,7 +155,7 @@ def _check_served(done: Sequence[CollectedInstruction]) -> None:
     errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
     if errors:
         raise EngineError(
-            f"none of {len(errors)} requests was answered by a worker, the first: "
+            f"of {counted(len(errors), 'request')} none was answered by a worker, the first: "
             f"{errors[0].message}. Fix that; executions without a worker are not logged"
         )
 

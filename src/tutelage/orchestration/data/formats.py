@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.labels import meant, referring, variables
 from tutelage.orchestration.data.rows import (
     AsText,
@@ -74,7 +74,8 @@ def _task_type(value: Any, info: ValidationInfo) -> str:
     if isinstance(found, str):
         return found
     if catalog is not None and found >= len(catalog):
-        raise ValueError(f"the catalog has {len(catalog)} tools, numbered from 0")
+        has = counted(len(catalog), "tool")
+        raise ValueError(f"the catalog has {has}, numbered from 0")
     return f"type {found}" if catalog is None else catalog.names[found]
 
 
@@ -150,9 +151,8 @@ class _PlanRecord(FileRecord):
         listings = {"dependencies": self.parents, "model_selections": self.model_selections}
         for name, listed in listings.items():
             if listed is not None and len(listed) != count:
-                raise ValueError(
-                    f"{name!r} has {len(listed)} entries for {count} subtasks; give one each"
-                )
+                told = counted(count, "subtask")
+                raise ValueError(f"{name!r} has the length {len(listed)} for {told}; give one each")
         return self
 
 

@@ -140,8 +140,8 @@ class OutcomeTable:
                 part += cut.tolist()
         if not all(parts if held_out else parts[:2]):
             raise DataError(
-                f"a table of {len(self)} queries is too small to split into train, validation and "
-                f"test; give at least 20 queries of each type"
+                f"the table has too few queries ({len(self)}) to split into train, validation and "
+                "test; give at least 20 queries of each type"
             )
         train, val, test = (self.take(sorted(part)) for part in parts)
         return train, val, test

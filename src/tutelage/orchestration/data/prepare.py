@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.data.workflows import Workflow
@@ -70,8 +70,8 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
                 made.cheaper += cheaper
     if not best:
         raise DataError(
-            f"none of the {made.executions} executions succeeded, so there is nothing to learn "
-            f"from; collect more, or with better workers"
+            f"of {counted(made.executions, 'execution')} none succeeded, so there is nothing to "
+            "learn from; collect more, or with better workers"
         )
     made.workflows = [workflow for _, workflow in best.values()]
     return made

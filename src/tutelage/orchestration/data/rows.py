@@ -43,6 +43,13 @@ def read_json(path: str | Path) -> Any:
     if Path(path).suffix in (".yaml", ".yml"):
         return parse_yaml(path, text)
     try:
+        return _json(path, text)
+    except RecursionError as error:
+        raise DataError(f"{str(path)!r} is nested too deeply to be read") from error
+
+
+def _json(path: str | Path, text: str) -> Any:
+    try:
         return json.loads(text)
     except ValueError as whole:
         lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -70,6 +77,8 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
         ) from lost
     try:
         return yaml.safe_load(text)
+    except RecursionError as deep:
+        raise error(f"{str(path)!r} is nested too deeply to be read") from deep
     except yaml.YAMLError as misfit:
         where = " ".join(str(misfit).split())
         raise error(f"{str(path)!r} is no YAML: {where}") from misfit
@@ -168,6 +177,7 @@ _REMEDIES = {
     "less_than": "give a number below {lt}",
     "less_than_equal": "give a number of at most {le}",
     "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}, not {actual_length}",
     **dict.fromkeys(("list_type", "tuple_type"), "give a list"),
     **dict.fromkeys(_OBJECTS, "give a JSON object"),
     "literal_error": "choose from {expected}",

@@ -41,11 +41,12 @@ _QUESTION = r"(what|how|which|when|where|who|is|are|do|does|on|in|i|number|today
 def tool_requests(catalog: Catalog, count: int, seeds: SeedTree, part: Part) -> list[Workflow]:
     """At most `count` different requests, as many for each tool; fewer where there are no more."""
     known = [_known(tool) for tool in catalog.tools]
+    writers = [each for each in known if _writes(each)]
     found: dict[str, Workflow] = {}
     for number in range(count):
         for attempt in range(_TRIES):
             draw = seeds.child(number, attempt).python()
-            workflow = _request(known, known[number % len(known)], draw, part)
+            workflow = _request(known, writers, known[number % len(known)], draw, part)
             if workflow.instruction not in found:
                 found[workflow.instruction] = workflow
                 break
@@ -97,10 +98,16 @@ def _fits(way: str, count: int) -> bool:
     return {int(each) for each in re.findall(r"\{(\d)\}", way)} == set(range(count))
 
 
-def _request(known: Sequence[Known], first: Known, draw: random.Random, part: Part) -> Workflow:
+def _request(
+    known: Sequence[Known],
+    writers: Sequence[Known],
+    first: Known,
+    draw: random.Random,
+    part: Part,
+) -> Workflow:
     draft = Draft(draw, part, [])
     text = _clause(draft, known, first, _DEPTH)
-    writers = [each for each in known if _writes(each) and each.tool.name != first.tool.name]
+    writers = [each for each in writers if each.tool.name != first.tool.name]
     changed = first.changes and draft.nodes[0].tool != first.tool.name
     if changed and writers and draw.random() < (0.4 if first.changes == "said" else 0.55):
         # "Replace a by b in x" means that x is to change; what is only put in order is shown.
@@ -243,11 +250,11 @@ def _given(
     draft: Draft, known: Sequence[Known], tool: Known, parameter: Parameter, depth: int
 ) -> tuple[str, object]:
     """How a parameter is spoken of, and its argument: a literal, or another tool's result."""
-    draw = draft.draw
+    draw, wanted = draft.draw, _wanted(parameter)
+    used = {tool.tool.name, *(node.tool for node in draft.nodes)}
     sources = [
         each for each in known
-        if each.gives in _wanted(parameter) and each.tool.name != tool.tool.name
-        and each.tool.name not in {node.tool for node in draft.nodes}
+        if each.gives in wanted and each.tool.name not in used
         and not any(each.gives in _wanted(other) for other in each.takes)
         and (depth > 1 or not any(other.takes_text for other in each.takes))
     ]  # fmt: skip

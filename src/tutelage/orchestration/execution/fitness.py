@@ -39,8 +39,8 @@ def skills_lacking(router: str, workers: Sequence[Worker], *, chosen: bool) -> _
     if router not in _BY_SKILL or not silent:
         return None
     if len(silent) < len(models):
-        told = f"the router {router!r} goes by declared skills, and {listed(silent)} declare none"
-        return _Lacking(f"{told}: {DEFAULT_SKILL} is assumed of them", all=False)
+        told = f"the router {router!r} goes by declared skills, and some workers declare none"
+        return _Lacking(f"{told} ({DEFAULT_SKILL} is assumed): {listed(silent)}", all=False)
     told = f"the router {router!r} goes by the skills that workers declare, and none of them does"
     if chosen:
         raise ConfigError(

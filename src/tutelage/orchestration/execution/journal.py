@@ -57,7 +57,7 @@ class ExecutionJournal:
         was asked for them."""
         self.elapsed = 0.0
         fields: Event = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
-        events = _read(self.path)
+        events = read_events(self.path)
         begun: Event = events[0] if events else fields
         self.asked = read_as(_CALLS, begun.get("plan", {}).get("calls", ()), "a planner's calls")
         """What a model was asked for the plan as it was begun."""
@@ -207,8 +207,9 @@ def read_plan(row: Mapping[str, Any]) -> Plan:
     return Plan(planned.instruction, planned.nodes, planned.calls)
 
 
-def _read(path: Path) -> list[Event]:
-    """The events of a file; a torn last line is cut off it."""
+def read_events(path: Path) -> list[Event]:
+    """The events of a file, none of one that is missing; a torn last line is cut off it. Raises
+    `DataError` for other damage, `RunError` where it cannot be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from tutelage.errors import DataError, RunError
+from tutelage.errors import DataError, RunError, counted
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.plan.dag import Plan, adjacency, counted, is_valid_dag
+from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 
 FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
@@ -110,7 +110,8 @@ def _check_row(row: Mapping[str, Any]) -> None:
     count = len(matrix)
     for name in ("task_types", "subtasks", "model_selections"):
         if name in outputs and len(outputs[name]) != count:
-            raise DataError(f"{name} has {len(outputs[name])} entries for {count} nodes; give each")
+            nodes = counted(count, "node")
+            raise DataError(f"{name} has the length {len(outputs[name])} for {nodes}; give each")
     known = len(row["workers"]) or math.inf
     for worker in outputs.get("model_selections", ()):
         if not isinstance(worker, str) and not 0 <= worker < known:

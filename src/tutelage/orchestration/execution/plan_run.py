@@ -155,8 +155,7 @@ class PlanRun:
             if self.budget.limit is not None and least > self.budget.limit:
                 raise ConfigError(
                     f"a budget of {self.budget.limit!r} USD buys no first step: the cheapest, node "
-                    f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget, or "
-                    "only watch it with --budget-mode audit"
+                    f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
                 )
         return _plan_references(plan, pool, works, masks)
 

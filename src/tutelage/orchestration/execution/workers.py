@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from tutelage.config.fields import Names
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -288,9 +288,9 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
     if not any(numbers):
         known = sorted({label for worker in workers for label in worker.capabilities})
         raise ConfigError(
-            f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), and none of "
-            f"the {len(workers)} workers can: they know {known!r}; add a worker with that "
-            f"capability, or with {ANY!r}"
+            f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), and of "
+            f"{counted(len(workers), 'worker')} none can: what is known is {known!r}; add a worker "
+            f"with that capability, or with {ANY!r}"
         )
     return numbers
 

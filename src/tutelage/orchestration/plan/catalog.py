@@ -11,12 +11,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.rows import (
     AsText,
     parse_nested_json,
@@ -24,7 +25,8 @@ from tutelage.orchestration.data.rows import (
     read_json,
     without_nulls,
 )
-from tutelage.orchestration.plan.dag import Plan, counted
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.parameters import finds
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
 TEXT_KEYS = ("desc", "description", "api_description")
@@ -65,7 +67,7 @@ class CatalogTool:
     """The JSON schema of its arguments; empty where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalog:
     """Tools by unique name, in the order given. Raises `DataError` when empty or ambiguous.
 
@@ -102,6 +104,11 @@ class Catalog:
     def names(self) -> tuple[str, ...]:
         """The names in the order of the catalog: what an index into it means."""
         return tuple(self._index)
+
+    @cached_property
+    def finder(self) -> CatalogTool | None:
+        """The first tool that searches by a pattern, and lists what it finds."""
+        return next((tool for tool in self.tools if finds(tool)), None)
 
     def index(self, name: str) -> int:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
@@ -131,11 +131,6 @@ class Plan:
         return tuple((i, j) for j, parents in enumerate(self.dependencies) for i in parents)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, in the words of an error."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _check(dependencies: Sequence[Sequence[int]]) -> None:
     count = len(dependencies)
     for child, parents in enumerate(dependencies):
@@ -168,7 +163,7 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
     size = len(matrix)
     for i, row in enumerate(matrix):
         if len(row) != size:
-            raise DataError(f"adjacency row {i} has {len(row)} entries; a square needs {size}")
+            raise DataError(f"adjacency row {i} has the length {len(row)}; a square needs {size}")
         if strange := [entry for entry in row if entry not in (0, 1)]:
             raise DataError(f"adjacency row {i} holds {strange[0]!r}; entries are 0 or 1")
     return tuple(tuple(i for i in range(size) if matrix[i][j]) for j in range(size))
@@ -215,7 +210,8 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
     """The longest chain and its length when node i takes `seconds[i]`; (0.0, ()) when empty."""
     if len(seconds) != len(plan.nodes):
-        raise DataError(f"{len(seconds)} durations for {len(plan.nodes)} nodes; give one a node")
+        nodes = counted(len(plan.nodes), "node")
+        raise DataError(f"{counted(len(seconds), 'duration')} for {nodes}; give one a node")
     for node, duration in enumerate(seconds):
         if not math.isfinite(duration) or duration < 0:
             raise DataError(f"node {node} takes {duration!r} seconds; give a finite number >= 0")

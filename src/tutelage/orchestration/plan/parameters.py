@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.spans import spans
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.plan.catalog import CatalogTool
 
 _FORMATS = {"date": "date", "date-time": "date", "email": "email", "uri": "url", "url": "url"}
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -150,12 +152,8 @@ def gives(tool: CatalogTool) -> str:
     return "text" if re.search(r"\b(read|text|content|page|lines|words)\b", first) else "other"
 
 
-def finder_of(catalog: Catalog) -> CatalogTool | None:
-    """The first tool of a catalog that searches by a pattern, and lists what it finds."""
-    return next((tool for tool in catalog.tools if _finds(tool)), None)
-
-
-def _finds(tool: CatalogTool) -> bool:
+def finds(tool: CatalogTool) -> bool:
+    """Whether a tool searches by a pattern, and lists what it finds."""
     own = [each for each in parameters(tool) if each.required]
     return len(own) == 1 and own[0].kinds == frozenset({"pattern"}) and gives(tool) == "list"
 

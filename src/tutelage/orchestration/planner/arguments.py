@@ -18,7 +18,7 @@ import torch
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan, references
-from tutelage.orchestration.plan.parameters import Parameter, finder_of, parameters
+from tutelage.orchestration.plan.parameters import Parameter, parameters
 from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.logistic import fit_logistic
@@ -113,7 +113,7 @@ def with_searches(plan: Plan, catalog: Catalog) -> Plan:
     """The plan with a search first for each file that is named without its folder or by what it is,
     where a tool searches by a pattern: "read todo.txt" means the one that there is, in any folder,
     and so does "read my to-do list"."""
-    finder = finder_of(catalog)
+    finder = catalog.finder
     if finder is None:
         return plan
     wanted: list[str] = []
@@ -153,7 +153,7 @@ def _moved(value: object, by: int, wanted: Sequence[str]) -> object:
 
 def _found(text: str, catalog: Catalog) -> list[Span]:
     """The spans of a request that may be arguments over a catalog."""
-    return [*spans(text), *(titles(text) if finder_of(catalog) else ())]
+    return [*spans(text), *(titles(text) if catalog.finder else ())]
 
 
 def _without_unsearched(

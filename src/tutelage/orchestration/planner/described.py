@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.parameters import finder_of, parameters
+from tutelage.orchestration.plan.parameters import parameters
 from tutelage.orchestration.plan.spans import by_kind
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.text import BUCKETS, Features, features
@@ -24,7 +24,7 @@ def read_request(text: str, catalog: Catalog) -> Features:
     """The features of a request over a catalog."""
     if not has_schemas(catalog):
         return features(text)
-    return features(by_kind(text, titles(text) if finder_of(catalog) else ()))
+    return features(by_kind(text, titles(text) if catalog.finder else ()))
 
 
 def has_schemas(catalog: Catalog) -> bool:

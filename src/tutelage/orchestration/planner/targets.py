@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
@@ -131,7 +131,8 @@ class PlanTargets(NamedTuple):
         end, names = len(vocabulary.catalog), vocabulary.workers
         types = _padded("task_types", targets["task_types"], vocabulary.catalog.names, end)
         if len(types) != plans:
-            raise DataError(f"targets of {len(types)} plans for {plans} instructions")
+            told = f"{counted(len(types), 'plan')} for {counted(plans, 'instruction')}"
+            raise DataError(f"the targets are of {told}")
         lengths = ((types >= 0) & (types < end)).sum(1)
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:

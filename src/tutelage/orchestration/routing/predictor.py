@@ -106,7 +106,9 @@ class OutcomePredictor:
         Raises `DataError` for fewer than two queries.
         """
         if len(table) < 2:
-            raise DataError(f"{len(table)} queries are too few to predict from; give at least 2")
+            raise DataError(
+                f"predictions need a table of at least 2 queries; this has {len(table)}"
+            )
         predictor = OutcomePredictor(
             workers=table.workers,
             index=NearestTexts.of(table.instructions),

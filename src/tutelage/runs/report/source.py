@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tutelage.errors import TutelageError
 from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.report.formatting import cut
+from tutelage.runs.report.formatting import counted, cut
 from tutelage.runs.report.transcripts import CAUSES, Transcript, read_transcript
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation, evaluation_of_record, is_graded
@@ -147,7 +147,7 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         else:
             broken += 1
     if broken:
-        remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
+        remarks.append(f"Left out: {counted(broken, 'broken line')} of metrics.jsonl.")
 
 
 def _read_store(

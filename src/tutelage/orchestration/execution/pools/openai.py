@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import httpx2
 
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
+from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError, counted
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
     ErrorKind,
@@ -153,7 +153,7 @@ async def ask(
         )
     usage, output, error = client.usage(call), call.reply.content or "", None
     if call.sampled.stop_reason is StopReason.LENGTH:
-        message = f"the answer was cut off after {call.sampling.max_tokens} tokens"
+        message = f"the answer was cut off after {counted(call.sampling.max_tokens, 'token')}"
         error = WorkerError("truncated", message)
     elif not output.strip():
         error = WorkerError("empty", "the server answered without a text")

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.orchestration.data.outcomes import RIGHT, OutcomeTable
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -57,7 +57,7 @@ class ReplayPool:
             if work.key not in self._rows:
                 raise ConfigError(
                     f"node {work.node}: the table of outcomes has no row {work.key!r}; it has "
-                    f"{len(self._rows)} rows, such as {self._table.ids[0]!r}"
+                    f"{counted(len(self._rows), 'row')}, such as {self._table.ids[0]!r}"
                 )
             return self._rows[work.key]
         own = self._same(work.description, work.instruction)
