@@ -132,7 +132,7 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     script.write_text('{"content": "from afar", "match": "hi"}\n')
     with serving("--scripted", str(script)) as (far, _):
         given = ("org/far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
-        with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"]) as (said, process):
+        with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"] + "\r\n") as (said, process):
             assert far["OPENAI_API_KEY"] != said["OPENAI_API_KEY"]
             assert ask(said, user="u").json()["choices"][0]["message"]["content"] == "from afar"
             assert told(ask(said, stream=True).text) == "from afar"
@@ -260,6 +260,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("model", "--upstream", "http://"), "is no base URL"),
         (("model", "--upstream", "http://x/v1/chat/completions"), "write 'http://x/v1'"),
         (("", "--upstream", "http://x/v1"), "no name"),
+        (("model", "--upstream", "http://x/v1"), "the key in OPENAI_API_KEY cannot be sent"),
         (("no/such/folder",), "neither a run nor a model folder"),
         (("bad.jsonl",), "is a file, and neither a run nor a model"),
         (("--scripted", "good.jsonl", "--slots", "4", "--seed", "1"), "--slots and --seed"),
@@ -269,8 +270,13 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
     ],
 )
 def test_what_cannot_be_served_is_a_users_error(
-    tutelage: Tutelage, tmp_path: Path, args: tuple[str, ...], told: str
+    tutelage: Tutelage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    told: str,
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secrét")
     tmp_path.joinpath("bad.jsonl").write_text("{\n")
     tmp_path.joinpath("good.jsonl").write_text('{"content": "x"}\n')
     if args[:1] == ("model",):
@@ -279,3 +285,4 @@ def test_what_cannot_be_served_is_a_users_error(
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Traceback" not in result.output
+    assert "sk-secr" not in result.output

@@ -149,6 +149,7 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 
 
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
+    from tutelage.config.api_keys import api_key_of
     from tutelage.engine.endpoint import checked_url
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
@@ -157,10 +158,9 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
         url = checked_url(url)
     except ConfigError as error:
         raise ConfigError(f"--upstream: {error}") from error
-    key = os.environ.get("OPENAI_API_KEY")
     return RemoteChatClient(
         url,
-        key,
+        api_key_of(os.environ, "OPENAI_API_KEY"),
         model,
         seeds=_drawn(),
         token_ids=True,
