@@ -88,6 +88,7 @@ def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     assert second["finish_reason"] == "tool_calls"
 
 
+NO_DEVICE = not Path("/dev/full").exists()
 SPAN = {
     "traceId": "0123456789abcdef0123456789abcdef", "spanId": "0123456789abcdef", "name": "plan",
     "startTimeUnixNano": "1000", "endTimeUnixNano": "3000",
@@ -125,6 +126,20 @@ def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path, recorded: bool) 
         assert (first["span"]["name"], first["span"]["attributes"]) == ("plan", {"step": 7})
         assert first["span"]["end_ns"] == 3000
         assert call["reply"]["content"] == "one"
+
+
+@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
+def test_calls_that_cannot_be_recorded_are_told_at_the_first_and_counted(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    with serving("--scripted", str(script), "--record", "/dev/full") as (said, process):
+        assert [ask(said).status_code for _ in range(3)] == [200, 200, 200]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        told = process.stderr.read()
+    assert told.count("No space left on device") == 1
+    assert "Traceback" not in told
+    assert "not in '/dev/full': 3 (0 came faster than they were written, 3 could not" in told
 
 
 def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +22,8 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.gateway.call_log import CallLog
+    from tutelage.gateway.record import Recorder
     from tutelage.seeds import SeedTree
     from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
@@ -81,7 +83,7 @@ def serve(
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
-    with closing(log) if log is not None else nullcontext(), gateway:
+    with _closed(log, gateway.recorder), gateway:
         attempt_session = gateway.open(
             "serve",
             f"main-{secrets.token_hex(4)}",  # ids of replies have it: each start has its own
@@ -187,6 +189,23 @@ def _tell(gateway: Gateway, name: str, key: str) -> None:
         say(console, f"export {api}_API_KEY={key}")
     console.file.flush()
     say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
+
+
+@contextmanager
+def _closed(log: CallLog | None, recorder: Recorder) -> Generator[None]:
+    """Around what is served: closes the record at the end, and says how much is not in it."""
+    from tutelage.cli.failures import tell
+
+    try:
+        yield
+    finally:
+        if log is not None:
+            log.close()
+            if lost := recorder.dropped + recorder.failed:
+                tell(
+                    f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
+                    f"faster than they were written, {recorder.failed} could not be written)."
+                )
 
 
 def _wait(gateway: Gateway) -> None:

@@ -10,6 +10,7 @@ tokens. `record.py` has the spans of calls that this is told.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class CallLog:
     def __init__(self, path: Path, defaults: Mapping[str, Any] | None = None) -> None:
         """`defaults` is what another server is asked where a request is silent. Raises `StoreError`
         when the file cannot be written."""
+        self.path = path
         try:
             self._file = path.open("ab")
         except OSError as error:
@@ -58,8 +60,9 @@ class CallLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. What it has no room for is lost, as its caller was told at that call."""
+        with suppress(OSError):
+            self._file.close()
 
     def _broken(self, span: CallSpan) -> Iterator[JSON]:
         """Choices of which something had come."""
