@@ -9,6 +9,7 @@ tokens. `record.py` has the spans of calls that this is told.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -35,6 +36,9 @@ class CallLog:
         self.path = path
         try:
             self._file = path.open("ab")
+            if _ends_within_a_line(path):  # of a process that was killed
+                self._file.write(b"\n")
+                self._file.flush()
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
         self._defaults = dict(defaults or {})
@@ -92,6 +96,14 @@ class CallLog:
         options: ChatOptions = {"sampling": asked.sampling, "seed": asked.seed_of(index)}
         body = self._defaults | passed_on(asked.passed, asked.messages, options)
         return answered({"choices": [{}]}, body).sent
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    if not (path.is_file() and path.stat().st_size and os.access(path, os.R_OK)):
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _whole(span: CallSpan) -> Iterator[JSON]:
