@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -140,6 +141,22 @@ def test_calls_that_cannot_be_recorded_are_told_at_the_first_and_counted(tmp_pat
     assert told.count("No space left on device") == 1
     assert "Traceback" not in told
     assert "not in '/dev/full': 3 (0 came faster than they were written, 3 could not" in told
+
+
+def test_one_key_may_have_more_requests_at_once_than_an_attempt(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one", "delay": 2}\n')
+
+    async def ask_all(said: dict[str, str]) -> list[int]:
+        key = {"authorization": f"Bearer {said['OPENAI_API_KEY']}"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        url, unbounded = said["OPENAI_BASE_URL"] + "/chat/completions", httpx2.Limits()
+        async with httpx2.AsyncClient(headers=key, timeout=60, limits=unbounded) as client:
+            answers = await asyncio.gather(*(client.post(url, json=body) for _ in range(300)))
+        return [answer.status_code for answer in answers]
+
+    with serving("--scripted", str(script)) as (said, _):
+        assert set(asyncio.run(ask_all(said))) == {200}
 
 
 def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:

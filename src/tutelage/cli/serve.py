@@ -72,11 +72,14 @@ def serve(
     """Serve a model to any client of OpenAI or Anthropic."""
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
+    from tutelage.gateway.limits import GatewayLimits
     from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
-    gateway = Gateway(host=options.host, port=options.port, secret=secret)
+    # All clients share one key here, so its bound is that of all.
+    limits = GatewayLimits(in_flight_per_attempt=GatewayLimits().in_flight)
+    gateway = Gateway(host=options.host, port=options.port, secret=secret, limits=limits)
     client = _client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record, _defaults(options))
     # Another server's model is announced by the name that it has there.
