@@ -55,12 +55,13 @@ async def test_a_response_has_those_of_a_call_too(
     tmp_path: Path, asked: None, stream: bool, told: str
 ) -> None:
     one, other = (GOOD | {"token": token, "bytes": [], "top_logprobs": []} for token in "ab")
-    later = {"logprobs": {"content": [other]}}
-    at = {"function": {"name": "look", "arguments": '{"city": "X"}'}, "id": "c0", "index": 0}
+    later: dict[str, Any] = {"logprobs": {"content": [other]}}
+    none: dict[str, Any] = {}
+    at: dict[str, Any] = {"function": {"name": "look", "arguments": '{"city": "X"}'}, "id": "c0", "index": 0}
     chunks = [
         chunk({"content": "a"}, logprobs={"content": [one]}),
-        chunk({"tool_calls": [at]}, **(later if told == "with the call" else {})),
-        chunk({}, "tool_calls", **(later if told == "at the end" else {})),
+        chunk({"tool_calls": [at]}, **(later if told == "with the call" else none)),
+        chunk({}, "tool_calls", **(later if told == "at the end" else none)),
         DONE,
     ]
     message = {"content": "a", "tool_calls": [at]}
