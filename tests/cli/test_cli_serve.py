@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -88,6 +89,7 @@ def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     assert second["finish_reason"] == "tool_calls"
 
 
+NO_DEVICE = not Path("/dev/full").exists()
 SPAN = {
     "traceId": "0123456789abcdef0123456789abcdef", "spanId": "0123456789abcdef", "name": "plan",
     "startTimeUnixNano": "1000", "endTimeUnixNano": "3000",
@@ -127,12 +129,42 @@ def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path, recorded: bool) 
         assert call["reply"]["content"] == "one"
 
 
+@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
+def test_calls_that_cannot_be_recorded_are_told_at_the_first_and_counted(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    with serving("--scripted", str(script), "--record", "/dev/full") as (said, process):
+        assert [ask(said).status_code for _ in range(3)] == [200, 200, 200]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        told = process.stderr.read()
+    assert told.count("No space left on device") == 1
+    assert "Traceback" not in told
+    assert "not in '/dev/full': 3 (0 came faster than they were written, 3 could not" in told
+
+
+def test_one_key_may_have_more_requests_at_once_than_an_attempt(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one", "delay": 2}\n')
+
+    async def ask_all(said: dict[str, str]) -> list[int]:
+        key = {"authorization": f"Bearer {said['OPENAI_API_KEY']}"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        url, unbounded = said["OPENAI_BASE_URL"] + "/chat/completions", httpx2.Limits()
+        async with httpx2.AsyncClient(headers=key, timeout=60, limits=unbounded) as client:
+            answers = await asyncio.gather(*(client.post(url, json=body) for _ in range(300)))
+        return [answer.status_code for answer in answers]
+
+    with serving("--scripted", str(script)) as (said, _):
+        assert set(asyncio.run(ask_all(said))) == {200}
+
+
 def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:
     script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
     script.write_text('{"content": "from afar", "match": "hi"}\n')
     with serving("--scripted", str(script)) as (far, _):
         given = ("org/far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
-        with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"]) as (said, process):
+        with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"] + "\r\n") as (said, process):
             assert far["OPENAI_API_KEY"] != said["OPENAI_API_KEY"]
             assert ask(said, user="u").json()["choices"][0]["message"]["content"] == "from afar"
             assert told(ask(said, stream=True).text) == "from afar"
@@ -260,6 +292,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("model", "--upstream", "http://"), "is no base URL"),
         (("model", "--upstream", "http://x/v1/chat/completions"), "write 'http://x/v1'"),
         (("", "--upstream", "http://x/v1"), "no name"),
+        (("model", "--upstream", "http://x/v1"), "the key in OPENAI_API_KEY cannot be sent"),
         (("no/such/folder",), "neither a run nor a model folder"),
         (("bad.jsonl",), "is a file, and neither a run nor a model"),
         (("--scripted", "good.jsonl", "--slots", "4", "--seed", "1"), "--slots and --seed"),
@@ -269,8 +302,13 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
     ],
 )
 def test_what_cannot_be_served_is_a_users_error(
-    tutelage: Tutelage, tmp_path: Path, args: tuple[str, ...], told: str
+    tutelage: Tutelage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    told: str,
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secrét")
     tmp_path.joinpath("bad.jsonl").write_text("{\n")
     tmp_path.joinpath("good.jsonl").write_text('{"content": "x"}\n')
     if args[:1] == ("model",):
@@ -279,3 +317,4 @@ def test_what_cannot_be_served_is_a_users_error(
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Traceback" not in result.output
+    assert "sk-secr" not in result.output

@@ -17,6 +17,7 @@ from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 from tutelage.gateway.reply import ReplyStream
+from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, UNBOUNDED, Sampling
 
 from .conftest import Open
@@ -184,3 +185,14 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     assert tool["tools"][0]["function"]["strict"] is True
     assert (tool["sampling"]["seed"], tool["sampling"]["max_tokens"]) == (None, None)
     assert (text["prompt"], ids["prompt"]) == ("1 + 1", [1, 2])
+
+
+def test_a_record_that_ends_within_a_line_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    path, span = tmp_path / "calls.jsonl", SpanRecord("0" * 32, "0" * 16, None, "plan", 1, 2)
+    for before, lines in (("", []), ('{"a": 1}\n', ['{"a": 1}']), ('{"half', ['{"half'])):
+        path.write_text(before)
+        log = CallLog(path)
+        log.spans("run", [span])
+        log.close()
+        assert path.read_text().splitlines()[:-1] == lines
+        assert json.loads(path.read_text().splitlines()[-1])["span"]["name"] == "plan"

@@ -236,7 +236,7 @@ async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Op
     assert case.gateway.recorder.failed == 3
 
 
-def test_a_full_queue_drops_and_counts() -> None:
+def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None:
     recorder, held = Recorder(2), threading.Event()
     seen: list[Any] = []
 
@@ -248,6 +248,9 @@ def test_a_full_queue_drops_and_counts() -> None:
     for span in spans:
         recorder.put(listen, span)
     assert recorder.dropped >= 7
+    assert [r.message.partition(":")[0] for r in caplog.records] == [
+        "calls come faster than their listener takes them"
+    ]
     held.set()
     assert recorder.flush()
     assert len(seen) + recorder.dropped == 10

@@ -49,6 +49,31 @@ async def test_those_that_nobody_can_read_leave_a_reply_without_tokens(
     assert line["token_ids"] == line["logprobs"] == []
 
 
+@pytest.mark.parametrize("told", ["with the call", "at the end"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_has_those_of_a_call_too(
+    tmp_path: Path, asked: None, stream: bool, told: str
+) -> None:
+    one, other = (GOOD | {"token": token, "bytes": [], "top_logprobs": []} for token in "ab")
+    later: dict[str, Any] = {"logprobs": {"content": [other]}}
+    none: dict[str, Any] = {}
+    at: dict[str, Any] = {"function": {"name": "look", "arguments": '{"city": "X"}'}, "id": "c0", "index": 0}
+    chunks = [
+        chunk({"content": "a"}, logprobs={"content": [one]}),
+        chunk({"tool_calls": [at]}, **(later if told == "with the call" else none)),
+        chunk({}, "tool_calls", **(later if told == "at the end" else none)),
+        DONE,
+    ]
+    message = {"content": "a", "tool_calls": [at]}
+    completion = whole(message, "tool_calls", logprobs={"content": [one, other]})
+    sent = Case(tmp_path, b"".join(chunks) if stream else completion)
+    answer = await sent.ask("/responses", stream=stream)
+    lines = [json.loads(s[6:]) for s in answer.text.splitlines() if s.startswith("data: {")]
+    final = lines[-1]["response"] if stream else answer.json()
+    assert [item["type"] for item in final["output"]] == ["message", "function_call"]
+    assert final["output"][0]["content"][0]["logprobs"] == [one, other]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_responses_tell_what_can_be_read(tmp_path: Path, asked: None, stream: bool) -> None:
     top = [{"token": "b", "logprob": -1.0}]

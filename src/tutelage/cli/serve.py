@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +22,8 @@ from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
+    from tutelage.gateway.call_log import CallLog
+    from tutelage.gateway.record import Recorder
     from tutelage.seeds import SeedTree
     from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
@@ -70,18 +72,21 @@ def serve(
     """Serve a model to any client of OpenAI or Anthropic."""
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
+    from tutelage.gateway.limits import GatewayLimits
     from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
-    gateway = Gateway(host=options.host, port=options.port, secret=secret)
+    # All clients share one key here, so its bound is that of all.
+    limits = GatewayLimits(in_flight_per_attempt=GatewayLimits().in_flight)
+    gateway = Gateway(host=options.host, port=options.port, secret=secret, limits=limits)
     client = _client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record, _defaults(options))
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
-    with closing(log) if log is not None else nullcontext(), gateway:
+    with _closed(log, gateway.recorder), gateway:
         attempt_session = gateway.open(
             "serve",
             f"main-{secrets.token_hex(4)}",  # ids of replies have it: each start has its own
@@ -149,6 +154,7 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 
 
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
+    from tutelage.config.api_keys import api_key_of
     from tutelage.engine.endpoint import checked_url
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
@@ -157,10 +163,9 @@ def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
         url = checked_url(url)
     except ConfigError as error:
         raise ConfigError(f"--upstream: {error}") from error
-    key = os.environ.get("OPENAI_API_KEY")
     return RemoteChatClient(
         url,
-        key,
+        api_key_of(os.environ, "OPENAI_API_KEY"),
         model,
         seeds=_drawn(),
         token_ids=True,
@@ -187,6 +192,23 @@ def _tell(gateway: Gateway, name: str, key: str) -> None:
         say(console, f"export {api}_API_KEY={key}")
     console.file.flush()
     say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
+
+
+@contextmanager
+def _closed(log: CallLog | None, recorder: Recorder) -> Generator[None]:
+    """Around what is served: closes the record at the end, and says how much is not in it."""
+    from tutelage.cli.failures import tell
+
+    try:
+        yield
+    finally:
+        if log is not None:
+            log.close()
+            if lost := recorder.dropped + recorder.failed:
+                tell(
+                    f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
+                    f"faster than they were written, {recorder.failed} could not be written)."
+                )
 
 
 def _wait(gateway: Gateway) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from tutelage.bounded import HTTPResponse, fetch
+from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -37,6 +38,11 @@ class Endpoint:
     api_key: str | None = field(default=None, repr=False)
     token_ids: bool = False
     """Whether it is asked for token ids and log-probabilities, to train on them."""
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a key that no header can carry."""
+        key = checked_api_key(self.api_key, f"the endpoint of {self.role!r}")
+        object.__setattr__(self, "api_key", key)
 
     @property
     def on_loopback(self) -> bool:
@@ -71,13 +77,13 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
 
     `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
     `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` are the task role's own, and so for GRADIENT
-    and EDIT. Raises `ConfigError` for what is no http URL.
+    and EDIT. Raises `ConfigError` for what is no http URL, and for a key that no header can carry.
     """
     endpoints: dict[str, Endpoint] = {}
     for role in ROLES:
         own = f"TUTELAGE_{role.upper()}"
         url = _said(env, f"{own}_BASE_URL") or _said(env, "OPENAI_BASE_URL")
-        key = _said(env, f"{own}_API_KEY") or _said(env, "OPENAI_API_KEY")
+        key = api_key_of(env, f"{own}_API_KEY", "OPENAI_API_KEY")
         if url is None and key is None:
             continue
         model = _said(env, f"{own}_MODEL") or _said(env, "OPENAI_MODEL") or DEFAULT_MODEL

@@ -22,6 +22,7 @@ from typing import Any, Unpack
 import httpx2
 
 from tutelage.bounded import HTTPResponse, fetch
+from tutelage.config.api_keys import checked_api_key
 from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
 from tutelage.engine.asked import passed_on, written
 from tutelage.engine.endpoint import Endpoint
@@ -95,10 +96,11 @@ class RemoteChatClient:
         `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
         further fields of each request, `keep` bounds the calls on record. `passes` has the gateway
         hand on requests as they came, with `defaults` for fields of which they say nothing.
+        Raises `ConfigError` for a key that no header can carry.
         """
         self.calls: list[Call] = []
         self._url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
-        self._key, self._timeout = api_key, timeout
+        self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport

@@ -18,6 +18,7 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved, RunConfig
+from tutelage.config.api_keys import api_key_of
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.engine.endpoint import (
     Endpoint,
@@ -118,7 +119,7 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     url = url or next(iter(asked.endpoint), None)
     if url is None:
         return None
-    key = environment().get("OPENAI_API_KEY")
+    key = api_key_of(environment(), "OPENAI_API_KEY")
     server = Endpoint("task", checked_url(url), next(iter(asked.model), ""), key)
     listed = served_models(server)
     if server.model:

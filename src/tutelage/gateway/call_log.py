@@ -9,7 +9,9 @@ tokens. `record.py` has the spans of calls that this is told.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,12 @@ class CallLog:
     def __init__(self, path: Path, defaults: Mapping[str, Any] | None = None) -> None:
         """`defaults` is what another server is asked where a request is silent. Raises `StoreError`
         when the file cannot be written."""
+        self.path = path
         try:
             self._file = path.open("ab")
+            if _ends_within_a_line(path):  # of a process that was killed
+                self._file.write(b"\n")
+                self._file.flush()
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
         self._defaults = dict(defaults or {})
@@ -58,8 +64,9 @@ class CallLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. What it has no room for is lost, as its caller was told at that call."""
+        with suppress(OSError):
+            self._file.close()
 
     def _broken(self, span: CallSpan) -> Iterator[JSON]:
         """Choices of which something had come."""
@@ -89,6 +96,14 @@ class CallLog:
         options: ChatOptions = {"sampling": asked.sampling, "seed": asked.seed_of(index)}
         body = self._defaults | passed_on(asked.passed, asked.messages, options)
         return answered({"choices": [{}]}, body).sent
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    if not (path.is_file() and path.stat().st_size and os.access(path, os.R_OK)):
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _whole(span: CallSpan) -> Iterator[JSON]:

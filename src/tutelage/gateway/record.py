@@ -65,7 +65,9 @@ class Recorder:
 
     def __init__(self, size: int = QUEUED_SPANS) -> None:
         self.dropped = 0
+        """Spans for which the queue had no room."""
         self.failed = 0
+        """Spans of which their listener failed."""
         self._room = threading.Semaphore(size)
         self._pool = ThreadPoolExecutor(1, "tutelage-spans")
 
@@ -73,8 +75,13 @@ class Recorder:
         """Queue a span; never waits."""
         if self._room.acquire(blocking=False):
             self._pool.submit(self._tell, listener, span)
-        else:
-            self.dropped += 1
+            return
+        self.dropped += 1
+        if self.dropped == 1:
+            log.warning(
+                "calls come faster than their listener takes them: some are left out of the "
+                "record; later ones are only counted"
+            )
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until what was queued so far has been delivered; False when that took too long."""
@@ -89,7 +96,12 @@ class Recorder:
         self._room.release()
         try:
             listener(span)
-        except Exception:
+        except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                log.exception("a listener of calls failed; later failures are only counted")
+                log.warning(
+                    "a listener of calls failed (%s: %s); later failures are only counted",
+                    type(error).__name__,
+                    error,
+                    exc_info=not isinstance(error, OSError),  # a full disk is no bug
+                )

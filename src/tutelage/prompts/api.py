@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from tutelage.config.api_keys import api_key_of
 from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
@@ -163,7 +164,7 @@ def _optimiser(llm: LLM | None) -> dict[str, Endpoint]:
         )
     env, url = environment(), checked_url(llm.endpoint)
     model = llm.model or llm.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
-    key = llm.api_key or env.get("OPENAI_API_KEY")
+    key = llm.api_key or api_key_of(env, "OPENAI_API_KEY")
     return {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
 
 

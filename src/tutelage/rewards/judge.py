@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tutelage.bounded import fetch, parse_json
+from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.options import ToolOptions
@@ -43,7 +44,8 @@ _RETRIED = (408, 409, 429)
 def llm_judge(options: ToolOptions) -> RewardFunction:
     """A judge: 1.0 when the configured model finds the final text right, else 0.0.
 
-    Raises `ConfigError` unless its address and model are configured.
+    Raises `ConfigError` unless its address and model are configured, and for a key that no header
+    can carry.
     """
     base = options.judge_base_url or options.environ.get("TUTELAGE_JUDGE_BASE_URL")
     model = options.judge_model or options.environ.get("TUTELAGE_JUDGE_MODEL")
@@ -53,7 +55,7 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
             f"the reward 'llm_judge' has no judge: set {missing} (judge.base_url=https://.../v1 "
             "judge.model=NAME); the policy is never its own judge"
         )
-    key = options.environ.get("TUTELAGE_JUDGE_API_KEY") or options.environ.get("OPENAI_API_KEY")
+    key = api_key_of(options.environ, "TUTELAGE_JUDGE_API_KEY", "OPENAI_API_KEY")
     url = base.rstrip("/") + "/chat/completions"
     headers = {"Authorization": f"Bearer {key}"} if key else {}
 

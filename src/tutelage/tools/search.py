@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.bounded import fetch
+from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
 from tutelage.tools.options import ToolOptions
@@ -115,11 +116,11 @@ def _service_of(environ: Mapping[str, str]) -> _Service | None:
 
     `SERPER_URL` and `GOOGLE_SEARCH_URL` replace the addresses, for a proxy.
     """
-    key = environ.get("SERPER_API_KEY")
+    key = api_key_of(environ, "SERPER_API_KEY")
     if key:
         url = environ.get("SERPER_URL", SERPER)
         return _Service("Serper", "POST", url, {"X-API-KEY": key}, {"num": str(RESULTS)}, "organic")
-    key, engine = environ.get("GOOGLE_API_KEY"), environ.get("GOOGLE_CSE_ID")
+    key, engine = api_key_of(environ, "GOOGLE_API_KEY"), environ.get("GOOGLE_CSE_ID")
     if key and engine:
         fixed = {"key": key, "cx": engine, "num": str(RESULTS)}
         url = environ.get("GOOGLE_SEARCH_URL", GOOGLE)

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 
+from tutelage.config.api_keys import checked_api_key
 from tutelage.errors import ConfigError
 from tutelage.tracing import names
 from tutelage.tracing.content import without_content
@@ -69,11 +70,16 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The headers that the environment asks for, such as a collector's key: `a=b,c=d`."""
+    """The headers that the environment asks for, such as a collector's key: `a=b,c=d`.
+
+    Raises `ConfigError` for what no header can carry.
+    """
     name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
-    text = env.get(name) or env.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
-    return {key.strip().lower(): unquote(value.strip()) for key, _, value in pairs}
+    name = name if env.get(name) else "OTEL_EXPORTER_OTLP_HEADERS"
+    pairs = (item.partition("=") for item in env.get(name, "").split(",") if "=" in item)
+    return {
+        key.strip().lower(): checked_api_key(unquote(value), name) or "" for key, _, value in pairs
+    }
 
 
 _Batch = tuple[int, list[SpanRecord]]

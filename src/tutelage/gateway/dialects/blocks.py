@@ -248,10 +248,16 @@ class BlockStream:
         (self.blocks[-1].annotations if still else self._noted).extend(annotations)
 
     def _rest(self, rest: Piece) -> bytes:
-        """The end of the text; without any, what is left to say of its tokens while it is open."""
-        still = not self.blocks or self.blocks[-1].kind == "text"
+        """The end of the text; without any, what is left to say of tokens: of a text that is open
+        it is told with that, of one that has ended the blocks have it, for the whole at the end."""
         entries = rest.logprobs or ()
-        return self.text("text", rest.text, entries) if rest.text or (still and entries) else b""
+        if rest.text or (entries and not self.blocks):
+            return self.text("text", rest.text, entries)
+        texts = [block for block in self.blocks if block.kind == "text"]
+        if texts:
+            texts[-1].entries += [*self._loose, *entries]
+            self._loose = []
+        return b""
 
     def _is(self, block: TurnBlock, call: TurnBlock) -> None:
         """A call is the one that came out."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self, cast
 import httpx2
 
 from tutelage.bounded import parse_json
+from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
@@ -206,8 +207,8 @@ class _Judge:
     ) -> None:
         """Prices are in USD per million tokens; `key_env` names the variable that holds its key.
 
-        Raises `ConfigError` for a price, an address or a length that cannot be, and where the
-        variable is not set.
+        Raises `ConfigError` for a price, an address, a key or a length that cannot be, and where
+        the variable is not set.
         """
         if not str(base_url).startswith(("http://", "https://")):
             raise ConfigError(
@@ -218,10 +219,11 @@ class _Judge:
         self._price_out = _price("price_out", price_out)
         if type(max_tokens) is not int or max_tokens < 1:
             raise ConfigError(f"the judge's max_tokens is {max_tokens!r}; give a whole number")
-        if key_env is not None and not os.environ.get(key_env):
+        key = api_key if key_env is None else api_key_of(os.environ, key_env)
+        if key_env is not None and key is None:
             raise ConfigError(f"the judge {model!r} needs a key, and {key_env} is not set; set it")
         self._url, self._model = base_url, model
-        self._key = api_key if key_env is None else os.environ[key_env]
+        self._key = checked_api_key(key, "api_key")
         self._max_tokens, self._transport = max_tokens, transport
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import httpx2
 
+from tutelage.config.api_keys import api_key_of
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError, counted
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
@@ -117,7 +118,7 @@ class OpenAIPool:
 def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Base URL and key of a worker."""
     name = worker.key_env or (None if worker.endpoint else OPENAI_KEY)
-    key = environ.get(name) if name else None
+    key = api_key_of(environ, name) if name else None
     if name and not key:
         raise ConfigError(
             f"worker {worker.name!r} needs a key, and {name} is not set; set it, give the worker "
