@@ -87,7 +87,9 @@ async def test_without_a_key_the_local_corpus_answers(
 
 @pytest.mark.parametrize("name", ["search", "google_search"])
 def test_without_a_corpus_it_is_refused_before_anything_runs(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"tools\.search_index=PATH, or in the variable TUTELAGE_SEARCH_INDEX"):
+    with pytest.raises(
+        ConfigError, match=r"tools\.search_index=PATH, or in the variable TUTELAGE_SEARCH_INDEX"
+    ):
         resolve_tools([name], ToolOptions(environ={}))
     with pytest.raises(ConfigError, match="does not exist"):
         resolve_tools([name], ToolOptions("/nowhere.db", environ={}))
