@@ -110,7 +110,7 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
 
 _FIRST = (
     "No planner was trained here. The embedded one is trained now, once: 80 to 130 seconds of a "
-    "core, by its speed."
+    "core, by its speed, and more over many hundreds of tools."
 )
 
 
