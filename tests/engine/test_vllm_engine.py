@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -499,6 +501,26 @@ def test_a_connection_that_breaks_is_no_dead_server(
     server.fault = lambda _, number: "deaf" if number == known + 1 else None
     assert sample(engine) == expected
     assert not any("left out" in note for note in notes)
+
+
+def test_a_server_that_says_nothing_does_not_hold_up_the_end(
+    two: tuple[VLLMServer, VLLMServer],
+    engine_of: Made,
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tutelage.engine.vllm._LOOK", 0.0)
+    monkeypatch.setattr("tutelage.engine.vllm._HEALTH", 0.2)
+    engine = engine_of(*two)
+    two[0].kill()
+    engine.update_weights(policy, 0)
+    (client, _) = (s.client for s in engine._servers)  # pyright: ignore[reportPrivateUsage]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        asking = threading.Thread(target=sample, args=(engine,), daemon=True)
+        asking.start()
+        asking.join(60)  # its event loop ends when all looks have
+        assert not asking.is_alive()
 
 
 def test_with_no_server_left_requests_wait_for_one(

@@ -47,6 +47,8 @@ PATIENCE = 600.0
 """Seconds that requests wait for a server."""
 _LOOK, _SLEEP = 2.0, 0.1
 """Seconds between two looks at a server that was left out, and at whether one came back."""
+_HEALTH = 10.0
+"""Seconds that such a look may take: the end of a run waits for it."""
 _FLOOR = -9999.0
 """What vLLM says for a log-probability that is no number."""
 
@@ -321,7 +323,7 @@ class VLLMEngine:
     def _returned(self, server: _Server) -> None:
         """Use a server again, if it answers, is the right one and takes the weights."""
         try:
-            server.client.get("/health")
+            server.client.check_health(_HEALTH)
             with self._lock:
                 self._check(server.client)
                 if self._probe is not None:

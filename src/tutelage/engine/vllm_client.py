@@ -57,13 +57,20 @@ class VLLMClient:
         """The answer of a route. Raises `UnreachableError`, or `RemoteError` for a refusal."""
         return self._sent("GET", path, None)
 
+    def check_health(self, seconds: float) -> None:
+        """Raise `EngineError` unless the server says within `seconds` that it is well."""
+        self._sent("GET", "/health", None, seconds)
+
     def post(self, path: str, body: JSON | None = None) -> JSON:
         """The answer of a route; see `get`."""
         return self._sent("POST", path, body)
 
-    def _sent(self, method: str, path: str, body: JSON | None) -> JSON:
+    def _sent(
+        self, method: str, path: str, body: JSON | None, seconds: float | None = None
+    ) -> JSON:
+        timeout = self._timeout if seconds is None else seconds
         try:
-            reply = self._http.request(method, self.url + path, json=body)
+            reply = self._http.request(method, self.url + path, json=body, timeout=timeout)
         except httpx2.HTTPError as error:
             raise self._lost(error) from error
         return self._object(path, reply.status_code, reply.text, reply.json)
