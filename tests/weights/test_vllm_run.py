@@ -134,7 +134,8 @@ def test_a_server_that_is_killed_costs_nothing(
     assert servers[0].dead
     assert any("left out" in note for note in notes.notes)
     (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
-    assert (lost["server"], lost["phase"]) == (servers[0].url, "rl")
+    assert lost["server"] == servers[0].url
+    assert lost["phase"] in ("rl", "after")
     assert lost["version"] in (0, 1, 2)
     assert f"no answer from the vLLM server {servers[0].url!r}" in lost["reason"]
     console = Console(width=200)
