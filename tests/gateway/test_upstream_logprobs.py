@@ -57,7 +57,11 @@ async def test_a_response_has_those_of_a_call_too(
     one, other = (GOOD | {"token": token, "bytes": [], "top_logprobs": []} for token in "ab")
     later: dict[str, Any] = {"logprobs": {"content": [other]}}
     none: dict[str, Any] = {}
-    at: dict[str, Any] = {"function": {"name": "look", "arguments": '{"city": "X"}'}, "id": "c0", "index": 0}
+    at: dict[str, Any] = {
+        "function": {"name": "look", "arguments": '{"city": "X"}'},
+        "id": "c0",
+        "index": 0,
+    }
     chunks = [
         chunk({"content": "a"}, logprobs={"content": [one]}),
         chunk({"tool_calls": [at]}, **(later if told == "with the call" else none)),
