@@ -281,6 +281,8 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("--scripted", "bad.jsonl"), "bad.jsonl:1"),
         (("--scripted", "good.jsonl", "--host", "0.0.0.0"), "secret"),
         (("--scripted", "good.jsonl", "--secret", "short"), "16"),
+        (("--scripted", "good.jsonl", "--secret", "sk-secret-1234567 "), "ends with white space"),
+        (("--scripted", "good.jsonl", "--secret", "sk-secr\u00e9t-1234567"), "cannot be sent"),
         (("--scripted", "good.jsonl", "--record", "no/where"), "cannot write"),
         (("nothing",), "nothing"),
         (("agent.py",), "what is served is a model: serve its run or its model"),

@@ -152,7 +152,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     log = CallLog(tmp_path / "calls.jsonl")
     called = ScriptedReply(tool_calls=(("f", "{}"),))
     unbounded = Sampling(max_tokens=UNBOUNDED)
-    case = attempt_session("a", "b", called, "c", "d", on_span=log, sampling=unbounded)
+    case = attempt_session("a", "b", called, "c", "d", "e", on_span=log, sampling=unbounded)
     function: JSON = {"name": "f", "strict": True, "parameters": {"type": "object"}}
     forced: JSON = {
         "tools": [{"type": "function", "function": function}],
@@ -163,6 +163,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
         ("/chat/completions", ASK | {"seed": 5, "n": 2, "max_tokens": 4}),
         ("/chat/completions", ASK | forced),
         ("/completions", {"model": "m", "prompt": ["1 + 1", [1, 2]]}),
+        ("/chat/completions", ASK | {"max_tokens": 10**9}),
     ]
     for path, body in bodies:
         answer = await case.post(path, body)
@@ -170,7 +171,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     await case.attempt_session.aclose()
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
-    one, two, tool, text, ids = lines
+    one, two, tool, text, ids, long = lines
     for line in lines:  # of its own choice, not of all
         ids_of = len(line["prompt_ids"]), len(line["token_ids"])
         assert line["usage"] == dict(zip(("input_tokens", "output_tokens"), ids_of, strict=True))
@@ -184,6 +185,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     }
     assert tool["tools"][0]["function"]["strict"] is True
     assert (tool["sampling"]["seed"], tool["sampling"]["max_tokens"]) == (None, None)
+    assert long["sampling"]["max_tokens"] == 10**9
     assert (text["prompt"], ids["prompt"]) == ("1 + 1", [1, 2])
 
 

@@ -96,3 +96,13 @@ def test_a_least_of_tokens_does_not_go_with_what_may_end_a_reply(
     with pytest.raises(ApiError, match="min_tokens") as caught:
         asked(dialect, **{"min_tokens": 3} | more)
     assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("number", [float(1 << 63), float(1 << 70), -float(1 << 70)])
+def test_an_integer_beyond_64_bits_is_told_as_one(dialect: Dialect, number: float) -> None:
+    """A reader of JSON has it as a float, which is whole all the same."""
+    with pytest.raises(ApiError, match="an integer of at most 64 bits"):
+        asked(dialect, seed=number)
+    with pytest.raises(ApiError, match="a valid integer"):
+        asked(dialect, seed=0.5)

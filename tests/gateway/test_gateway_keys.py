@@ -224,3 +224,12 @@ async def test_the_environment_of_an_agent(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
         not in gateway.open("r", "b", ScriptedClient(["x"])).env()
     )
+
+
+async def test_an_agent_without_a_name_is_told_what_a_name_is(attempt_session: Open) -> None:
+    case = attempt_session()
+    answer = await case.post("/chat/completions", BODY, x_tutelage_agent="x" * 201)
+    assert answer.status_code == 400
+    told = answer.json()["error"]["message"]
+    assert told.startswith(f"x-tutelage-agent is '{'x' * 46} ... ")
+    assert "give it 1 to 200 printable characters" in told

@@ -72,6 +72,13 @@ def test_a_url_with_a_secret_is_refused_without_telling_it(url: str) -> None:
     assert KEY not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", [f"https://host/v1#{KEY}", "https://host/v1#"])
+def test_a_url_with_a_fragment_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="at 'host' has a fragment") as caught:
+        read_endpoints({"OPENAI_BASE_URL": url})
+    assert KEY not in str(caught.value)
+
+
 def test_the_environment_wins_over_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def serve(
     from tutelage.tracing import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
-    secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
+    secret = _secret(options)
     # All clients share one key here, so its bound is that of all.
     limits = GatewayLimits(in_flight_per_attempt=GatewayLimits().in_flight)
     gateway = Gateway(host=options.host, port=options.port, secret=secret, limits=limits)
@@ -137,6 +137,21 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
             max_length=options.max_length,
             seed=options.seed or 0,
         )
+
+
+def _secret(options: _ServeOptions) -> str | None:
+    """The key that the user chose. Raises `ConfigError` for one that no client can send."""
+    from tutelage.config.api_keys import checked_api_key
+    from tutelage.errors import ConfigError
+
+    where = "--secret" if options.secret else "TUTELAGE_SECRET"
+    secret = options.secret or os.environ.get(where) or None
+    if secret is not None and checked_api_key(secret, where) != secret:
+        raise ConfigError(
+            f"the key in {where} begins or ends with white space, which no client sends; set it "
+            "without"
+        )
+    return secret
 
 
 def _refuse(options: Mapping[str, float | None], why: str) -> None:

@@ -182,6 +182,11 @@ def checked_url(url: str) -> str:
             f"the base URL at {parts.hostname!r} holds a secret or a query, which would stand in "
             "error messages and records; give the key as OPENAI_API_KEY"
         )
+    if "#" in url:
+        raise ConfigError(
+            f"the base URL at {parts.hostname!r} has a fragment, which no server gets: leave out "
+            "what is from # on"
+        )
     for path in _PATHS:
         if parts.path.rstrip("/").endswith(path):
             base = url.rstrip("/").removesuffix(path)

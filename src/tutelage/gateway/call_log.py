@@ -151,5 +151,5 @@ def _sampling(sampling: Sampling, seed: int | None, sent: JSON | None) -> JSON:
     null."""
     if sent is not None:
         return {**sent_sampling(sent), "seed": sent.get("seed")}
-    limit = sampling.max_tokens if sampling.max_tokens < UNBOUNDED else None
+    limit = None if sampling.max_tokens == UNBOUNDED else sampling.max_tokens
     return {**asdict(sampling), "max_tokens": limit, "seed": seed}

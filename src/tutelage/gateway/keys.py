@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.clients import SentKey
+from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.session import AttemptSession, session_closed
 
@@ -26,7 +27,8 @@ MAX_ID = 200
 def _agent_name(value: str, param: str) -> str:
     """An agent id from a path or header."""
     if not value or len(value) > MAX_ID or not value.isprintable():
-        raise ApiError(400, f"{param} is no name of an agent", param=param)
+        words = f"{param} is {shown(value)}, no name of an agent: give it 1 to {MAX_ID} printable"
+        raise ApiError(400, f"{words} characters, or leave it out", param=param)
     return value
 
 

@@ -53,11 +53,18 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
         value = value["type"]
     if error["type"] == "literal_error" and isinstance(value, str):
         reason = unread(value) or reason
+    if error["type"] == "int_type" and _is_beyond_64_bits(value):
+        reason = "Input should be an integer of at most 64 bits"
     reason += _HINTS.get((path, error["type"]), "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
     return invalid(
         f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
     )
+
+
+def _is_beyond_64_bits(value: Any) -> bool:
+    """Whether it is an integer of JSON that a reader has as a float."""
+    return isinstance(value, float) and abs(value) >= 1 << 63
 
 
 def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
