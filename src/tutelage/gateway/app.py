@@ -37,11 +37,6 @@ from tutelage.tracing import Identity
 from tutelage.types import JSON
 
 log = logging.getLogger(__name__)
-_EVENTS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 Handler = Callable[[Scope, Receive, Send, AttemptSession, str], Awaitable[None]]
 Late = Callable[[Scope, Receive, AttemptClosedError], Awaitable[ApiError]]
 """Keeps what came for an attempt that has ended, and says what it is answered with."""
@@ -237,7 +232,7 @@ class App:
             if isawaitable(found):
                 found = await found
             if isinstance(found, bytes):
-                await _EventStream(send, self._limits.write_seconds).write(found, last=True)
+                await http.EventStream(send, self._limits.write_seconds).write(found, last=True)
             else:
                 await http.send_json(send, 200, found)
 
@@ -310,7 +305,7 @@ class App:
         """Send events as tokens come. What fails before the first is an error response."""
         writer = dialect.writer(ChatReply(answer))
         stream = ReplyStream(answer, writer)
-        out = _EventStream(send, self._limits.write_seconds)
+        out = http.EventStream(send, self._limits.write_seconds)
         news = asyncio.Event()
         leaving = asyncio.ensure_future(receive())
         leaving.add_done_callback(lambda _: news.set())
@@ -345,6 +340,8 @@ class App:
         finally:
             answer.leave(news.set)
             leaving.cancel()
+            if answer.finishing:
+                answer.task.add_done_callback(partial(_store, answer, attempt_session, dialect))
 
 
 def _reply(
@@ -366,6 +363,14 @@ def _reply(
     return reply
 
 
+def _store(
+    answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect, task: object
+) -> None:
+    """Keep a reply that has ended after its client had left: a later request may name it."""
+    if answer.usable:
+        _reply(answer, attempt_session, dialect)
+
+
 def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, bool]:
     """What a request asks for as a hash, and whether it says that it is a repeat."""
     sent = http.request_headers(scope)
@@ -376,25 +381,3 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
         said.update(b"\0" + named)
         return said.digest(), True
     return said.digest(), (sent.get(b"x-stainless-retry-count") or b"0") != b"0"
-
-
-class _EventStream:
-    """A response of server-sent events; begins with the first bytes. A client that reads nothing
-    for `seconds` counts as gone."""
-
-    def __init__(self, send: Send, seconds: float) -> None:
-        self.begun = False
-        self._send, self._seconds = send, seconds
-
-    async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send some events."""
-        try:
-            await http.within(self._seconds, self._write(data, last))
-        except TimeoutError:
-            raise ClientDisconnect from None
-
-    async def _write(self, data: bytes, last: bool) -> None:
-        if not self.begun:
-            self.begun = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

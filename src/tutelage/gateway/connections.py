@@ -81,11 +81,15 @@ class Joined:
             return
         self._transport.write(data)
 
-    def close(self) -> None:
-        """Send what is kept, and close."""
+    def flush(self) -> None:
+        """Send a head that nothing follows."""
         if self._head:
             self._transport.write(self._head)
             self._head = b""
+
+    def close(self) -> None:
+        """Send what is kept, and close."""
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -133,6 +137,11 @@ class _Connection(_Base):
         self._stop()
         self._stop_reading()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """A reply to HEAD is a head alone."""
+        self.transport.flush()
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """A reply waits: the client has to read."""

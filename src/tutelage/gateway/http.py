@@ -25,6 +25,11 @@ T = TypeVar("T")
 _CLOSE: Mapping[str, str] = {"connection": "close"}
 _NAMED = "tutelage.headers"
 """Where a request's headers are kept by name; most are asked for, and clients send many."""
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 _READ_ON = 8
 """At most this multiple of the limit of a body is read."""
 
@@ -166,3 +171,25 @@ def event(data: Any, name: str | None = None) -> bytes:
     """One server-sent event."""
     line = b"data: " + orjson.dumps(data) + b"\n\n"
     return line if name is None else b"event: " + name.encode() + b"\n" + line
+
+
+class EventStream:
+    """A response of server-sent events; begins with the first bytes. A client that reads nothing
+    for `seconds` counts as gone."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self.begun = False
+        self._send, self._seconds = send, seconds
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send some events."""
+        try:
+            await within(self._seconds, self._write(data, last))
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+    async def _write(self, data: bytes, last: bool) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

@@ -331,7 +331,7 @@ def _conversation(
         if found is None:
             words = (
                 f"no response {previous!r} of this attempt is stored; it may have been made with "
-                "`store`: false, by another attempt, or long ago"
+                "`store`: false, by another attempt, or long ago, or it is not whole yet"
             )
             where, code = "previous_response_id", "previous_response_not_found"
             raise ApiError(404, words, param=where, code=code)

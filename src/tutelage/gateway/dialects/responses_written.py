@@ -83,16 +83,17 @@ def _object(reply: ChatReply, status: str) -> JSON:
 
 
 def _drawn(reply: ChatReply) -> JSON:
-    """From which distribution it was sampled, once it was: a run in training has its own. What was
-    left to another server is not known."""
+    """From which distribution it was sampled. A run in training has its own, which is known at the
+    end; what was left to another server is not known."""
     names, passed = ("temperature", "top_p"), reply.request.passed
+    if not reply.choices and reply.answer.model.finishes:
+        return dict.fromkeys(names)
     sampling = reply.choices[0].sampling if reply.choices else reply.request.sampling
     known = {name: getattr(sampling, name) for name in names}
     if passed is None:
         return known
-    silent = Sampling()
-    left = (n for n in names if passed.get(n) is None and known[n] == getattr(silent, n))
-    return known | dict.fromkeys(left)
+    unsaid = {n: None if known[n] == getattr(Sampling(), n) else known[n] for n in names}
+    return unsaid | {n: passed[n] for n in names if passed.get(n) is not None}
 
 
 def _id(reply: ChatReply, block: TurnBlock) -> str:
