@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -198,3 +200,27 @@ def test_a_record_that_ends_within_a_line_goes_on_in_a_new_one(tmp_path: Path) -
         log.close()
         assert path.read_text().splitlines()[:-1] == lines
         assert json.loads(path.read_text().splitlines()[-1])["span"]["name"] == "plan"
+
+
+def test_what_found_no_room_takes_no_later_line_with_it(tmp_path: Path) -> None:
+    """A disk that is full takes a part of a line; what comes once there is room is whole."""
+    path = tmp_path / "calls.jsonl"
+    names = "plan", "x" * 9000, "act"
+    first, long, last = (SpanRecord("0" * 32, "0" * 16, None, name, 1, 2) for name in names)
+    log = CallLog(path)
+    log.spans("run", [first])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            log.spans("run", [long])
+        with pytest.raises(OSError, match="too large"):
+            log.spans("run", [long])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.spans("run", [last])
+    log.close()
+    whole, part, after = path.read_text().splitlines()
+    assert [json.loads(line)["span"]["name"] for line in (whole, after)] == ["plan", "act"]
+    assert len(part) == 100

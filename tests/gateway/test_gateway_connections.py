@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import httpx2
@@ -63,6 +64,7 @@ def test_a_head_that_nothing_follows_goes_out_when_the_connection_closes() -> No
     joined.write(HEAD)
     assert (wire.writes, joined.get_write_buffer_size()) == ([], 7)
     joined.close()
+    joined.flush()
     assert (wire.writes, wire.closed) == ([HEAD], True)
 
 
@@ -103,3 +105,15 @@ class _Watching:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def test_a_reply_to_head_goes_out_at_once() -> None:
+    """Which is a head alone."""
+    with Gateway() as gateway, socket.create_connection((gateway.host, gateway.port)) as client:
+        client.settimeout(30)
+        for _ in range(2):
+            client.sendall(b"HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+            told = b""
+            while b"\r\n\r\n" not in told:
+                told += client.recv(1 << 16)
+            assert told.startswith(b"HTTP/1.1 405")

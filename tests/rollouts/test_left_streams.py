@@ -41,11 +41,13 @@ def gateway() -> Iterator[Gateway]:
 
 
 class Halting(ScriptedEngine):
-    """Hands a reply's first tokens out at once, and ends it when its reader has long left."""
+    """Hands a reply's first tokens out at once, and ends it when its reader has long left; with
+    `forever` it ends when it is cancelled."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, *, forever: bool = False) -> None:
         super().__init__(codec, lambda _: "one two")
         self.cancelled = 0
+        self._seconds = 3600.0 if forever else 0.5
 
     async def sample(self, request: Request) -> Sampled:
         """See `Engine`."""
@@ -53,15 +55,16 @@ class Halting(ScriptedEngine):
         try:
             if request.on_token is not None:
                 request.on_token(sampled.token_ids[:-1])
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(self._seconds)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         return sampled
 
 
-async def begin(llm: LLM, path: str, question: str, *, stream: bool = True) -> None:
-    """Ask, and leave at the first text; without a stream, leave before the answer."""
+async def begin(llm: LLM, path: str, question: str, *, stream: bool = True) -> str:
+    """Ask, and leave at the first text; without a stream, leave before the answer. The id of a
+    response."""
     prompt = {"prompt": question} if path == "/completions" else {"input": question}
     said = prompt if path in ("/completions", "/responses") else {"messages": [_said(question)]}
     body = {"model": llm.model, "stream": stream, **said, **BODIES[path]}
@@ -72,9 +75,13 @@ async def begin(llm: LLM, path: str, question: str, *, stream: bool = True) -> N
         http.stream("POST", url, json=body, headers=headers) as answer,
     ):
         assert answer.status_code == 200
+        named = ""
         async for line in answer.aiter_lines():
+            if '"resp_' in line and not named:
+                named = "resp_" + line.split('"resp_')[1].split('"')[0]
             if "one" in line:
-                return
+                return named
+    raise AssertionError("it said nothing")
 
 
 def _said(question: str) -> dict[str, str]:
@@ -123,10 +130,11 @@ async def test_what_nobody_saw_anything_of_is_cancelled(gateway: Gateway, codec:
     async def agent(task: Any, llm: LLM) -> float:
         with pytest.raises(httpx2.TimeoutException):
             await begin(llm, "/chat/completions", task["question"], stream=False)
-        await asyncio.sleep(0.2)
+        while not engine.cancelled:
+            await asyncio.sleep(0.01)
         return 1.0
 
-    engine = Halting(codec)
+    engine = Halting(codec, forever=True)
     (done,) = await play(gateway, codec, agent, 1, engine=engine)
     assert (done.last.calls, engine.cancelled) == ((), 1)
 
@@ -140,13 +148,66 @@ async def test_a_run_that_is_cancelled_waits_for_no_reply(gateway: Gateway, code
         await asyncio.Event().wait()
         return 1.0
 
-    engine = Halting(codec)
+    engine = Halting(codec, forever=True)
     run = asyncio.create_task(play(gateway, codec, agent, 1, engine=engine))
     await begun.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
     assert engine.cancelled == 1
+
+
+async def test_once_the_agent_has_ended_nothing_more_is_asked(
+    gateway: Gateway, codec: Codec
+) -> None:
+    """Also while what it left is sampled to its end."""
+    refused: list[int] = []
+    behind: list[asyncio.Task[None]] = []
+
+    async def late(llm: LLM, end: asyncio.Event) -> None:
+        await end.wait()
+        async with httpx2.AsyncClient(timeout=30) as http:
+            body = {"model": llm.model, "messages": [_said("q9")]}
+            headers = {"authorization": f"Bearer {llm.api_key}"}
+            while True:
+                answer = await http.post(
+                    f"{llm.endpoint}/chat/completions", json=body, headers=headers
+                )
+                refused.append(answer.status_code)
+                if answer.status_code != 200:
+                    return
+
+    async def agent(task: Any, llm: LLM) -> float:
+        await begin(llm, "/chat/completions", task["question"])
+        end = asyncio.Event()
+        behind.append(asyncio.create_task(late(llm, end)))
+        asyncio.get_running_loop().call_later(0.1, end.set)
+        return 1.0
+
+    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
+    await behind[0]
+    assert (refused, len(done.last.calls)) == ([410], 1)
+
+
+async def test_a_response_that_was_left_is_kept_when_it_is_whole(
+    gateway: Gateway, codec: Codec
+) -> None:
+    told: list[int] = []
+
+    async def agent(task: Any, llm: LLM) -> float:
+        named = await begin(llm, "/responses", task["question"])
+        async with httpx2.AsyncClient(timeout=30) as http:
+            body = {"model": llm.model, "input": "q7", "previous_response_id": named}
+            headers = {"authorization": f"Bearer {llm.api_key}"}
+            while not told or told[-1] != 200:
+                answer = await http.post(f"{llm.endpoint}/responses", json=body, headers=headers)
+                told.append(answer.status_code)
+                await asyncio.sleep(0.05)
+        return 1.0
+
+    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
+    assert set(told) <= {404, 200}
+    assert len(done.last.calls) == 2
 
 
 async def test_a_seed_of_the_agents_does_not_count(gateway: Gateway, codec: Codec) -> None:

@@ -220,11 +220,9 @@ def _closed(log: CallLog | None, recorder: Recorder) -> Generator[None]:
         if log is not None:
             log.close()
             if lost := recorder.dropped + recorder.failed:
-                # A line of which there was room for a part is ended once there is room again.
                 tell(
-                    f"Calls that are not in {str(log.path)!r}: at most {lost} ({recorder.dropped} "
-                    f"came faster than they were written, {recorder.failed} could not be written "
-                    "when they came)."
+                    f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
+                    f"faster than they were written, {recorder.failed} could not be written)."
                 )
 
 

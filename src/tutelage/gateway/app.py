@@ -341,7 +341,23 @@ class App:
             answer.leave(news.set)
             leaving.cancel()
             if answer.finishing:
-                answer.task.add_done_callback(partial(_store, answer, attempt_session, dialect))
+                self._goes_on(answer, attempt_session, dialect)
+
+    def _goes_on(
+        self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
+    ) -> None:
+        """A reply whose client has left counts as a request until it has ended, and is kept then: a
+        later request may name it."""
+
+        def ended(_: object) -> None:
+            self.in_flight -= 1
+            attempt_session.in_flight -= 1
+            if answer.usable:
+                _reply(answer, attempt_session, dialect)
+
+        self.in_flight += 1
+        attempt_session.in_flight += 1
+        answer.task.add_done_callback(ended)
 
 
 def _reply(
@@ -361,14 +377,6 @@ def _reply(
         kept = (*conversation, reply.choices[0].reply), reply.request.items, answer.size
         attempt_session.responses.add(dialect.written(reply), *kept)
     return reply
-
-
-def _store(
-    answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect, task: object
-) -> None:
-    """Keep a reply that has ended after its client had left: a later request may name it."""
-    if answer.usable:
-        _reply(answer, attempt_session, dialect)
 
 
 def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, bool]:

@@ -10,6 +10,7 @@ tokens. `record.py` has the spans of calls that this is told.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -33,12 +34,11 @@ class CallLog:
     def __init__(self, path: Path, defaults: Mapping[str, Any] | None = None) -> None:
         """`defaults` is what another server is asked where a request is silent. Raises `StoreError`
         when the file cannot be written."""
-        self.path = path
+        self.path, self._lock = path, threading.Lock()
         try:
-            self._file = path.open("ab")
-            if _ends_within_a_line(path):  # of a process that was killed
-                self._file.write(b"\n")
-                self._file.flush()
+            self._file = path.open("ab", buffering=0)
+            self._torn = _ends_within_a_line(path)  # of a process that was killed
+            self._write(b"")
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
         self._defaults = dict(defaults or {})
@@ -55,13 +55,20 @@ class CallLog:
             **({"unused": span.unused} if span.unused else {}),
         }
         for line in _whole(span) if span.error is None else self._broken(span):
-            self._file.write(orjson.dumps(head | line) + b"\n")
-        self._file.flush()
+            self._write(orjson.dumps(head | line) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
         """Write the spans that an agent sent; threads may call it at once."""
-        self._file.write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
-        self._file.flush()
+        self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
+
+    def _write(self, lines: bytes) -> None:
+        """Append whole lines, after the end of one that was cut off. Raises `OSError`."""
+        with self._lock:
+            left = memoryview(b"\n" + lines if self._torn else lines)
+            while left:
+                written = self._file.write(left)
+                left = left[written:]
+                self._torn = bool(left)  # should the rest find no room
 
     def close(self) -> None:
         """Close the file. What it has no room for is lost, as its caller was told at that call."""

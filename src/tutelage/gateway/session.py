@@ -147,8 +147,7 @@ class AttemptSession:
     def response_id(self, call_id: str) -> str | None:
         """The id under which a client saw a call: the join key of its spans and evaluations.
 
-        Of several choices the first has the response's id, the i-th that id with `-i`.
-        """
+        Of several choices the first has the response's id, the i-th that id with `-i`."""
         return self._response_of.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -164,8 +163,9 @@ class AttemptSession:
             self.recorder.flush(timeout)
 
     async def finish(self) -> None:
-        """Wait, on the gateway's loop, for replies that were begun, whether or not their clients
-        have left; see `ServedModel.finishes`."""
+        """Refuse new requests, and wait on the gateway's loop for replies that were begun, whether
+        or not their clients have left; see `ServedModel.finishes`."""
+        self.closed = True
         running = [answer.task for answer in tuple(self._running) if answer.finishing]
         await _settle(running, None)
 

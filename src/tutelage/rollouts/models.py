@@ -116,12 +116,11 @@ class PolicySource:
     trains: str | None
 
     def ruled(self, asked: ChatOptions) -> ChatOptions:
-        """How a request is sampled: from the run's distribution and by its seeds, as long as the
-        agent asks for. With a seed of the agent all rollouts of a task would be one sample."""
-        rule, options = self.sampling, asked.copy()
+        """How a request is sampled: from the run's distribution, by no seed of the agent's, which
+        would make one sample of all rollouts of a task, and as long as the agent asks for."""
+        rule = self.sampling
         drawn = {"temperature": rule.temperature, "top_p": rule.top_p, "top_k": rule.top_k}
-        options |= {"sampling": replace(asked["sampling"], **drawn), "seed": None}
-        return options
+        return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -227,9 +226,13 @@ class _GatewayAttempt(_AttemptModels):
         return await asyncio.wrap_future(work)
 
     async def _end(self, finish: bool) -> list[Call]:
-        if finish:
-            await self._door.finish()
-        await self._door.aclose()
+        for client in self.clients.values():
+            client.ended = True
+        try:
+            if finish:
+                await self._door.finish()
+        finally:
+            await self._door.aclose()
         pairs = [pair for client in self.clients.values() for pair in await client.end()]
         pairs.sort(key=lambda pair: pair[0])
         # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
@@ -255,21 +258,21 @@ class _GatewayAttempt(_AttemptModels):
 class _AttemptClient:
     """A model of one attempt that the run keeps in hand.
 
-    Failures of the engine are kept, whatever the agent makes of them, and after `end` nothing is
-    asked any more.
+    Failures of the engine are kept, whatever the agent makes of them, and once the attempt has
+    ended nothing is asked any more.
     """
 
     trains: str | None = None
 
     def __init__(self, attempt: _GatewayAttempt) -> None:
         self._attempt = attempt
-        self._ended = False
+        self.ended = False
         self._running: set[asyncio.Task[Any]] = set()
         self._calls: list[tuple[int, Call]] = []
 
     async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
         attempt, task = self._attempt, asyncio.current_task()
-        if self._ended:
+        if self.ended:
             work.close()
             raise EngineError("this attempt has ended; its models answer no more")
         ticket = next(attempt.tickets)
@@ -279,7 +282,7 @@ class _AttemptClient:
             with attempt.own_time.standing_still():
                 call = await work
         except EngineError as error:
-            if not self._ended:
+            if not self.ended:
                 self._failed(error)
             raise
         finally:
@@ -296,7 +299,6 @@ class _AttemptClient:
 
     async def end(self) -> list[tuple[int, Call]]:
         """Cancel what runs, and return the calls that were answered, each with its ticket."""
-        self._ended = True
         for task in self._running:
             task.cancel()
         if self._running:
@@ -313,7 +315,6 @@ class _RemoteClient(_AttemptClient):
         super().__init__(attempt)
         self._client, self._source = client, source
         self.trains = None if source is None else source.trains
-        self.finishes = source is not None
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
@@ -343,12 +344,11 @@ class _SampledClient(_AttemptClient):
     losses are computed for that distribution; the length and the stop strings are the agent's.
     """
 
-    finishes = True
-
     def __init__(
         self, attempt: _GatewayAttempt, source: PolicySource, session: ChatSession
     ) -> None:
         self.codec, self.trains = source.codec, source.trains
+        self.finishes = source.trains is not None
         self._source, self._session = source, session
         super().__init__(attempt)
 
