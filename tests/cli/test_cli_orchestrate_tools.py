@@ -26,6 +26,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
+from tutelage.types import RolloutStatus
 
 TOOLS = '''
 from pathlib import Path
@@ -345,6 +346,10 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert "number: 2" in done.stdout
 
 
+def listed() -> str:
+    return CliRunner().invoke(build_app(), ["runs", "--below", "."]).stdout
+
+
 def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
     """A run that is resumed elsewhere is not ended by that, so that it can be resumed at one."""
     run("--plan", "delete.json", "--yes")
@@ -354,6 +359,9 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
     journal.write_text("".join(lines[:until]))
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
+    with open_store(here / "run/store.db", create=False) as store:
+        store.set_run_status("run", RolloutStatus.RUNNING)  # as a kill leaves it
+    before = listed()
     for _ in range(2):
         done = CliRunner().invoke(build_app(), ["resume", "run"], prog_name="tutelage")
         assert done.exit_code == 2, done.output
@@ -361,6 +369,9 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
         assert "delete_file: such a call may have been done already" in told
         assert "then resume at one" in told
         assert (here / "things/a").exists()
+        assert listed() == before
+        with open_store(here / "run/store.db", create=False) as store:
+            assert [run.status for run in store.runs()] == [RolloutStatus.RUNNING]
 
 
 def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:

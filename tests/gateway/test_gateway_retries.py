@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -236,6 +236,30 @@ async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Op
     assert case.gateway.recorder.failed == 3
 
 
+@pytest.mark.parametrize(
+    ("error", "why", "traced"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device", False),
+        (OSError("no room"), "OSError: no room", False),
+        (ValueError("broken listener"), "ValueError: broken listener", True),
+    ],
+)
+def test_a_call_that_could_not_be_recorded_is_told_once_and_why(
+    caplog: pytest.LogCaptureFixture, error: Exception, why: str, traced: bool
+) -> None:
+    def listen(span: Any) -> None:
+        raise error
+
+    recorder, span = Recorder(), cast("Any", None)
+    for _ in range(2):
+        recorder.put(listen, span)
+    recorder.close()
+    (told,) = caplog.records
+    assert told.message == f"a call could not be recorded: {why}; later failures are only counted"
+    assert bool(told.exc_info) is traced
+    assert recorder.failed == 2
+
+
 def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None:
     recorder, held = Recorder(2), threading.Event()
     seen: list[Any] = []
@@ -249,7 +273,7 @@ def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None
         recorder.put(listen, span)
     assert recorder.dropped >= 7
     assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "calls come faster than their listener takes them"
+        "calls come faster than they are recorded"
     ]
     held.set()
     assert recorder.flush()

@@ -133,6 +133,30 @@ def test_what_is_no_address(url: str) -> None:
         endpoint(url, {})
 
 
+@pytest.mark.parametrize("written", ["x-team=Zürich", "x-team=Z%C3%BCrich"])
+def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -> None:
+    name = "OTEL_EXPORTER_OTLP_HEADERS"
+    with pytest.raises(ConfigError) as caught:
+        headers({name: f"a=b,{written}"})
+    why = "cannot be sent: its character 2 of 6 is U+00FC, and a header carries printable ASCII"
+    way = "alone; write its value in ASCII"
+    assert str(caught.value) == f"the header 'x-team' in {name} {why} {way}"
+    with pytest.raises(ConfigError) as caught:
+        OtlpExporter(dead(), warn=pytest.fail, extra_headers={"x-team": "Zürich"})
+    assert str(caught.value) == f"the header 'x-team' {why} {way}"
+
+
+def test_a_header_whose_name_cannot_be_sent_is_told_by_its_number() -> None:
+    """The name may be a key, written in its place."""
+    name = "OTEL_EXPORTER_OTLP_HEADERS"
+    with pytest.raises(ConfigError) as caught:
+        headers({name: "a=b,Authorization: Bearer sk-secret="})
+    assert str(caught.value) == (
+        f"header 2 of 2 in {name} has a name that cannot be sent: use letters, digits and -, as in "
+        "x-team"
+    )
+
+
 def test_headers_of_the_environment() -> None:
     env = {"OTEL_EXPORTER_OTLP_HEADERS": "Api-Key=a%20b, x=1,broken"}
     assert headers(env) == {"api-key": "a b", "x": "1"}

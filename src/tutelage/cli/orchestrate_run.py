@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -184,7 +184,7 @@ def show(console: Console, folder: RunFolder) -> None:
 
 def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: bool) -> None:
     from tutelage.cli.job import watched
-    from tutelage.orchestration.execution.runs import ExecutionRun
+    from tutelage.orchestration.execution.runs import JOURNAL, ExecutionRun
     from tutelage.runs import lifecycle
 
     executed: list[Execution] = []
@@ -201,8 +201,14 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
             **{name: getattr(execution, name) for name in ("reason", "rollout")},
         }
 
-    job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
-    with watched(folder, warnings, "What ended, and what was spent, is kept."):
+    def check() -> None:
+        check_terminal(folder.path / JOURNAL, prepared.tools)
+
+    job = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp, check=check)
+    warnings = _Warnings()
+    with ExitStack() as stack:
+        stack.enter_context(watched(folder, warnings, "What ended, and what was spent, is kept."))
+        stack.callback(close_tools, prepared.tools)
         if folder.config.is_file():
             allowed = prepared.asked.allow_changes
             lifecycle.resume(ExecutionRun, folder, warnings, job, allow_changes=allowed)
@@ -225,16 +231,12 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
     if prepared.tools:
         keep_place(run, prepared.llm)
-    try:
-        check_terminal(journal, prepared.tools)
-        # What tools print is none of the result, which may be asked for as JSON.
-        with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
-            return system.execute(
-                instruction, plan=plan, budget=asked.budget, name="run", observers=watch,
-                journal=journal, planned_from=prepared.planned_from,
-            )  # fmt: skip
-    finally:
-        close_tools(prepared.tools)
+    # What tools print is none of the result, which may be asked for as JSON.
+    with redirect_stdout(sys.stderr), _progress(plan, fields, permission) as watch:
+        return system.execute(
+            instruction, plan=plan, budget=asked.budget, name="run", observers=watch,
+            journal=journal, planned_from=prepared.planned_from,
+        )  # fmt: skip
 
 
 def _prepare(asked: ExecutionConfig) -> _Prepared:

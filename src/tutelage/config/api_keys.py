@@ -27,11 +27,20 @@ def checked_api_key(key: str | None, name: str) -> str | None:
     Raises `ConfigError` for one that no header can carry.
     """
     key = (key or "").strip()
-    for at, character in enumerate(key, 1):
-        if not (character.isascii() and character.isprintable()):
-            raise ConfigError(
-                f"the key in {name} cannot be sent: its character {at} of {len(key)} is "
-                f"U+{ord(character):04X}, and a header carries printable ASCII alone; set {name} "
-                "to the key as its server gave it"
-            )
+    if wrong := unsendable(key):
+        raise ConfigError(
+            f"the key in {name} cannot be sent: {wrong}; set {name} to the key as its server gave "
+            "it"
+        )
     return key or None
+
+
+def unsendable(value: str) -> str:
+    """Why no header can carry a value, without the value; empty where one can."""
+    for at, character in enumerate(value, 1):
+        if not (character.isascii() and character.isprintable()):
+            return (
+                f"its character {at} of {len(value)} is U+{ord(character):04X}, and a header "
+                "carries printable ASCII alone"
+            )
+    return ""

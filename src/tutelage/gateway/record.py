@@ -79,8 +79,8 @@ class Recorder:
         self.dropped += 1
         if self.dropped == 1:
             log.warning(
-                "calls come faster than their listener takes them: some are left out of the "
-                "record; later ones are only counted"
+                "calls come faster than they are recorded: some are left out of the record; later "
+                "ones are only counted"
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
@@ -99,9 +99,9 @@ class Recorder:
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
+                full = isinstance(error, OSError)  # a full disk is no bug
                 log.warning(
-                    "a listener of calls failed (%s: %s); later failures are only counted",
-                    type(error).__name__,
-                    error,
-                    exc_info=not isinstance(error, OSError),  # a full disk is no bug
+                    "a call could not be recorded: %s; later failures are only counted",
+                    (full and error.strerror) or f"{type(error).__name__}: {error}",
+                    exc_info=not full,
                 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -19,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 
-from tutelage.config.api_keys import checked_api_key
+from tutelage.config.api_keys import unsendable
 from tutelage.errors import ConfigError
 from tutelage.tracing import names
 from tutelage.tracing.content import without_content
@@ -45,6 +46,8 @@ _MAX_WAITING = 4096
 """Spans that may wait for their rollouts; the first ones then go without."""
 _MAX_REMEMBERED = 256
 """Rollouts whose late spans can be joined."""
+_HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+"""What HTTP calls a token."""
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
@@ -77,9 +80,24 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
     name = name if env.get(name) else "OTEL_EXPORTER_OTLP_HEADERS"
     pairs = (item.partition("=") for item in env.get(name, "").split(",") if "=" in item)
-    return {
-        key.strip().lower(): checked_api_key(unquote(value), name) or "" for key, _, value in pairs
-    }
+    given = {key.strip().lower(): unquote(value).strip() for key, _, value in pairs}
+    return checked_headers(given, f" in {name}")
+
+
+def checked_headers(given: Mapping[str, str], place: str = "") -> dict[str, str]:
+    """Headers as they are given. Raises `ConfigError` for what no header can carry, without a
+    value; `place` says where it is from."""
+    for number, (name, value) in enumerate(given.items(), 1):
+        if not _HEADER_NAME.fullmatch(name):  # which may be a key that was written in its place
+            raise ConfigError(
+                f"header {number} of {len(given)}{place} has a name that cannot be sent: use "
+                "letters, digits and -, as in x-team"
+            )
+        if wrong := unsendable(value):
+            raise ConfigError(
+                f"the header {name!r}{place} cannot be sent: {wrong}; write its value in ASCII"
+            )
+    return dict(given)
 
 
 _Batch = tuple[int, list[SpanRecord]]
@@ -91,7 +109,7 @@ class OtlpExporter:
 
     `warn` gets at most one sentence, from the exporter's thread. `content` sends messages, tool
     arguments and results, texts of errors and whatever a framework wrote into its own spans;
-    without it they stay here (`content.py`).
+    without it they stay here (`content.py`). Raises `ConfigError` for a header that cannot be sent.
     """
 
     def __init__(
@@ -105,7 +123,7 @@ class OtlpExporter:
     ) -> None:
         self.url = url
         self._warn, self._content, self._max_queue = warn, content, max_queue
-        own = headers() if extra_headers is None else dict(extra_headers)
+        own = headers() if extra_headers is None else checked_headers(extra_headers)
         self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
         self._queue: deque[Rollout | SpanRecord] = deque()
         self._traces = _LiveTraces(content)

@@ -1,9 +1,11 @@
 """Calls that failed and fail again when they are made again, so that no further plan is made of
 them alone.
 
-A call is a tool with its arguments, references filled in. One that failed for another reason than
-time or a connection fails again, unless something was done since: no node of the plan may have
-ended well after it began. `llm.py` tells the model that plans, and refuses what it repeats.
+A call is a tool with its arguments, references filled in. It fails again where what it failed by
+surely lasts, such as arguments that do not fit or a file that is not there, unless something was
+done since: no node of the plan may have ended well after it began. Whatever else it failed by may
+pass: a busy server, a lock, a network. `llm.py` tells the model that plans, and refuses what it
+repeats.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from tutelage.orchestration.plan.dag import Node
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 
-_LASTING: frozenset[ErrorKind] = frozenset({"invalid_arguments", "raised", "bad_result"})
-_PASSING = re.compile(
-    r"connect|time.?out|timed out|broken ?pipe|urlerror|temporar|try again|busy|rate.?limit"
-    r"|\b(?:429|50[234])\b",
-    re.IGNORECASE,
+_LASTING: frozenset[ErrorKind] = frozenset({"invalid_arguments", "bad_result"})
+_LASTING_EXCEPTION = re.compile(
+    r"Error: (?:TypeError|ValueError|ZeroDivisionError|OverflowError|KeyError|IndexError"
+    r"|AttributeError|NameError|NotImplementedError|ImportError|ModuleNotFoundError"
+    r"|FileNotFoundError|FileExistsError|NotADirectoryError|IsADirectoryError)(?::|$)"
 )
-"""In the messages of errors that may not come the next time."""
+"""How the message of a tool that raised begins, as `tools/execute.py` writes it, where the same
+arguments raise the same again."""
 
 
 class FailedCalls:
@@ -81,4 +84,6 @@ class FailedCalls:
 
 
 def _lasts(error: WorkerError | None) -> bool:
-    return error is not None and error.kind in _LASTING and not _PASSING.search(error.message)
+    if error is None or error.kind in _LASTING:
+        return error is not None
+    return error.kind == "raised" and _LASTING_EXCEPTION.match(error.message) is not None
