@@ -27,7 +27,7 @@ from rich.console import Console
 from tutelage.cli.outcome import show_outcome
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, RunError, SyncError
 from tutelage.policy.model import load_policy
-from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.folder import RunFolder, append_json, create
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.testing.vllm_server import VLLMServer
@@ -142,6 +142,15 @@ def test_a_server_that_is_killed_costs_nothing(
     with console.capture() as shown:
         show_outcome(console, folder, folder.read_result() or {})
     assert re.search(r"lost +1 vLLM server; events.jsonl says when", shown.get())
+
+
+def test_a_server_that_is_lost_twice_is_one(tmp_path: Path) -> None:
+    folder, console = create(tmp_path / "run"), Console(width=200)
+    for event, server in (("lost", "a"), ("back", "a"), ("lost", "a"), ("lost", "b")):
+        append_json(folder.events, {"event": f"server_{event}", "server": f"http://{server}"})
+    with console.capture() as shown:
+        show_outcome(console, folder, {})
+    assert re.search(r"lost +2 vLLM servers; events.jsonl says when", shown.get())
 
 
 def test_a_server_that_is_down_as_the_run_begins_is_recorded(
