@@ -13,8 +13,10 @@ import pytest
 from tutelage.errors import RunError
 from tutelage.runs import folder as folders
 from tutelage.runs.folder import (
+    RunFolder,
     append_json,
     create,
+    drop_if_empty,
     every,
     find,
     keep_lines,
@@ -29,6 +31,8 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     made = create(tmp_path / "a" / "run")
     assert made.checkpoints.is_dir()
     assert made.name == "run"
+    assert create(made.path).path == made.path, "one that was killed at once left nothing"
+    (made.checkpoints / "step_000001").mkdir()
     with pytest.raises(RunError, match=r"not empty: it holds 'checkpoints'; .* --output$"):
         create(made.path)
     made.config.touch()
@@ -45,7 +49,7 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
     run = create(tmp_path / "run")
     (run.path / "vllm.log").write_text("loading")
     (run.path / ".vllm_model.7.0.tmp").mkdir()
-    with pytest.raises(RunError, match=r"not empty: it holds '.vllm_model.7.0.tmp', 'checkpoints'"):
+    with pytest.raises(RunError, match=r"not empty: it holds '.vllm_model.7.0.tmp';"):
         create(run.path)
     (run.path / ".lock").touch()
     assert create(run.path).path == run.path
@@ -67,6 +71,75 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
             find(str(run.path))
         with pytest.raises(RunError, match=r"not empty: it holds '.lock'"):
             create(run.path)
+
+
+RECORDS = ("agent.json", "fingerprint.json", "tasks/train.jsonl", "tasks/.val.jsonl.7.0.tmp")
+"""What is written before `config.json`."""
+
+
+def recorded(path: Path) -> RunFolder:
+    """A folder that has these."""
+    run = create(path)
+    (path / "tasks").mkdir()
+    for name in RECORDS:
+        (path / name).write_text("old")
+    return run
+
+
+def test_what_is_written_before_the_configuration_is_in_no_ones_way(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run")
+    (run.path / ".lock").touch()
+    assert create(run.path).path == run.path
+    assert (run.path / "tasks" / "train.jsonl").is_file(), "what is looked at stays"
+    with locked(run):
+        assert {p.name for p in run.path.iterdir()} == {".lock", "checkpoints"}
+
+
+def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+
+    def fill_the_disk() -> None:
+        recorded(tmp_path / "other").path.joinpath("tasks").rename(run.path / "tasks")
+        run.agent.write_text("{}")
+        drop_if_empty(run)
+        assert run.agent.is_file(), "a run that is held stays"
+        raise RunError("the disk is full")
+
+    with pytest.raises(RunError, match="full"), locked(run):
+        fill_the_disk()
+    assert not run.path.exists()
+    run = recorded(run.path)
+    (run.path / ".lock").touch()
+    drop_if_empty(run)
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("mine", [None, "mine.txt", "tasks/mine.jsonl", "checkpoints/mine"])
+def test_what_may_be_the_users_stays(tmp_path: Path, mine: str | None) -> None:
+    """Files of these names without a run's lock, and all of a folder that has another file."""
+    run = recorded(tmp_path / "run")
+    if mine is not None:
+        (run.path / ".lock").touch()
+        (run.path / mine).write_text("mine")
+    with pytest.raises(RunError, match="not empty"):
+        create(run.path)
+    with pytest.raises(RunError, match="refused"), locked(run):
+        raise RunError("refused")
+    drop_if_empty(run)
+    for name in (*RECORDS, *([] if mine is None else [mine])):
+        assert (run.path / name).is_file()
+
+
+def test_tasks_that_are_linked_to_stay(tmp_path: Path) -> None:
+    run, own = create(tmp_path / "run"), tmp_path / "own"
+    own.mkdir()
+    (own / "train.jsonl").write_text("mine")
+    (run.path / ".lock").touch()
+    (run.path / "tasks").symlink_to(own)
+    with pytest.raises(RunError, match="holds 'tasks'"):
+        create(run.path)
+    drop_if_empty(run)
+    assert (own / "train.jsonl").read_text() == "mine"
 
 
 def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:

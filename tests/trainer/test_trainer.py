@@ -84,6 +84,28 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 # ---------------------------------------------------------------- training
 
 
+def test_an_end_before_the_configuration_is_there_is_in_no_ones_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    """A full disk, and a kill, after tasks and agent were written."""
+    run, kept = RunFolder(tmp_path / "run"), tmp_path / "kept"
+
+    def full(*given: object) -> None:
+        assert run.agent.is_file()
+        shutil.copytree(run.path, kept)
+        raise RunError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tutelage.runs.kinds.keep_fingerprint", full)
+        with pytest.raises(RunError, match="the disk is full"):
+            trainer(tmp_path, steps=1).fit(likes_digits)
+    assert not run.path.exists()
+    kept.rename(run.path)
+    assert {p.name for p in run.path.iterdir()} == {".lock", "agent.json", "checkpoints", "tasks"}
+    trainer(tmp_path, steps=1, train_dataset=TASKS[1:]).fit(likes_digits)
+    assert len(run.tasks("train").read_text().splitlines()) < len(TASKS)
+
+
 def test_a_function_is_trained_to_a_higher_reward(tmp_path: Path, one_thread: None) -> None:
     policy = tiny_policy()
     before = weights(policy)

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from rich.console import Console
 from tutelage.cli.outcome import show_outcome
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, RunError, SyncError
 from tutelage.policy.model import load_policy
-from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.folder import RunFolder, append_json, create
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.testing.vllm_server import VLLMServer
@@ -142,6 +141,15 @@ def test_a_server_that_is_killed_costs_nothing(
     with console.capture() as shown:
         show_outcome(console, folder, folder.read_result() or {})
     assert re.search(r"lost +1 vLLM server; events.jsonl says when", shown.get())
+
+
+def test_a_server_that_is_lost_twice_is_one(tmp_path: Path) -> None:
+    folder, console = create(tmp_path / "run"), Console(width=200)
+    for event, server in (("lost", "a"), ("back", "a"), ("lost", "a"), ("lost", "b")):
+        append_json(folder.events, {"event": f"server_{event}", "server": f"http://{server}"})
+    with console.capture() as shown:
+        show_outcome(console, folder, {})
+    assert re.search(r"lost +2 vLLM servers; events.jsonl says when", shown.get())
 
 
 def test_a_server_that_is_down_as_the_run_begins_is_recorded(
@@ -346,44 +354,6 @@ def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
     subprocess.run([sys.executable, "-m", "tutelage", *words], check=True, capture_output=True)
     check_record(RunFolder(out), 1)
     assert not list(out.glob("*vllm_model*")), "what the servers had is gone with them"
-
-
-def alive(group: int) -> bool:
-    """Whether a process group has a process."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tutelage.engine import vllm_launch
-
-vllm_launch._END = 1.0
-options = vllm_launch.ServerOptions("model", "float32", 64)
-server = vllm_launch.LocalServer(sys.argv[1], options, Path(sys.argv[2]))
-while b"loading" not in Path(sys.argv[2]).read_bytes():
-    pass
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_server_that_is_still_loading_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
-    """As vLLM does then, it hears no SIGTERM, and neither does what it has started."""
-    python, log = tmp_path / "python", tmp_path / "vllm.log"
-    python.write_text("#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho loading $$\nsleep 600\n")
-    python.chmod(0o755)
-    subprocess.run([sys.executable, "-c", KILLED, python, log], check=False)
-    group, until = int(log.read_text().split()[1]), time.monotonic() + 60
-    while alive(group) and time.monotonic() < until:
-        time.sleep(0.1)
-    left = alive(group)
-    if left:
-        os.killpg(group, signal.SIGKILL)
-    assert not left
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:

@@ -56,8 +56,6 @@ from tutelage.types import Mode
 _LOOKED_AT = 20
 """Rollouts among which a question is looked for."""
 _COLUMNS = ("before", "after", "control")
-_LOSSES = {"worker_lost": "Ray worker", "server_lost": "vLLM server"}
-"""Events of a run that went on, and what was lost."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 
@@ -228,10 +226,13 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def _lost(folder: RunFolder) -> Iterator[tuple[str, str]]:
-    """Workers and servers that ended while others went on."""
+    """Workers and servers that ended while others went on. A worker that was lost does not come
+    back; a server may, and be lost again."""
     with suppress(TutelageError):
-        names = [event.get("event") for event in folder.read_events()]
-        counts = {what: names.count(name) for name, what in _LOSSES.items()}
+        events = folder.read_events()
+        workers = [event for event in events if event.get("event") == "worker_lost"]
+        servers = {str(e.get("server")) for e in events if e.get("event") == "server_lost"}
+        counts = {"Ray worker": len(workers), "vLLM server": len(servers)}
         if words := [counted(count, what) for what, count in counts.items() if count]:
             yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
 

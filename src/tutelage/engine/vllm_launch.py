@@ -115,7 +115,12 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._watch = _watch(self._child.pid)
+        try:
+            self._watch = _watch(self._child.pid)
+        except BaseException:  # nobody has this object yet, to stop what was started
+            self._kill()
+            self._child.wait()
+            raise
 
     def wait(self) -> None:
         """Return when it answers. Raises `EngineError` where it ends or takes too long."""
@@ -147,10 +152,13 @@ class LocalServer:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(_END)
                 break
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+        self._kill()
         self._watch.kill()
         self._watch.communicate()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:

@@ -29,17 +29,12 @@ from typing import Any, TextIO, cast
 
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
+from tutelage.runs import unbegun
 from tutelage.runs.resume_hint import command_name, resume_command
 from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
-
-SERVER_LOG = "vllm.log"
-"""In a run folder, what a vLLM server of the run's own prints. It stays where that did not start,
-to be read, and is in the way of no other run."""
-
-_LOCK = ".lock"
 
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""
@@ -152,7 +147,7 @@ def check_vacant(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if held := files.folder_content(path, besides=_left_by_unbegun(path)):
+        if held := unbegun.content(path):
             there = (path / "config.json").is_file()
             way = f", or continue what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"
@@ -168,18 +163,6 @@ def check_vacant(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _left_by_unbegun(path: Path) -> set[str]:
-    """Names of what a run may have left that ended, or was killed, before it began. A lock that
-    nobody holds tells that there was one."""
-    folder = RunFolder(path)
-    if not (path / _LOCK).is_file() or is_held(folder):
-        return {SERVER_LOG}
-    names = {SERVER_LOG, _LOCK, *files.temporary_names(path)}
-    if files.folder_content(folder.checkpoints) is None:
-        names.add(folder.checkpoints.name)
-    return names
-
-
 def _unwritable(path: Path, error: OSError) -> RunError:
     reason = error.strerror or str(error)
     return RunError(f"cannot write to {str(path)!r}: {reason}; choose another --output")
@@ -193,7 +176,7 @@ def find(
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
-    if (direct / _LOCK).is_file() and not (direct / "config.json").exists():
+    if (direct / unbegun.LOCK).is_file() and not (direct / "config.json").exists():
         ended = "ended before it began: give the same command again"
         state = "has not begun yet; wait for it" if is_held(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
@@ -324,6 +307,7 @@ def locked(folder: RunFolder) -> Generator[None]:
     `RunBusyError` when another one has it."""
     import fcntl
 
+    own = unbegun.content(folder.path) is None  # asked before this process's lock is there
     with _lock_file(folder) as file:
         for last in (False, True):
             try:
@@ -336,18 +320,29 @@ def locked(folder: RunFolder) -> Generator[None]:
                 time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
         for place in (folder.path, folder.checkpoints):
             files.remove_temporary(place)
+        if own and not folder.config.is_file():
+            unbegun.remove_records(folder.path)
         try:
             yield
         except BaseException:
-            drop_if_empty(folder)
+            _drop(folder, own=own)
             raise
 
 
 def drop_if_empty(folder: RunFolder) -> None:
-    """Take away the folder of a run that ended before it began."""
+    """Take away the folder of a run that ended before it began, unless a process holds it."""
+    if not is_held(folder):
+        _drop(folder, own=unbegun.content(folder.path) is None)
+
+
+def _drop(folder: RunFolder, *, own: bool) -> None:
+    """Take it away; what a run writes before its configuration goes only where it is the run's
+    `own`."""
     if folder.config.is_file():
         return
-    (folder.path / _LOCK).unlink(missing_ok=True)
+    if own:
+        unbegun.remove_records(folder.path)
+    (folder.path / unbegun.LOCK).unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
     for path in (folder.checkpoints, folder.path):
         with suppress(OSError):
@@ -356,7 +351,7 @@ def drop_if_empty(folder: RunFolder) -> None:
 
 def _lock_file(folder: RunFolder) -> TextIO:
     try:
-        return (folder.path / _LOCK).open("w")
+        return (folder.path / unbegun.LOCK).open("w")
     except OSError as error:
         raise RunError(
             f"cannot write to the run folder {str(folder.path)!r}: {error.strerror or error}; make "
@@ -366,16 +361,7 @@ def _lock_file(folder: RunFolder) -> TextIO:
 
 def is_held(folder: RunFolder) -> bool:
     """Whether a process works on a run now."""
-    import fcntl
-
-    try:
-        with (folder.path / _LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return unbegun.is_locked(folder.path)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
