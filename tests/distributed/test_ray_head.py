@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
 from collections.abc import Generator
 
@@ -64,3 +65,16 @@ def test_a_program_without_a_handler_is_not_killed() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert watch.gone
+
+
+def test_what_is_asked_of_ray_does_not_wait_for_a_lost_head() -> None:
+    asked, never = list[int](), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        watch = HeadWatch(f"127.0.0.1:{server.getsockname()[1]}")
+        assert watch.ask(lambda: asked.append(1))
+        assert asked == [1]
+        threading.Timer(0.3, server.close).start()
+        assert not watch.ask(never.wait), "the head was lost while it was asked"
+    assert not watch.ask(never.wait)
+    never.set()
+    watch.close()

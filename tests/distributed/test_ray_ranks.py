@@ -119,15 +119,35 @@ def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun
     assert_same(out, usual)
 
 
+def processes() -> list[tuple[int, int, str]]:
+    """Number, parent and command of all that run."""
+    listed = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    return [(int(pid), int(parent), args) for pid, parent, args in rows]
+
+
 def head_of(pid: int) -> int:
     """The head of the Ray that a process has started."""
-    listed = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True)
-    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    (head,) = [int(r[0]) for r in rows if r[1] == str(pid) and "gcs_server" in r[2]]
+    (head,) = [n for n, parent, args in processes() if parent == pid and "gcs_server" in args]
     return head
 
 
-def ended(place: Path, words: Sequence[str], steps: int, end: Callable[[int], None]) -> str:
+def kill_the_node_of(pid: int) -> None:
+    """The whole node with the head of the Ray that a process has started, ranks included."""
+    mine = [(n, args.split()[0]) for n, parent, args in processes() if parent == pid]
+    (raylet,) = [n for n, program in mine if program.endswith("/raylet")]
+    workers = [n for n, parent, _ in processes() if parent == raylet]
+    for process in (head_of(pid), raylet, *workers):
+        os.kill(process, signal.SIGKILL)
+
+
+def ended(
+    place: Path,
+    words: Sequence[str],
+    steps: int,
+    end: Callable[[int], None],
+    how: tuple[int, str] = (128 + signal.SIGTERM, "stopped"),
+) -> str:
     """What a command says that is ended by `end` once its run has so many steps."""
     command = [sys.executable, "-m", "tutelage", *words]
     folder, until = RunFolder(place / "run"), time.monotonic() + 120
@@ -139,8 +159,7 @@ def ended(place: Path, words: Sequence[str], steps: int, end: Callable[[int], No
             told = job.communicate(timeout=120)[1]
         finally:
             job.kill()
-    assert job.returncode == 128 + signal.SIGTERM
-    assert (folder.read_result() or {})["status"] == "stopped"
+    assert (job.returncode, (folder.read_result() or {}).get("status")) == how, told
     return " ".join(told.split())
 
 
@@ -153,6 +172,29 @@ def test_a_head_node_that_is_killed_stops_the_run_with_a_sentence_and_it_is_resu
     words = ["train", "math", "--output", "run", *tiny_job.overrides(source, **given)]
     told = ended(tmp_path, words, 2, lambda pid: os.kill(head_of(pid), signal.SIGKILL))
     assert re.search(r"Ray's head node, \S+, does not answer any more.*tutelage resume run", told)
+    trained = len(tiny_job.steps(RunFolder(tmp_path / "run")))
+    told = ended(tmp_path, ["resume", "run"], trained + 1, lambda pid: os.kill(pid, signal.SIGTERM))
+    assert f"resumed after step {trained}/100000 of rl" in told
+
+
+@pytest.mark.full
+def test_a_head_node_that_takes_the_ranks_along_ends_the_run_at_once_and_it_is_resumed(
+    one_thread: None, source: Path, tmp_path: Path
+) -> None:
+    began = list[float]()
+
+    def kill(pid: int) -> None:
+        began.append(time.monotonic())
+        kill_the_node_of(pid)
+
+    keys = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
+    given = {**jobs.MANY, **keys, "trainer__total_training_steps": 100_000}
+    words = ["train", "math", "--output", "run", *tiny_job.overrides(source, **given)]
+    told = ended(tmp_path, words, 2, kill, how=(2, "failed"))
+    took = time.monotonic() - began[0]
+    assert took < 25, told
+    way = r"so the run cannot go on.*tutelage resume run"
+    assert re.search(rf"Ray's head node, \S+, does not answer any more, {way}", told), told
     trained = len(tiny_job.steps(RunFolder(tmp_path / "run")))
     told = ended(tmp_path, ["resume", "run"], trained + 1, lambda pid: os.kill(pid, signal.SIGTERM))
     assert f"resumed after step {trained}/100000 of rl" in told
@@ -200,7 +242,8 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     told = (
         r"no room for trainer.nnodes=9: each needs 1 CPU, the first .*, which has \d, and .* in all"
     )
-    way = r"lower it, or start a node that has some: `ray start --address=\S+ --num-cpus=N`"
+    command = r"`RAY_AUTH_MODE=token ray start --address=\S+ --num-cpus=N`"
+    way = f"lower it, or start a node that has some: {command}"
     with pytest.raises(ConfigError, match=f"{told}: {way}"):
         train(source, tmp_path / "run", trainer__nnodes=9)
     assert not (tmp_path / "run" / "config.json").exists()

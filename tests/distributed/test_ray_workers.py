@@ -156,8 +156,12 @@ def test_what_is_advised_for_too_few_cpus_helps(
     address = ray.get_runtime_context().gcs_address
     with pytest.raises(ConfigError) as refused:
         ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
-    told = f"{way} that has some: `ray start --address={address} --num-cpus=N`"
-    assert str(refused.value).endswith(told)
+    told = f"ray start --address={address} --num-cpus=N`"
+    assert str(refused.value).endswith(f"{way} that has some: `RAY_AUTH_MODE=token {told}")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ConfigError) as refused:
+        ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
+    assert str(refused.value).endswith(f"{way} that has some: `{told}")
 
 
 @pytest.mark.full

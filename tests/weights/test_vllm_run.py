@@ -238,6 +238,10 @@ def test_adapters_are_trained_at_servers(
     ("changed", "sentence"),
     [
         ({"rollout__servers": "[localhost:8000]"}, "no http address"),
+        (
+            {"rollout__servers": "[http://a:1/v1]"},
+            r"'http://a:1/v1' has a path.*Use http://a:1, without /v1",
+        ),
         ({"rollout__servers": "[http://a:1,http://a:1/]"}, "names a server twice"),
         ({"rollout__weight_transfer": "nccl"}, "has to be seen on GPUs first"),
         ({"rollout__weight_transfer": "lora"}, "model.lora.rank is 0"),

@@ -6,6 +6,8 @@ its own. A process that has connected to Ray already is left connected.
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 import signal
 import socket
@@ -24,6 +26,9 @@ _REACH_SECONDS = 10.0
 """How long a head node may take to accept a connection."""
 _FREE_SECONDS = 10.0
 """How long the workers of a run that has just ended may still hold their CPUs."""
+_AUTH_MODE = "RAY_AUTH_MODE"
+_TOKEN_FILE = "~/.ray/auth_token"
+_NO_TOKEN = "asks for a token, and was sent none or another one"
 _LEAST_STORE = 100 * 2**20
 """Bytes of the store in which weights lie between training and workers."""
 
@@ -71,13 +76,15 @@ def connect(config: RunConfig, weights: int) -> bool:
             "object_store_memory": max(_LEAST_STORE, 4 * weights),
             "_node_ip_address": "127.0.0.1",
         }
+    else:
+        _send_token()
     with _own_signals():
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
         except Exception as error:
             with suppress(Exception):
                 ray.shutdown()
-            raise _unreachable(asked.address or "local", _first_line(error)) from error
+            raise _unreachable(asked.address or "local", _reason(error)) from error
         except BaseException:
             with suppress(Exception):
                 ray.shutdown()
@@ -113,7 +120,27 @@ def add_node(what: str = "CPU") -> str:
     """How CPUs or GPUs are added to the cluster that this process is connected to."""
     address = import_ray().get_runtime_context().gcs_address
     option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
-    return f"start a node that has some: `ray start --address={address} {option}=N`"
+    mode = "RAY_AUTH_MODE=token " if _mode() == "token" else ""
+    return f"start a node that has some: `{mode}ray start --address={address} {option}=N`"
+
+
+def _mode() -> str | None:
+    """Whether Ray sends tokens, and asks for them: `token`, `disabled`, or not set."""
+    mode = os.environ.get(_AUTH_MODE)
+    return None if mode is None else mode.lower()
+
+
+def _send_token() -> None:
+    """Send the token of this user where there is one, unless `RAY_AUTH_MODE` says otherwise. Ray
+    does so for the address `auto` alone; a cluster without tokens accepts one."""
+    setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
+    logger: logging.Logger = setup.logger
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would speak of a cluster that is started here
+    try:
+        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    finally:
+        logger.setLevel(level)
 
 
 def own_words(error: BaseException) -> str:
@@ -123,6 +150,11 @@ def own_words(error: BaseException) -> str:
 
 
 def _unreachable(address: str, reason: object) -> ConfigError:
+    if reason is _NO_TOKEN:
+        mend = f"{_TOKEN_FILE} of its head node is needed here, or in RAY_AUTH_TOKEN"
+        if _mode() not in (None, "token"):
+            mend = f"set {_AUTH_MODE}=token, it is {_mode()!r}; {mend}"
+        return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
     way = (
         "start one with `ray start --head`, or leave ray_kwargs.ray_init.address out, which starts "
         "Ray on this machine"
@@ -134,7 +166,14 @@ def _unreachable(address: str, reason: object) -> ConfigError:
     return ConfigError(f"no Ray cluster can be used at {address!r}: {reason}; {way}")
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Why Ray could not be had; that it wants a token is said by a cause of the error alone."""
+    kind: type[Exception] = import_ray().exceptions.AuthenticationError
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, kind) or "InvalidAuthToken" in str(cause):
+            return _NO_TOKEN
+        cause = cause.__cause__
     text = str(error).strip()
     return " ".join(text.split())[:500] or type(error).__name__
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from tutelage.runs.signals import ask_to_end
 
@@ -20,6 +21,9 @@ _GONE_SECONDS = 10.0
 _INSIST_SECONDS = 25.0
 """How long the step may take to its end then; Ray leaves a minute in all."""
 
+_ASK_SECONDS = 0.1
+"""Between two looks while Ray is asked something."""
+
 
 class HeadWatch:
     """Looks for the head node at `address` until it is closed."""
@@ -27,10 +31,30 @@ class HeadWatch:
     def __init__(self, address: str, *, scale: float = 1.0) -> None:
         """`scale` makes all times shorter or longer, for tests."""
         self.address, self.gone = address, False
+        self.reason = f"Ray's head node, {address}, does not answer any more"
         self._scale = scale
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    def reachable(self) -> bool:
+        """Whether the head node answers now."""
+        return not self.gone and self._answers()
+
+    def ask(self, question: Callable[[], object]) -> bool:
+        """Ask Ray something, which may never return without the head node: in a thread, until it
+        is done, or the head node does not answer any more. Returns whether it does."""
+        thread = threading.Thread(target=question, daemon=True)
+        thread.start()
+        return self.wait_for(thread)
+
+    def wait_for(self, thread: threading.Thread) -> bool:
+        """Until a thread ends, or the head node does not answer any more; whether it does."""
+        while reachable := self.reachable():
+            thread.join(_ASK_SECONDS)
+            if not thread.is_alive():
+                break
+        return reachable
 
     def close(self) -> None:
         """End looking."""
@@ -46,10 +70,9 @@ class HeadWatch:
                 self.gone = True
                 break
         if self.gone:
-            reason = f"Ray's head node, {self.address}, does not answer any more."
-            ask_to_end(reason)
+            ask_to_end(f"{self.reason}.")
             if not self._over.wait(_INSIST_SECONDS * self._scale):
-                ask_to_end(reason)
+                ask_to_end(f"{self.reason}.")
 
     def _answers(self) -> bool:
         host, _, port = self.address.rpartition(":")

@@ -213,10 +213,14 @@ class _RayRanks:
                     self._end(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
-        """Raise what ended a rank, in its own words, where it is known."""
-        until = time.monotonic() + _WORD_SECONDS
-        while not self._errors and time.monotonic() < until:
-            time.sleep(0.05)
+        """Raise what ended a rank, in its own words, where it is known. A head node that is lost
+        takes the ranks of its machine along."""
+        until, reachable = time.monotonic() + _WORD_SECONDS, self._head.reachable()
+        while reachable and not self._errors and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS / 10)
+            reachable = self._head.reachable()
+        if not reachable:
+            raise RunError(f"{self._head.reason}, so the run cannot go on") from lost
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
                 raise RunError(own_words(error)) from lost
@@ -234,18 +238,18 @@ class _RayRanks:
     def close(self) -> None:
         """End the actors, and Ray where it was begun here; without its head it ends by itself."""
         self._over.set()
-        if self._watcher is not None:
-            self._watcher.join()
         self._head.close()
-        if self._head.gone:
-            return
+        if self._watcher is not None:
+            self._head.wait_for(self._watcher)
+        if self._head.ask(self._end_all) and self._connected:
+            self._ray.shutdown()
+
+    def _end_all(self) -> None:
         for actor in self._actors:
             self._end(actor)
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
-        if self._connected:
-            self._ray.shutdown()
 
     def _end(self, actor: Any) -> None:
         with suppress(Exception):

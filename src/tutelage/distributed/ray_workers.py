@@ -103,7 +103,7 @@ class RayPool:
     def close(self) -> None:
         """End the workers, and Ray where it was begun here; without its head it ends by itself."""
         self._head.close()
-        if self._head.gone:
+        if not self._head.reachable():
             return
         for worker in self.workers:
             self.dismiss(worker)
@@ -132,8 +132,12 @@ class RayPool:
 
     def dismiss(self, worker: _RayActor) -> None:
         """End a worker, whether or not it lives."""
-        with suppress(Exception):
-            self._ray.kill(worker.actor)
+
+        def kill() -> None:
+            with suppress(Exception):
+                self._ray.kill(worker.actor)
+
+        self._head.ask(kill)
 
     def replace(self, worker: _RayActor) -> bool:
         """Put a new worker in the place of a lost one; False where that was done before."""

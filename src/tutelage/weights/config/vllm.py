@@ -27,8 +27,11 @@ def _addresses(servers: Sequence[str]) -> Iterator[Finding]:
     urls = [url.rstrip("/") for url in servers]
     for url in urls:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path:
+        if parts.scheme not in ("http", "https") or not parts.netloc:
             yield "rollout.servers", f"{url!r} is no http address", "Use http://HOST:PORT."
+        elif parts.path:
+            way = f"Use {parts.scheme}://{parts.netloc}, without {parts.path}."
+            yield "rollout.servers", f"{url!r} has a path, and paths are added here", way
     if len(set(urls)) < len(urls):
         yield "rollout.servers", "it names a server twice", "Name each one once."
 
