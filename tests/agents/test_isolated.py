@@ -20,6 +20,7 @@ from live_parts import play, specs
 from tutelage import rollout
 from tutelage.agents.function import as_agent
 from tutelage.agents.isolated import IsolatedAgent
+from tutelage.agents.loading import load_agent
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.types import FailureCause, Task
@@ -132,3 +133,31 @@ def test_an_agent_that_cannot_be_sent_is_refused() -> None:
         IsolatedAgent(as_agent(Holds()))
     with pytest.raises(ConfigError, match="inside a function"):
         IsolatedAgent(as_agent(local))
+
+
+FILE = """
+from tutelage import rollout
+from {beside} import WORTH
+
+@rollout(isolation="process")
+def agent(task):
+    return WORTH
+"""
+
+
+async def test_an_agent_of_a_file_is_played_apart(
+    apart: Any, gateway: Gateway, tiny: Any, tmp_path: Path
+) -> None:
+    """Its module is one that no import finds, in the worker too."""
+    codec = tiny("qwen2").codec
+    (tmp_path / "beside_it.py").write_text("WORTH = 0.5\n")
+    file = tmp_path / "my_agent.py"
+    file.write_text(FILE.format(beside="beside_it"))
+    agent = apart(load_agent(str(file))[0])
+    played = await play(gateway, codec, agent, 2, timeout=120)
+    assert [r.reward and r.reward.value for r in played] == [0.5, 0.5]
+    agent.close()
+    file.write_text(file.read_text() + "\n")
+    (done,) = await play(gateway, codec, agent, 1, timeout=120, attempts=1)
+    assert done.last.failure is not None
+    assert f"{file} has changed since this run read it" in done.last.failure.message

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from tutelage.agents.agent import Agent
@@ -31,6 +33,7 @@ from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards.failures import exception_text
 from tutelage.tools.execute import call_in_thread
+from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
 
 _BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
@@ -68,6 +71,7 @@ class IsolatedAgent(Agent):
                 f"agent {agent.name!r} cannot go to a process of its own: {error}. Define it at "
                 "the top of a module, and keep what cannot be pickled out of its instance"
             ) from error
+        self._files = _files_of(self._packed)
         self._idle: list[_AgentProcess] = []
 
     @property
@@ -79,7 +83,7 @@ class IsolatedAgent(Agent):
         """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
-            worker = _AgentProcess(self._packed)
+            worker = _AgentProcess(self._packed, self._files)
         try:
             done = await worker.play(session)
         except BaseException:
@@ -101,12 +105,15 @@ class IsolatedAgent(Agent):
 class _AgentProcess:
     """One process."""
 
-    def __init__(self, packed: bytes) -> None:
+    def __init__(self, packed: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         lifeline, self._lifeline = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(
-            target=_work, args=(theirs, lifeline, packed), name="tutelage-agent", daemon=False
+            target=_work,
+            args=(theirs, lifeline, packed, files),
+            name="tutelage-agent",
+            daemon=False,
         )
         self.process.start()
         theirs.close()
@@ -156,13 +163,30 @@ def _portable(resources: NamedResources) -> NamedResources:
     return resources.replaced(changes)
 
 
-def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
+def _files_of(packed: bytes) -> dict[str, str]:
+    """The files of an agent by the names of their modules, which no import finds: those
+    that it names, else all of them, since one may have imported it from a file beside it."""
+    known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
+    return {n: file for n, file in known.items() if n.encode() in packed} or known
+
+
+def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
+    """The agent, after the files that it came from. Raises `ConfigError` where one has changed."""
+    for name, file in files.items():
+        if load_module(Path(file), "the agent's file").__name__ != name:
+            raise ConfigError(
+                f"{file} has changed since this run read it; restore it, or begin a new run"
+            )
+    return pickle.loads(packed)
+
+
+def _work(pipe: Connection, lifeline: Connection, packed: bytes, files: Mapping[str, str]) -> None:
     """The worker's main loop."""
     os.setsid()
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
-        agent: Agent = pickle.loads(packed)
+        agent = _unpacked(packed, files)
     except Exception as error:
         with suppress(EOFError, OSError):
             pipe.recv()
