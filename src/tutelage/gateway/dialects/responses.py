@@ -34,7 +34,7 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.dialects.responses_items import read_items
 from tutelage.gateway.dialects.responses_written import PREFIX, ResponseEvents, written
-from tutelage.gateway.dialects.stored import StoredResponses, stored_paths
+from tutelage.gateway.dialects.stored import StoredResponses, stored_paths, unknown_response
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
@@ -329,12 +329,8 @@ def _conversation(
     if previous is not None:
         found = stored.find(previous)
         if found is None:
-            words = (
-                f"no response {previous!r} of this attempt is stored; it may have been made with "
-                "`store`: false, by another attempt, or long ago, or it is not whole yet"
-            )
             where, code = "previous_response_id", "previous_response_not_found"
-            raise ApiError(404, words, param=where, code=code)
+            raise ApiError(404, unknown_response(previous), param=where, code=code)
         before = found.conversation
     if whole := before + read_items(given.input, stored, passing=passing):
         return whole

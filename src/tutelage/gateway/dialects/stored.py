@@ -24,6 +24,14 @@ _END = b"\n\n"
 """What ends an event."""
 
 
+def unknown_response(response_id: str) -> str:
+    """What a request is told that names a response which is not kept."""
+    return (
+        f"no response {response_id!r} of this attempt is stored; it may have been made with "
+        "`store`: false, by another attempt, or long ago, or it is not whole yet"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """A finished response as it was sent, the whole conversation with its own turn, and the items
@@ -83,7 +91,7 @@ class StoredResponses:
         """The response of that id. Raises `ApiError` 404."""
         found = self.find(response_id)
         if found is None:
-            raise ApiError(404, f"no response {response_id!r} of this attempt is stored")
+            raise ApiError(404, unknown_response(response_id))
         return found
 
     def remove(self, response_id: str) -> None:
