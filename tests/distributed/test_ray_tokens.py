@@ -161,3 +161,12 @@ def test_a_cluster_is_reached_by_its_address(
         assert stranger.startswith(f"the Ray cluster at '{address}' asks for a token")
     else:
         assert stranger.startswith("played ")
+
+
+def test_another_version_of_ray_decides_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place where Ray decides about tokens is its own, and may change."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    for elsewhere in ("ray._private.nowhere", "json"):
+        monkeypatch.setattr(ray_cluster, "_TOKEN_SETUP", elsewhere)
+        ray_cluster._send_token()  # pyright: ignore[reportPrivateUsage]
+        assert "RAY_AUTH_MODE" not in os.environ

@@ -4,7 +4,6 @@ trained; and a seed of the agent's own does not make one sample of a task's roll
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,17 +26,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "/messages": {"max_tokens": 16},
     "/completions": {},
 }
-
-
-@pytest.fixture
-def codec(tiny: Any) -> Codec:
-    return tiny("qwen2").codec
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as made:
-        yield made
 
 
 class Halting(ScriptedEngine):

@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,17 +27,6 @@ from tutelage.tracing import span
 from tutelage.types import FailureCause, Mode, Rollout, RolloutStatus
 
 CAUSES = FailureCause
-
-
-@pytest.fixture
-def codec(tiny: Any) -> Codec:
-    return tiny("qwen2").codec
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as made:
-        yield made
 
 
 def cause(rollout: Rollout) -> FailureCause | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from live_parts import play
 
 from tutelage.engine.remote import RemoteChatClient
@@ -16,17 +14,6 @@ from tutelage.policy.codec import Codec
 from tutelage.resources import LLM
 from tutelage.testing import ScriptedEngine
 from tutelage.types import FailureCause, Rollout
-
-
-@pytest.fixture
-def codec(tiny: Any) -> Codec:
-    return tiny("qwen2").codec
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as made:
-        yield made
 
 
 def cause(rollout: Rollout) -> FailureCause | None:

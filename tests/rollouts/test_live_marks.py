@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
-import pytest
 from live_parts import play
 
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM
 from tutelage.tracing import span
-
-
-@pytest.fixture
-def codec(tiny: Any) -> Codec:
-    return tiny("qwen2").codec
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as made:
-        yield made
 
 
 async def framework(name: str, llm: LLM, question: str, *, tells_response: bool = True) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +52,6 @@ post(os.environ["AGL_EVENT_URL"], {
     "event_type": "reward", "data": {"value": reward, "reason": "parity"}})
 """
 """An agent in the manner of agent-lightning 1.0: three variables, and one of its own."""
-
-
-@pytest.fixture
-def codec(tiny: Any) -> Codec:
-    return tiny("qwen2").codec
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as made:
-        yield made
 
 
 def value(played: Rollout) -> float | None:

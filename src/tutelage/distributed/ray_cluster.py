@@ -28,6 +28,7 @@ _FREE_SECONDS = 10.0
 """How long the workers of a run that has just ended may still hold their CPUs."""
 _AUTH_MODE = "RAY_AUTH_MODE"
 _TOKEN_FILE = "~/.ray/auth_token"
+_TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
 _NO_TOKEN = "asks for a token, and was sent none or another one"
 _LEAST_STORE = 100 * 2**20
 """Bytes of the store in which weights lie between training and workers."""
@@ -132,13 +133,17 @@ def _mode() -> str | None:
 
 def _send_token() -> None:
     """Send the token of this user where there is one, unless `RAY_AUTH_MODE` says otherwise. Ray
-    does so for the address `auto` alone; a cluster without tokens accepts one."""
-    setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
-    logger: logging.Logger = setup.logger
+    does so for the address `auto` alone; a cluster without tokens accepts one. Where another
+    version of Ray has this elsewhere, its own rule holds."""
+    try:
+        setup = importlib.import_module(_TOKEN_SETUP)
+        enable, logger = setup.maybe_enable_token_auth_if_token_available, setup.logger
+    except (ImportError, AttributeError):
+        return
     level = logger.level
     logger.setLevel(logging.ERROR)  # it would speak of a cluster that is started here
     try:
-        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        enable(warn_if_disabled=False)
     finally:
         logger.setLevel(level)
 
