@@ -369,6 +369,17 @@ def test_two_runs_on_one_server_are_refused_until_the_first_gives_it_up(
     engine_of(server, run="second").update_weights(policy, 0)
 
 
+def test_one_server_under_two_names_is_refused(
+    server: VLLMServer, policy: Policy, tmp_path: Path
+) -> None:
+    names = [server.url, server.url.replace("127.0.0.1", "localhost")]
+    transfer = FileTransfer(tmp_path / "sync", torch.float32)
+    rest: dict[str, Any] = {"run": tmp_path, "dtype": torch.float32, "max_length": 256}
+    with pytest.raises(ConfigError, match=f"{names[1]}' is the same server; name one"):
+        VLLMEngine(names, policy, transfer, **rest)
+    VLLMEngine(names[:1], policy, transfer, **rest).close()
+
+
 def test_an_update_during_anothers_is_refused(
     server: VLLMServer, engine_of: Made, policy: Policy
 ) -> None:

@@ -14,9 +14,9 @@ import asyncio
 import hashlib
 import math
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -110,13 +110,17 @@ class VLLMEngine:
             raise
 
     def _claim_all(self) -> None:
-        for server in self._servers:
-            try:
+        claims = {f"{self._run}:-{n}": server for n, server in enumerate(self._servers, 1)}
+        for claim, server in claims.items():
+            with self._left_out_at_an_error(server):
                 self._length = min(self._length, self._check(server.client))
-                server.client.claim(f"{self._run}:{self._version}")
+                server.client.claim(claim)
                 server.alive = True
-            except EngineError as error:
-                self._leave_out(server, error)
+        for server in self._alive():
+            with self._left_out_at_an_error(server):
+                same = claims.get(server.client.label(), server)
+                if same is not server:
+                    raise server.client.refusal(f"{same.client.url!r} is the same server; name one")
         if not self._alive():
             raise EngineError(
                 f"rollout.servers: none can be used; {self._reasons().rstrip('.')}. Start one, and "
@@ -351,6 +355,13 @@ class VLLMEngine:
             server.alive = False
             self._tell_lost(server)
 
+    @contextmanager
+    def _left_out_at_an_error(self, server: _Server) -> Generator[None]:
+        try:
+            yield
+        except EngineError as error:
+            self._leave_out(server, error)
+
     def _reasons(self) -> str:
         return "; ".join(server.reason for server in self._servers if server.reason)
 
@@ -369,11 +380,9 @@ class VLLMEngine:
         """Send the weights; how far the probe is off, None where the server is left out."""
         if self._probe is None or not server.alive:
             return None
-        try:
+        with self._left_out_at_an_error(server):
             return self._refresh(server, self._probe)
-        except EngineError as error:
-            self._leave_out(server, error)
-            return None
+        return None
 
     def _refresh(self, server: _Server, probe: WeightProbe) -> float:
         """Send the weights of now to a server, and probe it."""
