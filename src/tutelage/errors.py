@@ -164,5 +164,5 @@ class ServersLostError(FailureBudgetError, EngineError):
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, in the words of an error."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 node`, `2,000 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

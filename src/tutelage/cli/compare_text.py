@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from tutelage.cli.console import TONES, counted, number, one_line, percent
+from tutelage.cli.console import TONES, number, one_line, percent
+from tutelage.errors import counted
 from tutelage.evaluate.compare import Comparison, ComparisonRow, PairedComparison
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.report.formatting import listed

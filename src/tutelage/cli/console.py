@@ -219,11 +219,6 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
-
-
 def is_utf8(console: Console) -> bool:
     """Whether block characters can be written there."""
     return console.encoding.lower().startswith("utf")

@@ -19,16 +19,7 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from tutelage.cli.console import (
-    counted,
-    facts,
-    is_utf8,
-    leave_stream,
-    messages,
-    prose,
-    say,
-    visible,
-)
+from tutelage.cli.console import facts, is_utf8, leave_stream, messages, prose, say, visible
 from tutelage.cli.progress_view import (
     REWARD,
     Phase,
@@ -36,6 +27,7 @@ from tutelage.cli.progress_view import (
     metric_text,
     render_progress,
 )
+from tutelage.errors import counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.progress import Progress
 

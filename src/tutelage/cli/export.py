@@ -44,8 +44,7 @@ def export(
     options: _ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
-    from tutelage.cli.console import counted
-    from tutelage.errors import RunError
+    from tutelage.errors import RunError, counted
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.store import dump_json, export_rows

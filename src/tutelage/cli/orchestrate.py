@@ -63,8 +63,9 @@ class _PrepareConfig(Section):
 
 def _prepare(asked: _PrepareConfig) -> None:
     """Make a training set of what succeeded in execution logs."""
-    from tutelage.cli.console import counted, facts, number, shown_path
+    from tutelage.cli.console import facts, number, shown_path
     from tutelage.cli.console import output as console_output
+    from tutelage.errors import counted
     from tutelage.files import write_new
     from tutelage.orchestration.data.prepare import prepare
     from tutelage.orchestration.data.synthetic import builtin_graph

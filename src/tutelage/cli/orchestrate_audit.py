@@ -63,7 +63,8 @@ class _AuditConfig(PoolConfig, RunSettings):
 
 def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
     """Show what a reward prefers, and which worker it ranks first."""
-    from tutelage.cli.console import counted, shown_path
+    from tutelage.cli.console import shown_path
+    from tutelage.errors import counted
     from tutelage.orchestration.evaluation.audit import (
         PRESETS,
         audit_policies,

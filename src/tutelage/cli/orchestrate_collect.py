@@ -164,7 +164,8 @@ def _run(
 
 
 def _show(told: Collection, log: Path, run: Path) -> None:
-    from tutelage.cli.console import counted, facts, number, output, percent, say, shown_path
+    from tutelage.cli.console import facts, number, output, percent, say, shown_path
+    from tutelage.errors import counted
     from tutelage.runs.stored_evaluation import SUCCESS, evaluation_of_record, judged_text
 
     console, refused = output(), counted(told.refused, "instruction")

@@ -84,7 +84,7 @@ def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenP
 
 def spent_words(llm: LLMPlanner) -> str:
     """What a model was asked for nothing that could run, in words."""
-    from tutelage.cli.console import counted
+    from tutelage.errors import counted
 
     read, written = sum(c.tokens_in for c in llm.calls), sum(c.tokens_out for c in llm.calls)
     cost = f"{usd(math.fsum(call.cost for call in llm.calls))} USD" if llm.priced else "unknown"

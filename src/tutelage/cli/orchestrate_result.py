@@ -72,7 +72,8 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
 
 def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
     """The sums, in words."""
-    from tutelage.cli.console import counted, number, one_line
+    from tutelage.cli.console import number, one_line
+    from tutelage.errors import counted
 
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
     state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
@@ -132,7 +133,8 @@ def _show_outputs(console: Console, found: Execution, shown: Container[int]) -> 
 
 def _show_lines(console: Console, text: str) -> None:
     """The first lines of a text."""
-    from tutelage.cli.console import counted, say, visible
+    from tutelage.cli.console import say, visible
+    from tutelage.errors import counted
 
     lines = visible(text).split("\n")
     for line in lines[:_OUTPUT_LINES]:

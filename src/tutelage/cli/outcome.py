@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 
 from tutelage.cli.console import (
-    counted,
     drawn_table,
     facts,
     next_steps,
@@ -28,7 +27,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
-from tutelage.errors import TutelageError
+from tutelage.errors import TutelageError, counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder

@@ -19,7 +19,6 @@ import typer
 from rich.text import Text
 
 from tutelage.cli.console import (
-    counted,
     facts,
     messages,
     next_steps,
@@ -31,7 +30,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
 from tutelage.runs.estimate import duration
 from tutelage.runs.progress import Progress

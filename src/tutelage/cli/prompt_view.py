@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from tutelage.cli.console import counted, number, one_line, prose
+from tutelage.cli.console import number, one_line, prose
 from tutelage.cli.display import LiveDisplay
 from tutelage.engine.usage import Spend
+from tutelage.errors import counted
 from tutelage.prompts.figures import spend_text
 from tutelage.runs.rounds import CandidateSummary, Observer, Round
 

@@ -41,7 +41,8 @@ def _tree(
     """Show the candidates of a search as a tree of edits."""
     from rich.tree import Tree
 
-    from tutelage.cli.console import counted, output, prose, say, shown_path
+    from tutelage.cli.console import output, prose, say, shown_path
+    from tutelage.errors import counted
     from tutelage.prompts.pages import LINEAGE
     from tutelage.prompts.pages import lineage_tree as nodes
     from tutelage.prompts.record import read_lineage
@@ -126,7 +127,8 @@ def _export(
     """Print the best prompt, or write its components to files."""
     import json
 
-    from tutelage.cli.console import counted, messages, say
+    from tutelage.cli.console import messages, say
+    from tutelage.errors import counted
     from tutelage.files import write_new
     from tutelage.prompts.record import candidate_of, read_lineage
 

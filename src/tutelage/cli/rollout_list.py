@@ -55,7 +55,8 @@ def show_stored(
     console: Console, folder: RunFolder, samples: Callable[[Store, str], Iterable[Rollout]]
 ) -> None:
     """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
-    from tutelage.cli.console import counted, facts, number, say, shown_path
+    from tutelage.cli.console import facts, number, say, shown_path
+    from tutelage.errors import counted
     from tutelage.runs.stored import open_run
     from tutelage.statistics.outcome import cause_words
     from tutelage.types import RolloutStatus

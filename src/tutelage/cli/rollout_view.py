@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import counted, facts, number, say, visible
+from tutelage.cli.console import facts, number, say, visible
+from tutelage.errors import counted
 from tutelage.resources import POLICY
 from tutelage.statistics.outcome import cause_words
 from tutelage.store import TrainingRow

@@ -73,8 +73,9 @@ def _as_run(name: str) -> RunFolder | None:
 def _show_list(
     console: Console, folder: RunFolder, limit: int | None, step: int | None, failed: bool
 ) -> None:
-    from tutelage.cli.console import counted, say, shown_path
+    from tutelage.cli.console import say, shown_path
     from tutelage.cli.rollout_list import rollout_lines
+    from tutelage.errors import counted
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 

@@ -328,7 +328,8 @@ def _train_agent(
 
 def _show_preview(console: Console, found: SFTPreview) -> None:
     """The first demonstration with what of it is trained, and how much there is."""
-    from tutelage.cli.console import counted, facts, number, say, visible
+    from tutelage.cli.console import facts, number, say, visible
+    from tutelage.errors import counted
 
     # A pipe, a file and a terminal without colours say it in marks.
     coloured = console.color_system is not None and not console.no_color

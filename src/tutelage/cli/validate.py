@@ -79,7 +79,8 @@ def validate(
 
 def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
     """A table of the probes, then what is wrong, with an example and advice."""
-    from tutelage.cli.console import counted, number, one_line, plain_table, say
+    from tutelage.cli.console import number, one_line, plain_table, say
+    from tutelage.errors import counted
 
     table = plain_table("check", "tried", "reward", "verdict", right=("tried", "reward"))
     for probe in probes:

@@ -1,12 +1,14 @@
 """Numbers and strange text as people read them: percentages, durations, visible control characters.
 
-Pure functions without a neighbour. `page.py` puts every string of the page through `visible`, so
+Pure functions. `page.py` puts every string of the page through `visible`, so
 that what a model wrote cannot reorder a line or break the file's encoding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from tutelage.errors import counted as in_words
 
 _THIN = "\u202f"
 """A narrow space that does not break: between digits, and before a unit."""
@@ -59,7 +61,7 @@ def duration(seconds: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     """`1 step`, `2 steps`."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+    return in_words(number, noun).replace(",", _THIN)
 
 
 def listed(words: Sequence[str]) -> str:
