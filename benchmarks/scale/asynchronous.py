@@ -138,7 +138,7 @@ def play(threshold: int, seed: int, root: Path) -> dict[str, float]:
         "dropped": result.get("dropped_groups", 0),
         "behind": statistics.mean(line.get("staleness/mean", 0.0) for line in steps),
         "oldest": max(line.get("staleness/max", 0.0) for line in steps),
-        "gap": max(line["max_dlogp"] for line in steps),
+        "gap": max(line.get("max_dlogp", 0.0) for line in steps),
     }
 
 

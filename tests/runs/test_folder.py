@@ -45,6 +45,17 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
         create(tmp_path / "file" / "run")
 
 
+def test_a_run_does_not_lie_in_what_ray_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "working_dir_files" / "_ray_pkg_0123456789abcdef"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    with pytest.raises(RunError, match="a folder that stays, as --output /shared/NAME"):
+        create(Path("runs") / "math")
+    create(tmp_path / "elsewhere")
+
+
 def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_path: Path) -> None:
     run = create(tmp_path / "run")
     (run.path / "vllm.log").write_text("loading")

@@ -143,7 +143,8 @@ def test_every_group_is_trained_once_or_dropped(run: tuple[RunFolder, list[str]]
         allowed = admission_limit(event["step"], 2, SIZE, STEPS) + len(dropped)
         assert max(event["groups"]) < allowed
     assert max(line.get("staleness/max", 0) for line in steps(folder)) in (1, 2)
-    assert all(line["max_dlogp"] < 1e-4 for line in steps(folder))
+    compared = [line["max_dlogp"] for line in steps(folder) if "max_dlogp" in line]
+    assert max(compared) < 1e-4
 
 
 def test_a_group_that_is_too_old_is_dropped_said_and_kept(

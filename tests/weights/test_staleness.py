@@ -60,6 +60,9 @@ def test_the_samplers_error_is_measured_on_rows_of_the_present_version(
     _, told = learn(learner, [*group(policy, 2, 2, 2, 2, noise=0.5)])
     assert told["max_dlogp"] > 0.2
     assert "staleness/mean" not in told, "nothing is said where nothing is stale"
+    policy.version = 2
+    _, told = learn(learner, [*group(policy, 0, 1, 1, 1, noise=0.5)])
+    assert "max_dlogp" not in told, "nothing is said where nothing could be compared"
 
 
 def test_stale_rows_are_weighted_by_what_the_trainer_says_before_the_step(fresh: Fresh) -> None:

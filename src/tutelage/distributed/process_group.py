@@ -28,6 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
+from tutelage.distributed.heartbeat import Heartbeat
 from tutelage.distributed.meeting import FirstRank, RankEndedError, meet
 from tutelage.distributed.tree import accumulate_in_tree
 from tutelage.errors import ConfigError, RunError
@@ -44,8 +45,8 @@ Out = TypeVar("Out")
 MEETING = datetime.timedelta(minutes=5)
 """How long ranks wait for each other at the start."""
 WORKING = datetime.timedelta(days=7)
-"""How long one waits for the others later: rollouts take what they take, and one that has ended is
-noticed at once."""
+"""How long one waits for the others later: rollouts take what they take, one that has ended is
+noticed at once, and one that stands still by its missing signs of life (`heartbeat.py`)."""
 LOST = "a rank that trains beside this one has ended, so the run cannot go on"
 """How rank 0's message begins where another rank has ended."""
 HEARD = 5.0
@@ -289,10 +290,12 @@ def joined() -> TorchProcessGroup:
         first = list[FirstRank]()
 
         def join(name: str) -> None:
-            stores = (store, cast("Any", store).clone())
-            own, told = (cast("Any", dist).PrefixStore(name, s) for s in stores)
+            stores = (store, *(cast("Any", store).clone() for _ in range(2)))
+            own, told, signs = (cast("Any", dist).PrefixStore(name, s) for s in stores)
+            heartbeat = Heartbeat(signs, rank, size)
             connect = partial(dist.init_process_group, backend, store=own, rank=rank)
             first.append(FirstRank(told, rank, partial(connect, world_size=size, timeout=WORKING)))
+            heartbeat.start()
 
         meet(store, rank, size, join, MEETING.total_seconds())
     except RankEndedError as ended:

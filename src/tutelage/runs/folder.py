@@ -36,6 +36,9 @@ from tutelage.tools.loading import hint
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
 
+_RAY_PACKAGE = "_ray_pkg_"
+"""How the folders begin in which Ray runs jobs."""
+
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""
 
@@ -143,7 +146,13 @@ def create(path: Path) -> RunFolder:
 
 
 def check_vacant(path: Path) -> None:
-    """Raise `RunError` where no run can be made: the place is taken or cannot be written."""
+    """Raise `RunError` where no run can be made: the place is taken, cannot be written, or will go
+    with a Ray job."""
+    if any(part.startswith(_RAY_PACKAGE) for part in path.absolute().parts):
+        raise RunError(
+            "the working directory of a Ray job is a copy that goes with the cluster, and a run in "
+            "it would too: name a folder that stays, as --output /shared/NAME"
+        )
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")

@@ -119,6 +119,8 @@ class Learner:
             )
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
+        if len(batch.stale) == len(batch.rows):
+            del values["max_dlogp"]  # no row could be compared
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values
@@ -181,7 +183,8 @@ class MultiPolicyLearner:
             )
             prefix = "" if main else f"policy/{name}/"
             values |= {f"{prefix}{key}": value for key, value in fields.items()}
-            values["max_dlogp"] = max(values["max_dlogp"], fields["max_dlogp"])
+            gaps = [told["max_dlogp"] for told in (values, fields) if "max_dlogp" in told]
+            values |= {"max_dlogp": max(gaps)} if gaps else {}
         return done, values
 
     def state_dict(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _run_steps(
         seconds = time.perf_counter() - start
         state.phase_step += 1
         if phase == RL:
-            state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
+            state.max_dlogp = max(state.max_dlogp, values.get("max_dlogp", 0.0))
         values |= rollout_metrics(groups.played) | groups.metrics
         values |= reward_correlations(groups.played, ctx.success)
         values |= {} if ctx.servers is None else ctx.servers.metrics()

@@ -1,0 +1,129 @@
+"""Signs of life of the ranks while they train, so that none waits for ever for one that is gone.
+
+A process that ends closes its connections, which the others notice. A machine that vanishes, or a
+process that stands still, closes nothing, and gloo waits for it as long as it is let. So each rank
+counts in the launcher's store, and each looks at the others' counts. What is counted is not the
+clock but looks at it: a rank that was stopped itself does not take the others for silent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+BEAT, QUIET, LOST = 5.0, 60.0, 600.0
+"""Seconds between two signs of life, and without one until a rank is spoken of, and until the run
+ends for it."""
+_LEFT = "left"
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class Heartbeat:
+    """This rank's signs of life, and what it sees of the others'."""
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        beat: float = BEAT,
+        quiet: float = QUIET,
+        lost: float = LOST,
+        tell: Callable[[str], None] = _tell,
+        end: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        """Show the first sign; `start` follows once all ranks have. `end` ends this process, whose
+        threads may all be waiting for what does not come."""
+        self.store, self._rank, self._size = store, rank, size
+        self._beat, self._quiet, self._lost = beat, quiet, lost
+        self._tell, self._end = tell, end
+        self._here = f"process {os.getpid()} on {platform.node()}"
+        self._over = threading.Event()
+        self._seen: dict[int, str] = {}
+        self._silent = {other: 0.0 for other in range(size) if other != rank}
+        """Seconds without a sign, of the ranks that have not left."""
+        self._told = set[int]()
+        self._number = 0
+        self.show()
+
+    def start(self) -> None:
+        """Begin to show signs and to look at those of the others, until this process ends."""
+        for work in (self.beat_once, self.look):  # a store may hold up the first for minutes
+            threading.Thread(
+                target=self._every_beat, args=(work,), name="heartbeat", daemon=True
+            ).start()
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """This rank ends by itself: nobody waits for its signs."""
+        self._over.set()
+        with suppress(RuntimeError):  # who holds the store may have ended
+            self.store.set(self._key(self._rank), _LEFT)
+
+    def _key(self, rank: int) -> str:
+        return f"alive/{rank}"
+
+    def show(self) -> None:
+        """A sign of this rank's life. Raises `RuntimeError` where the store does not answer."""
+        self.store.set(self._key(self._rank), f"{self._number} {self._here}")
+        self._number += 1
+
+    def read(self) -> None:
+        """Read the signs of the others. Raises `RuntimeError` where the store does not answer."""
+        others = list(self._silent)
+        signs: list[bytes] = self.store.multi_get([self._key(other) for other in others])
+        for other, sign in zip(others, signs, strict=True):
+            if (now := sign.decode()) != self._seen.get(other):
+                self._seen[other] = now
+                self._silent[other] = 0.0
+
+    def beat_once(self) -> None:
+        """Show a sign and read the others'; a store that does not answer is as silent as they."""
+        with suppress(RuntimeError):
+            self.show()
+            self.read()
+
+    def _every_beat(self, work: Callable[[], None]) -> None:
+        while not self._over.wait(self._beat):
+            work()
+
+    def look(self) -> None:
+        """One look: who is silent is spoken of by the first rank that is not, and in the end each
+        ends itself."""
+        watched = [other for other in self._silent if self._seen.get(other) != _LEFT]
+        for other in watched:
+            self._silent[other] += self._beat
+        quiet = [other for other in watched if self._silent[other] > self._quiet]
+        first = all(other > self._rank for other in watched if other not in quiet)
+        for other in watched:
+            if (other in quiet) == (other in self._told):
+                continue
+            self._told ^= {other}
+            if first:
+                says = f"shows no sign of life; the run waits {self._lost:g} seconds for it"
+                self._tell(f"{self._name(other)} {says if other in quiet else 'is back'}")
+        for other in quiet:
+            if self._silent[other] > self._lost:
+                if first:
+                    self._tell(
+                        f"{self._name(other)} has shown no sign of life for {self._lost:g} "
+                        "seconds, so the run ends here; `tutelage resume` goes on from its last "
+                        "checkpoint, on any number of ranks"
+                    )
+                self._end()
+                return
+
+    def _name(self, other: int) -> str:
+        where = self._seen.get(other, "").partition(" ")[2]
+        return f"rank {other} of {self._size}{', ' + where if where else ''}"
