@@ -9,10 +9,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -22,7 +24,7 @@ from typer.testing import CliRunner
 
 import tutelage
 from tutelage.cli import build_app
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError, RunError, StoreError
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create, locked
 from tutelage.runs.kinds import BUILT_IN, RunKind, register, registered
@@ -199,6 +201,22 @@ def test_ranks_of_torchrun_are_refused_once(
     said = "torchrun has started 2 processes, and a run of the kind 'counting'"
     assert str(ended.value).startswith(said) if rank == 0 else ended.value.code == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
+    counting: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, place = counting.Counting(counting.CountingSettings(steps=3)), tmp_path / "counted"
+    monkeypatch.setattr(type(asked), "head", replace(asked.head, store=str(tmp_path / "all.db")))
+    with sqlite3.connect(tmp_path / "all.db") as books:
+        books.execute("create table books (title)")
+    with pytest.raises(
+        StoreError, match=r"something else \(tables \['books'\]\): name another one"
+    ):
+        lifecycle.start(asked, RunFolder(place), Progress())
+    assert not place.exists()
+    (tmp_path / "all.db").unlink()
+    assert lifecycle.start(asked, RunFolder(place), Progress())["count"] == 3
 
 
 def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:

@@ -140,9 +140,10 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         with _closed_unless_begun(asked):
             folder.checkpoints.mkdir(exist_ok=True)
             check_loggers(asked.head.loggers)
+            _check_store(asked.head, folder)
             asked.record(folder)
             asked.begin(folder)
-        return await _work(asked, folder, progress, new=True)
+        return await _work(asked, folder, progress)
 
 
 @contextmanager
@@ -239,7 +240,7 @@ async def _go_on(
                 f"Warning: {folder.store.name} is missing; what the run has recorded until now is "
                 "lost, and a new one is begun"
             )
-        return await _work(left, folder, progress, new=False)
+        return await _work(left, folder, progress)
 
 
 def _check_sources(
@@ -277,17 +278,11 @@ def _check_sources(
 
 @contextmanager
 def opened(
-    head: RunHeader,
-    folder: RunFolder,
-    progress: Progress,
-    *,
-    patient: bool = False,
-    new: bool = False,
+    head: RunHeader, folder: RunFolder, progress: Progress, *, patient: bool = False
 ) -> Generator[Run]:
     """Open all that a run writes to, and tell the store that it runs.
 
-    With `patient` the first Ctrl-C only asks. Raises `RunError` where a `new` run has the name of
-    another one in its database.
+    With `patient` the first Ctrl-C only asks.
     """
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
@@ -299,8 +294,6 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=traced))
-            if new and head.store is not None:
-                _check_name_is_free(store, folder)
             store.put_run(
                 folder.name,
                 name=head.title or folder.name,
@@ -332,23 +325,27 @@ def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
         yield exporter.submit
 
 
-def _check_name_is_free(store: Store, folder: RunFolder) -> None:
-    """In a database of many runs a new folder may have the name of an old one."""
-    if any(run.id == folder.name for run in store.runs()) and store.count(folder.name):
-        raise RunError(
-            f"the store {store.where!r} has another run of the name {folder.name!r}; choose "
-            "another --output"
-        )
+def _check_store(head: RunHeader, folder: RunFolder) -> None:
+    """Raise `StoreError` for a named database that cannot be opened, and `RunError` where it has a
+    run of a new folder's name."""
+    if head.store is None:
+        return
+    with open_store(head.store) as store:
+        if any(run.id == folder.name for run in store.runs()) and store.count(folder.name):
+            raise RunError(
+                f"the store {store.where!r} has another run of the name {folder.name!r}; choose "
+                "another --output"
+            )
 
 
 # ---------------------------------------------------------------- the work, and its end
 
 
-async def _work(asked: RunKind, folder: RunFolder, progress: Progress, *, new: bool) -> JSON:
+async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all phases that are left, then write the result and the report."""
     with ExitStack() as last:
         last.callback(asked.close)
-        with opened(asked.head, folder, progress, patient=asked.finishes_step, new=new) as run:
+        with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
             asked.open(run)
             # That of the process before tells nothing of what this one does, were it killed.
             folder.result.unlink(missing_ok=True)

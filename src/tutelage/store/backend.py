@@ -49,7 +49,7 @@ def has_tables(conn: Connection, where: str) -> bool:
         if tables:
             raise StoreError(
                 f"{where} is a database of something else (tables {sorted(tables)[:5]!r}): "
-                "name another file"
+                "name another one"
             )
         return False
     version = conn.execute(select(func.max(schema_version.c.version))).scalar()
