@@ -25,6 +25,8 @@ from .samples import LAPTOP
 
 GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
+MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
+"""16 bytes of each are 24.6 GB."""
 
 
 def gpus(count: int, ranks: int, nodes: int = 1) -> Machine:
@@ -89,11 +91,12 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
     [
         (SEVEN, gpus(2, 2), True, "torchrun --nnodes=2 --nproc-per-node=2 -m tutelage ..."),
         (SEVEN, gpus(1, 1), True, "torchrun --nnodes=4 --nproc-per-node=1 -m tutelage ..."),
-        (SEVEN, Machine(0, 2, memory=64 * GB), False, "model.lora.rank=16 and one process"),
+        (SEVEN, Machine(0, 2, memory=64 * GB), False, "model.lora.rank=16"),
+        (MIDDLE, Machine(0, 2, 1, 25 * GB, ranks=2), False, "model.lora.rank=16 and one process"),
         (SEVEN, Machine(0, 2, memory=8 * GB), False, "a smaller model"),
         (Models(135 * 10**6, 135 * 10**6), Machine(0, 2, 1, 3 * GB, ranks=8), False, "one process"),
     ],
-    ids=["nodes", "nodes of one", "adapters", "smaller", "fewer ranks"],
+    ids=["nodes", "nodes of one", "adapters", "no room beside", "smaller", "fewer ranks"],
 )
 def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> None:
     with pytest.raises(RunError, match=rf"that fits: {way}$".replace(".", r"\.")):
@@ -194,6 +197,20 @@ def test_a_dry_run_of_eight_ranks_says_what_one_holds(
     assert not (tmp_path / "two").exists()
 
 
+def test_a_dry_run_says_it_where_the_weights_are_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = command_of_eight_ranks(tmp_path)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    one = Machine(0, 2, memory=64 * GB)
+    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
+        monkeypatch.setattr(f"{place}.machine_facts", lambda: one)
+    said = said_by(words, 2, monkeypatch)
+    assert "memory: this process holds " in said
+    assert "there are 64 GB" in said.partition("Error:")[0]
+    assert "cannot load the weights" in said
+
+
 def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +227,7 @@ def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
     assert "a model of 7.60 billion parameters cannot be trained so" in said
     assert "the engine's copy 15 GB" in said
     assert "a GPU has 80 GB" in said
-    assert "The smallest setting that fits: torchrun --nproc-per-node=8 -m tutelage ..." in said
+    assert "that fits: torchrun --nnodes=2 --nproc-per-node=8 -m tutelage ..." in said
 
 
 def test_a_machine_that_says_nothing_refuses_nothing() -> None:

@@ -251,15 +251,21 @@ def _place(resolved: Resolved) -> Path:
 
 
 def _dry_run(resolved: Resolved) -> None:
-    from tutelage.cli.console import output, say, waiting
+    from tutelage.cli.console import messages, output, prose, say, waiting
+    from tutelage.errors import TutelageError
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
 
     supervised = resolved.config.recipe == "sft"
-    # What is wrong with the input is said alone, before the many lines of the configuration.
+    # What is wrong with the input is said without the many lines of the configuration.
     notes: list[str] = []
-    with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
-        rollout = jobs.dry_run(resolved, notes.append)
+    try:
+        with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
+            rollout = jobs.dry_run(resolved, notes.append)
+    except TutelageError:
+        for note in notes:
+            prose(messages(), note)
+        raise
     if not isinstance(rollout, SFTPreview):
         _show_dry_run(rollout, resolved, notes)
         return

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tutelage.config import Resolved
+from tutelage.errors import TutelageError
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.runs import lifecycle
@@ -86,7 +87,12 @@ def dry_run(
         find_checkpoint(Path(trainer.resume_from_path))
     check_workers(resolved.config)
     memory.check_stored(resolved.config)
-    setting = training(resolved).make_setting()
+    try:
+        setting = training(resolved).make_setting()
+    except TutelageError:  # such as weights that are still to come: the figures need none
+        if (told := memory.stored_words(resolved.config)) is not None:
+            note(f"memory: {told}")
+        raise
     models, gpu = memory.models_of(setting), setting.choice.device.type == "cuda"
     machine = memory.here(gpu=gpu)
     memory.check(models, machine, gpu=gpu)

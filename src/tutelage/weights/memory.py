@@ -109,10 +109,11 @@ def fact(setting: TrainingInputs) -> dict[str, str]:
 
 
 def check(models: Models, machine: Machine, *, gpu: bool) -> None:
-    """Raise `RunError` for a training that cannot fit, with the smallest setting that does."""
+    """Raise `RunError` for a training that cannot fit, with the smallest setting that does and
+    leaves a twentieth of the memory for activations."""
     if _fits(models, machine, gpu):
         return
-    ways = (way for way, asked, there in _ways(models, machine, gpu) if _fits(asked, there, gpu))
+    ways = (way for way, *asked in _ways(models, machine, gpu) if _fits(*asked, gpu, left=20))
     found = next(ways, "a smaller model")
     raise RunError(
         f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
@@ -122,8 +123,21 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
 
 def check_stored(config: RunConfig) -> None:
     """`check` of a model that is in a folder, before it is loaded."""
+    if (found := _stored(config)) is not None:
+        models, machine, gpu = found
+        check(models, machine, gpu=gpu)
+
+
+def stored_words(config: RunConfig) -> str | None:
+    """`words` of a model that is in a folder, where that says its size."""
+    found = _stored(config)
+    return None if found is None else words(found[0], found[1], gpu=found[2])
+
+
+def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
+    """The models of a training by what lies in a folder, the machine, and whether by its GPU."""
     if config.model.path is None:
-        return
+        return None
     import torch
 
     folder = Path(local_folder(config.model.path)).expanduser()
@@ -131,18 +145,18 @@ def check_stored(config: RunConfig) -> None:
     if count is None:
         count = described_count(folder)
     if count is None:
-        return
+        return None
     trained = int(ADAPTED * count) if config.model.lora.rank else count
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
-    models = Models(count, trained, config.needs_reference, has_critic(config))
-    check(models, here(gpu=gpu), gpu=gpu)
+    return Models(count, trained, config.needs_reference, has_critic(config)), here(gpu=gpu), gpu
 
 
-def _fits(models: Models, machine: Machine, gpu: bool) -> bool:
+def _fits(models: Models, machine: Machine, gpu: bool, *, left: int = 0) -> bool:
+    """Whether a rank has room, and a `left`-th of its memory beside, where that is asked for."""
     size, there = sum(parts_of(models, machine, gpu=gpu).values()), machine.gpu_memory
     if not gpu:
         size, there = size * machine.ranks, machine.memory
-    return not there or size <= there
+    return not there or size <= there - (there // left if left else 0)
 
 
 def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Models, Machine]]:
@@ -156,7 +170,9 @@ def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Mo
             there = replace(machine, nodes=nodes, ranks=ranks)
             more = f" --nnodes={nodes}" if nodes > 1 else ""
             command = f"torchrun{more} --nproc-per-node={ranks} -m tutelage ..."
-            yield adapters + ("one process" if nodes * ranks == 1 else command), asked, there
+            way = "one process" if nodes * ranks == 1 else command
+            same = adapters and (nodes, ranks) == (machine.nodes, machine.ranks)
+            yield "model.lora.rank=16" if same else f"{adapters}{way}", asked, there
 
 
 def _there(machine: Machine, gpu: bool) -> str:
