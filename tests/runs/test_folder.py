@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.errors import RunError
+from tutelage.errors import RunBusyError, RunError
 from tutelage.runs import folder as folders
 from tutelage.runs.folder import (
     RunFolder,
@@ -80,7 +80,7 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
     with locked(run):
         with pytest.raises(RunError, match="has not begun yet; wait for it"):
             find(str(run.path))
-        with pytest.raises(RunError, match=r"not empty: it holds '.lock'"):
+        with pytest.raises(RunBusyError, match="another process is beginning a run"):
             create(run.path)
 
 

@@ -171,7 +171,9 @@ def test_long_prompts_overflow_and_the_run_goes_on(
     tasks[1]["question"] += " really" * 400
     write_rows(tutelage.cwd / "tasks.jsonl", tasks)
     keys = {"rollout.max_len": 240, "agent.max_turns": 3}
-    tutelage(*with_tools(keys, train="tasks.jsonl", steps="2")).check()
+    job = tutelage(*with_tools(keys, train="tasks.jsonl", steps="2")).check()
+    told = "Warning: the prompt of task 'q1' is longer than the context of 240 tokens, so it is not"
+    assert " ".join(job.err.split()).count(told) == 1, job.err
     train = [r for r in stored(tutelage.cwd / "run") if r.mode == "train"]
     lost = [r for r in train if r.task.id == "q1"]
     assert len(lost) == 8

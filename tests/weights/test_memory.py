@@ -52,7 +52,7 @@ def test_the_smallest_setting_that_fits_is_named() -> None:
         check(SEVEN, gpus(8, 1), gpu=True)
     told = str(refused.value)
     assert "a model of 7.60 billion parameters" in told
-    assert "this process holds 137 GB and its activations" in told
+    assert "this process holds 137 GB beside activations and libraries" in told
     assert "a GPU has 80 GB" in told
     assert told.endswith(
         "The smallest setting that fits: torchrun --nproc-per-node=4 -m tutelage ..."
@@ -172,15 +172,16 @@ def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str
         (
             Machine(0, 64, 2, 512 * GB, ranks=4),
             0,
-            "memory: the first rank holds 46 GB and its activations (weights, gradients and "
-            "optimizer 15 GB, weights to sample from 30 GB); there are 512 GB, for 4 ranks",
+            "memory: the first rank holds 46 GB beside activations and libraries (weights, "
+            "gradients and optimizer 15 GB, weights to sample from 30 GB); there are 512 GB, for 4 "
+            "ranks",
         ),
         (
             Machine(0, 64, 2, 128 * GB, ranks=4),
             2,
-            "cannot be trained so: the first rank holds 46 GB and its activations (weights, "
-            "gradients and optimizer 15 GB, weights to sample from 30 GB); there are 128 GB, for 4 "
-            "ranks. The smallest setting that fits: one process",
+            "cannot be trained so: the first rank holds 46 GB beside activations and libraries "
+            "(weights, gradients and optimizer 15 GB, weights to sample from 30 GB); there are 128 "
+            "GB, for 4 ranks. The smallest setting that fits: one process",
         ),
         (Machine(0, 64, 2, 20 * GB, ranks=4), 2, "The smallest setting that fits: a smaller model"),
     ],

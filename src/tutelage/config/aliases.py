@@ -89,7 +89,7 @@ def canonical(spelling: str, value: Any) -> str:
             spelling, value, "this is a section of keys, not a key", f"Set a key of it: {first}=..."
         )
     near = nearest(spelling)
-    fix = f"Did you mean {near!r}?" if near else "The configuration reference lists every key."
+    fix = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
     raise ConfigIssue(spelling, value, "unknown key", fix)
 
 

@@ -157,6 +157,10 @@ def check_vacant(path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
         if held := unbegun.content(path):
+            if unbegun.is_locked(path) and not (path / "config.json").is_file():
+                raise RunBusyError(
+                    f"another process is beginning a run in {str(path)!r}; choose another --output"
+                )
             there = (path / "config.json").is_file()
             way = f", or continue what is there: {resume_command(path)}" if there else ""
             what = "" if there else f": {held}"

@@ -178,6 +178,29 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     return low_reward_text("agent.failure_reward", failure_reward, lowest)
 
 
+def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str | None:
+    """That a task's first prompt has no room in a context of so many tokens, of `most` that the
+    model has; None where each has."""
+    untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
+    if not untried:
+        return None
+    longer = ", or raise `rollout.max_len`" if context < most else ", the model has no more"
+    return (
+        f"the prompt of task {untried[0].task.id!r} is longer than the context of {context} "
+        f"tokens, so it is not tried and earns what no answer earns: shorten it{longer}"
+    )
+
+
+def rollout_warnings(
+    rollouts: Sequence[Rollout], failure_reward: float, context: int, most: int
+) -> dict[str, str | None]:
+    """Warnings by what each of them contains: those of the two functions above."""
+    return {
+        "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
+        "longer than the context": untried_warning(rollouts, context, most),
+    }
+
+
 def unused_template_warnings(
     rollouts: Sequence[Rollout], resources: Mapping[str, object]
 ) -> list[str]:

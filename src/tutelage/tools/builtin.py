@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from tutelage.environments.protocol import Observation
+from tutelage.errors import DataError
 from tutelage.tasks.arithmetic import PRICES
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
 from tutelage.tools.loading import hint
@@ -63,7 +64,7 @@ class _PriceList:
         """Show nothing: the prices are to be looked up."""
         prices = task.fields.get("prices", {})
         if not isinstance(prices, Mapping):
-            raise ToolError(f"the task's field 'prices' is {prices!r}; write prices by item in it")
+            raise DataError(f"the task's field 'prices' is {prices!r}; write prices by item in it")
         listed = cast("Mapping[Any, Any]", prices)
         self._prices = {_name(str(item)): price for item, price in listed.items()}
         return Observation()

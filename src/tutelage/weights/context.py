@@ -32,7 +32,7 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import (
     all_failed,
     failures_by_cause,
-    low_reward_warning,
+    rollout_warnings,
     unused_template_warnings,
 )
 from tutelage.runs.resume_hint import resume_command
@@ -64,7 +64,7 @@ STOP_SECONDS = 5.0
 """How long a reward may go on when it was; then the step is given up, and repeated by a resume."""
 _GRADING = {
     FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
-    FailureCause.ANSWER_ERROR: "the reward raised on an answer, which counts as wrong",
+    FailureCause.ANSWER_ERROR: "the reward failed on an answer, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
     FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
 }
@@ -337,12 +337,12 @@ class TrainingContext:
         )
 
     def _warn_of_agent(self, rollouts: Sequence[Rollout]) -> None:
-        """Say once that failing earned more than attempts, and which prompts none of them used."""
+        """Say once what is odd about what rollouts earned, and which prompts none of them used."""
         warnings: list[str] = self.state.results.setdefault("warnings", [])
-        new, given = list[str](), self.setting.given
-        warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
-        if warning is not None and not any("agent.failure_reward" in w for w in warnings):
-            new.append(warning)
+        setting, given = self.setting, self.setting.given
+        limits = (setting.context, setting.policy.max_positions)
+        found = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)
+        new = [w for mark, w in found.items() if w and not any(mark in old for old in warnings)]
         if given is not None and self.state.rollouts == len(rollouts):
             new += unused_template_warnings(rollouts, given.resources)
         for warning in new:

@@ -79,7 +79,9 @@ def words(models: Models, machine: Machine, *, gpu: bool) -> str:
     several = machine.nodes * machine.ranks > 1
     each = "the first rank" if several else "this process"
     total = _gb(sum(parts.values()))
-    return f"{each} holds {total} and its activations ({listed}); {_there(machine, gpu)}"
+    return (
+        f"{each} holds {total} beside activations and libraries ({listed}); {_there(machine, gpu)}"
+    )
 
 
 def here(*, gpu: bool) -> Machine:
@@ -113,8 +115,9 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
     leaves a twentieth of the memory for activations."""
     if _fits(models, machine, gpu):
         return
-    ways = (way for way, *asked in _ways(models, machine, gpu) if _fits(*asked, gpu, left=20))
-    found = next(ways, "a smaller model")
+    ways = _ways(models, machine, gpu)
+    fitting = (way for way, asked, there in ways if _fits(asked, there, gpu, left=20))
+    found = next(fitting, "a smaller model")
     raise RunError(
         f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
         f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: {found}"
