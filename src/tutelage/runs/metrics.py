@@ -179,7 +179,7 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
 
 
 def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str | None:
-    """That a task's first prompt has no room in a context of so many tokens, of `most` that the
+    """That a task's first prompt has no room in a context of `context` tokens, of `most` that the
     model has; None where each has."""
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
     if not untried:
