@@ -270,6 +270,12 @@ class TestDelete:
         with pytest.raises(ConfigError, match="expected a number"):
             math("~actor.optim.lr=abc")
 
+    def test_of_an_option_is_no_null(self) -> None:
+        """A key takes null, and an option is left out."""
+        assert math("minutes=null").config.trainer.minutes is None
+        with pytest.raises(ConfigError, match=r"\(flag --minutes\): expected a number, above 0\."):
+            math(flags={"minutes": "null"})
+
     def test_beside_a_value(self) -> None:
         with pytest.raises(ConfigError, match="deleted here and set by lr"):
             math("~actor.optim.lr", "lr=1e-3")

@@ -211,7 +211,7 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     with sqlite3.connect(tmp_path / "all.db") as books:
         books.execute("create table books (title)")
     with pytest.raises(
-        StoreError, match=r"something else \(tables \['books'\]\): name another one"
+        StoreError, match=r"something else \(tables \['books'\]\): name another database"
     ):
         lifecycle.start(asked, RunFolder(place), Progress())
     assert not place.exists()

@@ -45,7 +45,7 @@ def test_an_older_file_is_refused_as_it_is(present: Path) -> None:
         open_store(present)
     assert str(refused.value) == (
         f"{present} has store format 2, and this Tutelage reads format {FORMAT} only: "
-        "read it with the Tutelage that wrote it, or start a new run"
+        "read it with the Tutelage that wrote it, or start a new run in another store"
     )
     assert present.read_bytes() == before
 

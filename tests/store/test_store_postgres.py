@@ -77,6 +77,17 @@ def test_a_database_that_is_not_there(server: Server) -> None:
         open_store(server.url("nothing"))
 
 
+def test_a_database_of_something_else(server: Server) -> None:
+    from sqlalchemy import create_engine, text
+
+    address = server.create("books")
+    driven = address.replace("postgresql://", "postgresql+psycopg://")
+    with create_engine(driven).begin() as conn:
+        conn.execute(text("CREATE TABLE books (title text)"))
+    with pytest.raises(StoreError, match=r"\['books'\]\): name another database"):
+        open_store(address)
+
+
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the server is not there"):
         open_store(f"postgresql://me:secret@/x?host={tmp_path}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs, memory
 from tutelage.weights.config import resolve
-from tutelage.weights.memory import Models, check, parts_of, words
+from tutelage.weights.memory import Models, check, parts_of, smallest_setting, words
 
 from .samples import LAPTOP
 
@@ -27,6 +29,7 @@ GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
 MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
 """16 bytes of each are 24.6 GB."""
+PPO = replace(MIDDLE, critic=True)
 
 
 def gpus(count: int, ranks: int, nodes: int = 1) -> Machine:
@@ -42,7 +45,9 @@ def test_what_is_trained_is_shared_out_from_20_million_parameters_on() -> None:
         "weights to sample from": 4 * SEVEN.policy,
         "the engine's copy": 2 * SEVEN.policy,
     }
-    more = parts_of(Models(SEVEN.policy, 0, reference=True, critic=True), gpus(8, 4), gpu=True)
+    more = parts_of(
+        Models(SEVEN.policy, 0, True, critic=True, whole_critic=True), gpus(8, 4), gpu=True
+    )
     assert more["reference"] == SEVEN.policy
     assert more["critic"] == 4 * SEVEN.policy
 
@@ -54,8 +59,9 @@ def test_the_smallest_setting_that_fits_is_named() -> None:
     assert "a model of 7.60 billion parameters" in told
     assert "this process holds 137 GB beside activations and libraries" in told
     assert "a GPU has 80 GB" in told
+    # Four would have 76 of 80 GB taken before activations.
     assert told.endswith(
-        "The smallest setting that fits: torchrun --nproc-per-node=4 -m tutelage ..."
+        "The smallest setting that fits: torchrun --nproc-per-node=5 -m tutelage ..."
     )
     check(SEVEN, gpus(8, 4), gpu=True)
     assert "the first rank holds 76 GB" in words(SEVEN, gpus(8, 4), gpu=True)
@@ -89,17 +95,36 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
 @pytest.mark.parametrize(
     ("models", "machine", "gpu", "way"),
     [
-        (SEVEN, gpus(2, 2), True, "torchrun --nnodes=2 --nproc-per-node=2 -m tutelage ..."),
-        (SEVEN, gpus(1, 1), True, "torchrun --nnodes=4 --nproc-per-node=1 -m tutelage ..."),
+        (SEVEN, gpus(2, 2), True, "torchrun --nnodes=4 --nproc-per-node=2 -m tutelage ..."),
+        (SEVEN, gpus(1, 1), True, "torchrun --nnodes=8 --nproc-per-node=1 -m tutelage ..."),
         (SEVEN, Machine(0, 2, memory=64 * GB), False, "model.lora.rank=16"),
         (MIDDLE, Machine(0, 2, 1, 25 * GB, ranks=2), False, "model.lora.rank=16 and one process"),
+        (MIDDLE, Machine(0, 2, 1, 28 * GB, ranks=2), False, "one process"),
+        (PPO, Machine(0, 2, memory=25 * GB), False, "model.lora.rank=16"),
+        (
+            replace(PPO, whole_critic=True),
+            Machine(0, 2, memory=25 * GB),
+            False,
+            "a smaller model",
+        ),
         (SEVEN, Machine(0, 2, memory=8 * GB), False, "a smaller model"),
         (Models(135 * 10**6, 135 * 10**6), Machine(0, 2, 1, 3 * GB, ranks=8), False, "one process"),
     ],
-    ids=["nodes", "nodes of one", "adapters", "no room beside", "smaller", "fewer ranks"],
+    ids=[
+        "nodes",
+        "nodes of one",
+        "adapters",
+        "no room beside",
+        "room",
+        "ppo",
+        "critic",
+        "smaller",
+        "fewer ranks",
+    ],
 )
 def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> None:
-    with pytest.raises(RunError, match=rf"that fits: {way}$".replace(".", r"\.")):
+    assert smallest_setting(models, machine, gpu=gpu) == way
+    with pytest.raises(RunError, match=rf"that fits: {re.escape(way)}$"):
         check(models, machine, gpu=gpu)
 
 
@@ -177,10 +202,10 @@ def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str
             "ranks",
         ),
         (
-            Machine(0, 64, 2, 128 * GB, ranks=4),
+            Machine(0, 64, 2, 140 * GB, ranks=4),
             2,
             "cannot be trained so: the first rank holds 46 GB beside activations and libraries "
-            "(weights, gradients and optimizer 15 GB, weights to sample from 30 GB); there are 128 "
+            "(weights, gradients and optimizer 15 GB, weights to sample from 30 GB); there are 140 "
             "GB, for 4 ranks. The smallest setting that fits: one process",
         ),
         (Machine(0, 64, 2, 20 * GB, ranks=4), 2, "The smallest setting that fits: a smaller model"),

@@ -27,7 +27,11 @@ class ConfigIssue(Exception):
 
     def located(self, origin: str) -> ConfigIssue:
         """The same finding with where its value came from."""
-        return ConfigIssue(self.key, self.value, self.reason, self.fix, self.origin or origin)
+        origin = self.origin or origin
+        # An option takes no null: it is left out.
+        option = origin.startswith("flag ")
+        reason = self.reason.removesuffix(", or null") if option else self.reason
+        return ConfigIssue(self.key, self.value, reason, self.fix, origin)
 
     def __str__(self) -> str:
         where = f" ({self.origin})" if self.origin else ""

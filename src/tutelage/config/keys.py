@@ -110,6 +110,8 @@ def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> Co
     name = str(found["loc"][0])
     message = " ".join((model.model_fields[name].description or "").split())
     reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
+    if prefix or found["input"] == "null":  # an option takes no null: it is left out
+        reason = reason.removesuffix(", or null")
     if found["type"] == "value_error":
         reason = str(found.get("ctx", {})["error"])
     key = f"{prefix}{name.replace('_', '-')}" if prefix else name

@@ -49,7 +49,7 @@ def has_tables(conn: Connection, where: str) -> bool:
         if tables:
             raise StoreError(
                 f"{where} is a database of something else (tables {sorted(tables)[:5]!r}): "
-                "name another one"
+                "name another database"
             )
         return False
     version = conn.execute(select(func.max(schema_version.c.version))).scalar()
@@ -59,7 +59,7 @@ def has_tables(conn: Connection, where: str) -> bool:
     mend = (
         "install a newer one (`pip install -U tutelage`)"
         if newer
-        else "read it with the Tutelage that wrote it, or start a new run"
+        else "read it with the Tutelage that wrote it, or start a new run in another store"
     )
     raise StoreError(
         f"{where} has store format {version!r}, and this Tutelage reads format {FORMAT!r} only: "

@@ -26,8 +26,8 @@ CONNECT_SECONDS = 10
 """How long to wait for a server that does not answer."""
 _SCHEMA_LOCK = "tutelage schema"
 _LOST = (
-    "the server is not there, or the connection to it broke: start it, then start again; all that "
-    "was acknowledged is kept"
+    "the server is not there, or the connection to it broke: start it, or correct its address, "
+    "then start again; all that was acknowledged is kept"
 )
 _MEANINGS: tuple[tuple[str, str], ...] = (
     ("28", "it refuses this user: check the user name, and PGPASSWORD or ~/.pgpass"),

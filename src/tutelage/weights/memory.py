@@ -28,6 +28,9 @@ NODES = (2, 4, 8, 16)
 ADAPTED = 0.01
 """Share of a model's parameters that adapters have at most, as an estimate."""
 
+MARGIN = 0.1
+"""Share of the memory that a setting leaves for activations where it is proposed."""
+
 JOB_PEAK = 4_700_000_000
 """Bytes that `tutelage train word-problems` was seen to take, activations and libraries included:
 more than the 4 GB below which its model is refused."""
@@ -42,6 +45,8 @@ class Models:
     """Those of the policy that have a gradient."""
     reference: bool = False
     critic: bool = False
+    whole_critic: bool = False
+    """Whether the critic is a model of its own, which has no adapters."""
 
 
 def models_of(setting: TrainingInputs) -> Models:
@@ -53,6 +58,7 @@ def models_of(setting: TrainingInputs) -> Models:
         sum(p.numel() for policy in policies for p in policy.parameters() if p.requires_grad),
         config.needs_reference,
         has_critic(config),
+        config.critic.model.path is not None,
     )
 
 
@@ -64,7 +70,9 @@ def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
     if models.reference:
         out["reference"] = 4 * models.policy // share
     if models.critic:
-        out["critic"] = 16 * models.policy // share
+        # A copy of the policy has its adapters, too.
+        trained = models.policy if models.whole_critic else models.trained
+        out["critic"] = (4 * models.policy + 12 * trained) // share
     if share > 1:
         out["weights to sample from"] = 4 * models.policy
     if gpu:
@@ -111,17 +119,21 @@ def fact(setting: TrainingInputs) -> dict[str, str]:
 
 
 def check(models: Models, machine: Machine, *, gpu: bool) -> None:
-    """Raise `RunError` for a training that cannot fit, with the smallest setting that does and
-    leaves a twentieth of the memory for activations."""
+    """Raise `RunError` for a training that cannot fit, with the smallest setting that does."""
     if _fits(models, machine, gpu):
         return
-    ways = _ways(models, machine, gpu)
-    fitting = (way for way, asked, there in ways if _fits(asked, there, gpu, left=20))
-    found = next(fitting, "a smaller model")
     raise RunError(
         f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
-        f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: {found}"
+        f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: "
+        f"{smallest_setting(models, machine, gpu=gpu)}"
     )
+
+
+def smallest_setting(models: Models, machine: Machine, *, gpu: bool) -> str:
+    """What to write instead: the first of `_ways` that leaves `MARGIN` for activations."""
+    ways = _ways(models, machine, gpu)
+    fitting = (way for way, asked, there in ways if _fits(asked, there, gpu, MARGIN))
+    return next(fitting, "a smaller model")
 
 
 def check_stored(config: RunConfig) -> None:
@@ -151,15 +163,17 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
         return None
     trained = int(ADAPTED * count) if config.model.lora.rank else count
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
-    return Models(count, trained, config.needs_reference, has_critic(config)), here(gpu=gpu), gpu
+    own = config.critic.model.path is not None
+    models = Models(count, trained, config.needs_reference, has_critic(config), own)
+    return models, here(gpu=gpu), gpu
 
 
-def _fits(models: Models, machine: Machine, gpu: bool, *, left: int = 0) -> bool:
-    """Whether a rank has room, and a `left`-th of its memory beside, where that is asked for."""
+def _fits(models: Models, machine: Machine, gpu: bool, margin: float = 0) -> bool:
+    """Whether a rank has room, and leaves `margin` of its memory."""
     size, there = sum(parts_of(models, machine, gpu=gpu).values()), machine.gpu_memory
     if not gpu:
         size, there = size * machine.ranks, machine.memory
-    return not there or size <= there - (there // left if left else 0)
+    return not there or size <= (1 - margin) * there
 
 
 def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Models, Machine]]:
