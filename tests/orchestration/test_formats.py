@@ -248,3 +248,31 @@ def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) 
     path.write_text("[" * 100_000 + "]" * 100_000 if name != "rows.yaml" else "[" * 3000)
     with pytest.raises(DataError, match="is nested too deeply to be read"):
         read_json(path)
+
+
+_BOMB = "a0: &a0 [x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+_MERGES = "a0: &a0 {k: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize("text", [_BOMB, _MERGES, "&a\nb: *a\n"])
+def test_yaml_aliases_that_multiply_are_refused_before_they_are_written_out(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "rows.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match="aliases make more than 100,000 values"):
+        read_json(path)
+
+
+def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
+    path = tmp_path / "rows.yaml"
+    path.write_text("a: &a {day: 2026-12-24}\nb: {<<: *a, n: 1}\n")
+    assert read_json(path) == {"a": {"day": "2026-12-24"}, "b": {"day": "2026-12-24", "n": 1}}
+    for text in ("a: !!binary aGVs", "a: !!set {b, c}", f"a: {'1' * 5000}"):
+        path.write_text(text)
+        with pytest.raises(DataError, match="is no YAML"):
+            read_json(path)
