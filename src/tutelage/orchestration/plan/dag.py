@@ -201,10 +201,10 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
     depth: dict[int, int] = {}
     for node in _order(dependencies):
         depth[node] = 1 + max((depth[parent] for parent in dependencies[node]), default=-1)
-    return tuple(
-        tuple(node for node in range(len(plan.nodes)) if depth[node] == level)
-        for level in range(1 + max(depth.values(), default=-1))
-    )
+    members: list[list[int]] = [[] for _ in range(1 + max(depth.values(), default=-1))]
+    for node in range(len(plan.nodes)):
+        members[depth[node]].append(node)
+    return tuple(map(tuple, members))
 
 
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
@@ -218,12 +218,17 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
     if not plan.nodes:
         return 0.0, ()
     dependencies = plan.dependencies
-    best: dict[int, tuple[float, tuple[int, ...]]] = {}
+    ends: dict[int, float] = {}
+    before: dict[int, int | None] = {}
     for node in _order(dependencies):
-        chains = [best[parent] for parent in dependencies[node]]
-        length, path = max(chains, key=lambda chain: chain[0], default=(0.0, ()))
-        best[node] = length + seconds[node], (*path, node)
-    return max(best.values(), key=lambda chain: chain[0])
+        before[node] = max(dependencies[node], key=ends.__getitem__, default=None)
+        ends[node] = seconds[node] + (0.0 if before[node] is None else ends[before[node]])
+    last: int | None = max(ends, key=ends.__getitem__)
+    path: list[int] = []
+    while last is not None:
+        path.append(last)
+        last = before[last]
+    return ends[path[0]], tuple(reversed(path))
 
 
 def to_text(plan: Plan, first: int = 0) -> str:
