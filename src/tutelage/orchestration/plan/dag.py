@@ -146,7 +146,7 @@ def _order(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
     except CycleError as error:
-        cycle = " -> ".join(str(node) for node in cast("list[int]", error.args[1]))
+        cycle = _short(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
         raise DataError(
             f"the dependencies form a cycle: {cycle!r}; remove one of these references"
         ) from error
