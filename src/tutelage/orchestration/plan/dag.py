@@ -221,9 +221,11 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
     ends: dict[int, float] = {}
     before: dict[int, int | None] = {}
     for node in _order(dependencies):
-        before[node] = max(dependencies[node], key=ends.__getitem__, default=None)
-        ends[node] = seconds[node] + (0.0 if before[node] is None else ends[before[node]])
-    last: int | None = max(ends, key=ends.__getitem__)
+        parents = dependencies[node]
+        last = max(parents, key=ends.__getitem__) if parents else None
+        before[node] = last
+        ends[node] = seconds[node] + (0.0 if last is None else ends[last])
+    last = max(ends, key=ends.__getitem__)
     path: list[int] = []
     while last is not None:
         path.append(last)
