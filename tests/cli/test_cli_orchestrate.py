@@ -524,6 +524,16 @@ def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:
     assert sorted((here / "runs").iterdir()) == before
 
 
+def test_a_collection_that_was_stopped_says_how_it_begins_again(here: Path) -> None:
+    assert call("collect", "--num-executions", "1", "--output", "made").exit_code == 0
+    (here / "made" / "result.json").unlink()
+    refused = call("run", "--resume", "made")
+    assert refused.exit_code != 0
+    assert "begin again with another --output: tutelage orchestrate collect" in refused.stderr
+    shown = call("audit", "--logs", "execution_logs")
+    assert "mean of the 1 judged execution of the log" in shown.stdout
+
+
 def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
     assert done.exit_code == 0, done.output

@@ -383,6 +383,10 @@ def test_the_recipe_has_options_of_its_own() -> None:
     told = invoke("train", "planner", "--help")
     assert "--phase" in told
     assert "--catalog" in told
+    for shown in ("--epochs N", "--batch-size N", "--episodes N", "--against RUN"):
+        assert f"{shown}  " in told
+    for shown in ("--workers FILE", "--tasks FILE", "--verifiers FILE", "--checkpoint RUN"):
+        assert f"{shown}  " in told
 
 
 def test_an_older_planner_stands_in_the_tables(run: Path, files: Path, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_the_curve_has_the_surest_plans_first() -> None:
     curve = coverage_curve(planned, [0.0, 1.0, 0.0, 1.0])
     by_share = {point["coverage"]: point["accuracy"] for point in curve}
     assert (by_share[0.5], by_share[1.0]) == (1.0, 0.5)
+    assert [point["coverage"] for point in curve] == [0.25, 0.5, 0.75, 1.0]
     assert curve[-1]["confidence"] == 0.1
     assert coverage_curve([PlanPrediction(plan, None, True)], [1.0]) == []
 

@@ -139,6 +139,9 @@ def test_links_of_repeated_tools_walk_the_list() -> None:
     assert link_indices(["a", "c", "a", "b"], [("a", "b"), ("a", "b")]) == [(2, 3), (0, 3)]
 
 
+ONE = {"task_types": [0], "dependencies": [[]]}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -165,6 +168,9 @@ def test_links_of_repeated_tools_walk_the_list() -> None:
             r"\$var9\$",
         ),
         ({**LOG, "planner_outputs": {"workflow_graph": {}}}, "task_types"),
+        ({**DOCUMENT, "targets": {**ONE, "arguments": [{}, {}]}}, "'arguments' has the length 2"),
+        ({**DOCUMENT, "targets": {**ONE, "arguments": [{"a": "<node-4>"}]}}, "node 4"),
+        ({**DOCUMENT, "targets": {**ONE, "arguments": ["a"]}}, r"arguments\[0\]"),
     ],
 )
 def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str) -> None:
@@ -214,8 +220,10 @@ def test_catalogs_as_plain_lists_and_function_schemas(tmp_path: Path) -> None:
 def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
     parents = [sorted(random.sample(range(i), random.randint(0, i))) for i in range(size)]
     names = [random.choice(CATALOG.names) for _ in range(size)]
-    row = {"instruction": "do it", "targets": {"task_types": names, "dependencies": parents}}
-    made = workflow_of(row, CATALOG)
+    used = [{"n": i, "of": [f"<node-{p}>.x" for p in before]} for i, before in enumerate(parents)]
+    targets = {"task_types": names, "dependencies": parents, "arguments": used}
+    made = workflow_of({"instruction": "do it", "targets": targets}, CATALOG)
+    assert sorted(node.arguments["n"] for node in made.plan.nodes) == list(range(size))
     again = workflow_of(made.to_row(CATALOG), CATALOG)
     assert again == made
     assert all(i < j for i, j in made.plan.edges)
@@ -248,3 +256,31 @@ def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) 
     path.write_text("[" * 100_000 + "]" * 100_000 if name != "rows.yaml" else "[" * 3000)
     with pytest.raises(DataError, match="is nested too deeply to be read"):
         read_json(path)
+
+
+_BOMB = "a0: &a0 [x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+_MERGES = "a0: &a0 {k: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize("text", [_BOMB, _MERGES, "&a\nb: *a\n"])
+def test_yaml_aliases_that_multiply_are_refused_before_they_are_written_out(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "rows.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match="aliases make more than 100,000 values"):
+        read_json(path)
+
+
+def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
+    path = tmp_path / "rows.yaml"
+    path.write_text("a: &a {day: 2026-12-24}\nb: {<<: *a, n: 1}\n")
+    assert read_json(path) == {"a": {"day": "2026-12-24"}, "b": {"day": "2026-12-24", "n": 1}}
+    for text in ("a: !!binary aGVs", "a: !!set {b, c}", f"a: {'1' * 5000}"):
+        path.write_text(text)
+        with pytest.raises(DataError, match="is no YAML"):
+            read_json(path)

@@ -127,9 +127,10 @@ def mark(
     day: date | None = None,
     others: list[Place] | None = None,
     size: int | str = 1,
+    sizes: dict[str, list[int | str]] | None = None,
 ) -> str:
     """Mark a place."""
-    return f"{place} {color} {day} {others} {size}"
+    return f"{place} {color} {day} {others} {size} {sizes}"
 
 
 def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None:
@@ -137,7 +138,39 @@ def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None
     llm.plan("Mark row 1")
     place = "object {row: integer, names?: array of string}"
     told = f"place: {place}, color?: red|blue, day?: string (date), others?: array of {place}, "
-    assert f"- mark({told}size?: any): Mark a place." in (client.calls[0].messages[0].content or "")
+    told += "size?: integer or string, sizes?: object of (array of (integer or string))"
+    assert f"- mark({told}): Mark a place." in (client.calls[0].messages[0].content or "")
+
+
+def test_the_model_is_told_the_types_behind_references_and_unions_of_unions() -> None:
+    tree: JSON = {"$ref": "#/$defs/Tree"}
+    lists = {"type": "array", "items": tree}
+    schema: JSON = {
+        "type": "object",
+        "properties": {"whole": {"allOf": [{"$ref": "#/$defs/Point"}]}, "tree": tree},
+        "$defs": {
+            "Point": {"properties": {"x": {"oneOf": [{"type": "number"}, {"const": "left"}]}}},
+            "Tree": {"anyOf": [lists, {"type": "object", "additionalProperties": tree}]},
+        },
+    }
+    odd = Tool("odd", "Do it.", mark.fn, replace(mark.signature, schema=schema))
+    llm, client = planner('{"nodes": []}', tools={"odd": odd})
+    with pytest.raises(NoPlanError):
+        llm.plan("Do it")
+    told = client.calls[0].messages[0].content or ""
+    assert "whole?: object {x?: number or left}, tree?: array of (array" in told
+    assert len(told) < 4000
+
+
+def test_a_reply_of_megabytes_goes_back_as_its_beginning() -> None:
+    llm, client = planner("x" * 10_000_000, nodes(("y" * 1_000_000, {})))
+    llm.sampling = Sampling(0.0, max_tokens=20_000_000)
+    with pytest.raises(NoPlanError) as refused:
+        llm.plan("Sum")
+    assert len(str(refused.value)) < 2000
+    said, told = (message.content or "" for message in client.calls[1].messages[2:])
+    assert said.endswith("x ... (9,992,000 more characters)")
+    assert len(said) + len(told) < 10_000
 
 
 def test_of_many_tools_the_nearest_are_shown() -> None:

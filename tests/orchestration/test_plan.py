@@ -49,6 +49,13 @@ def test_an_argument_and_after_make_one_edge() -> None:
     assert plan.edges == ((0, 1),)
 
 
+def test_a_long_cycle_is_told_by_its_beginning() -> None:
+    nodes = tuple(Node("a", after=((k + 1) % 2000,)) for k in range(2000))
+    with pytest.raises(DataError, match="form a cycle") as refused:
+        Plan("x", nodes)
+    assert len(str(refused.value)) < 400
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [

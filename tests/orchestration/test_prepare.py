@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from tutelage.errors import DataError
+from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.prepare import prepare
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.pools.tools import described
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.tools.tool import tool
 
 
 def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:
@@ -67,6 +74,28 @@ def test_a_cheaper_worker_that_passed_becomes_the_label(tmp_path: Path) -> None:
     made = prepare([write(tmp_path, row)])
     assert made.workflows[0].workers == ("cheap", "good")
     assert made.cheaper == 1
+
+
+def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> None:
+    """As `orchestrate run --logs` writes them."""
+
+    def area(width: float, height: float) -> float:
+        """The area of a wall."""
+        return width * height
+
+    tools = Catalog(described({"area": tool(area)}))
+    nodes = (
+        Node("area", {"width": 4, "height": 3}),
+        Node("area", {"width": 1, "height": "<node-0>"}),
+    )
+    logger = ExecutionLogger(tmp_path, catalog=tools)
+    result = ExecutionResult(success=True, total_cost=0.0, total_latency_ms=1.0, outputs={})
+    plan = Plan("how large?", nodes)
+    logger.log_execution(instruction="how large?", planner_outputs=plan, execution_result=result)
+    made = prepare([tmp_path])
+    assert [node.arguments for node in made.workflows[0].plan.nodes] == [n.arguments for n in nodes]
+    assert made.catalog().tools == tools.tools
+    assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
 
 
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def told(argument: object, outputs: dict[int, str]) -> str:
     return line
 
 
-OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
+OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain", 2: '["first", {"x": 3}]'}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,8 @@ OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
         ("<node-0>.title of <node-1>", "Q1 of plain"),
         ("<node-0>.pages", "[1, 2]"),
         ("See <node-1>.Then go", "See plain.Then go"),
+        ("<node-2>.1 and <node-2>[0]", '{"x": 3} and first'),
+        ("<node-1>.50 and <node-1>[2]", "plain.50 and plain[2]"),
         ("<node-0>.missing", OUTPUTS[0] + ".missing"),
         ("<node-7>", NOTHING),
         (["<node-1>", {"x": "<node-1>"}], ["plain", {"x": "plain"}]),

@@ -37,6 +37,7 @@ def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) 
     found = sets_of(train=write(tmp_path / "a.json", train), test=write(tmp_path / "b.json", test))
     assert found.leaks == ("seen", "row 2")
     assert found.facts["overlap"].startswith("2 of 3 test tasks are also training tasks")
+    assert found.facts["overlap"].endswith("; test on others with --test FILE")
     assert found.facts["leaks"] == "seen, row 2; result.json has all names"
 
 

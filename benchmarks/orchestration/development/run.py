@@ -2,13 +2,15 @@
 
     python -m benchmarks.orchestration.development.run            # those to look at
     python -m benchmarks.orchestration.development.run --kept     # those of which totals are read
+    python -m benchmarks.orchestration.development.run --stranger [--kept]
 
 `developed.jsonl` and `kept.jsonl` have 44 requests each over the folder of seed 2, with a plan that
 is right, or none where the tools cannot do it; the first 32 of each were written before any look at
 the planner's training text, the others after one, and none is of the thirty. `outside.jsonl` has 30
-that no tool serves. A plan is right when it gives what the right plan gives, the results of its
-last tools, and leaves the same files and rows. The planner declines where it is not sure or lacks
-an argument.
+that no tool serves. `stranger_looked.jsonl` and `stranger_kept.jsonl` have 38 and 39, by a writer
+who had seen the tools, and no request or training text of the planner. A plan is right when it
+gives what the right plan gives, the results of its last tools, and leaves the same files and rows.
+The planner declines where it is not sure or lacks an argument.
 """
 
 from __future__ import annotations
@@ -118,13 +120,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kept", action="store_true")
+    parser.add_argument("--stranger", action="store_true")
     asked = parser.parse_args()
     tools = make_tools(Path(), "http://127.0.0.1:1", folder_contents(SEED).today)
     model = embedded_planner(Catalog(described(tools))).model
     assert model.confidence is not None
     least = model.confidence.threshold
     print(f"threshold {least:.3f}")
-    for name in ("kept",) if asked.kept else ("developed", "outside"):
+    names = ("kept",) if asked.kept else ("developed", "outside")
+    if asked.stranger:
+        names = ("stranger_kept",) if asked.kept else ("stranger_looked",)
+    for name in names:
         planned = model.plan_all([request for request, _ in read_rows(name)])
         found = judge(name, planned, least)
         if not asked.kept:

@@ -37,17 +37,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),
-    **dict.fromkeys(
-        ("train", "test", "catalog", "outcomes", "models", "test_outcomes", "checkpoint"), "FILE"
-    ),
+    **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "test_outcomes"), "FILE"),
+    **dict.fromkeys(("workers", "tasks", "verifiers", "prices"), "FILE"),
+    **dict.fromkeys(("checkpoint", "against", "resume"), "RUN"),
     **dict.fromkeys(("otlp", "store", "upstream", "endpoint"), "URL"),
     "model": "NAME",
-    "prices": "FILE",
-    "resume": "RUN",
+    "mcp": "SERVER",
+    "tools": "A,B",
     **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
     **dict.fromkeys(("budget", "budget_usd"), "USD"),
     **dict.fromkeys(("iterations", "train_size", "val_size", "test_size", "steps", "seed"), "N"),
-    **dict.fromkeys(("runners", "rollouts"), "N"),
+    **dict.fromkeys(("runners", "rollouts", "epochs", "batch_size", "episodes"), "N"),
     "minutes": "X",
     "level": "default|hard",
 }

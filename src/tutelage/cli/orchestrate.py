@@ -69,17 +69,15 @@ def _prepare(asked: _PrepareConfig) -> None:
     from tutelage.files import write_new
     from tutelage.orchestration.data.prepare import prepare
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.data.workflows import catalog_of
     from tutelage.orchestration.plan.catalog import read_catalog
 
     known, output = None if asked.catalog is None else read_catalog(asked.catalog), asked.output
     made = prepare([Path(path) for path in asked.logs], known)
     if known is None:
         own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
-        known = own if used <= set(own.names) else catalog_of(made.workflows)
+        known = own if used <= set(own.names) else made.catalog()
     tools = output.with_name(f"{output.stem}.catalog.json")
-    keys = ("name", "description", "inputs", "outputs")
-    listed = [{key: getattr(tool, key) for key in keys} for tool in known.tools]
+    listed = [tool.to_row() for tool in known.tools]
     rows = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
     texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
     write_new(texts, "--output")

@@ -147,7 +147,7 @@ def _policies(asked: _AuditConfig, pool: WorkerPool) -> tuple[Path, dict[str, li
 
 
 def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: str) -> None:
-    from tutelage.cli.console import output, percent, plain_table, say
+    from tutelage.cli.console import counted, output, percent, plain_table, say
 
     console = output()
     say(console, ("executions: ", "dim"), source)
@@ -162,7 +162,7 @@ def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: s
         table.add_row(found.preset, _mean(found), f"{found.fail_at_once:.4f}", *shares)
     console.print(table)
     whose = "the random policy" if audits[0].ranking else "the log"
-    message = f"mean of the {audits[0].executions} judged executions of {whose}"
+    message = f"mean of the {counted(audits[0].executions, 'judged execution')} of {whose}"
     say(console, (f"{message}; the terms' shares of their variance", "dim"))
     for found in audits:
         if found.ranking:

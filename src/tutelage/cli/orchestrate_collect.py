@@ -72,7 +72,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     plans_of = [workflow.plan for workflow in workflows]
     system = asked.make_system(made, known, plans_of, warn=tell)
     run_id = f"collect-{asked.seed}"
-    logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
+    logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers, catalog=known)
     prose(messages(), f"workers: {describe_pool(made)}", "dim")
     prose(messages(), f"plans: {source}", "dim")
     done: list[Collection] = []
@@ -90,7 +90,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     try:
         lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Progress())
     except KeyboardInterrupt as stopped:
-        kept = f"What ended is in {shown_path(logger.path)}. The same command begins again and"
+        again = "The same command" + (" with another --output" if asked.output else "")
+        kept = f"What ended is in {shown_path(logger.path)}. {again} begins again and"
         stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")
         raise
     (told,) = done

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tutelage.orchestration.evaluation.judged import DEADLINE
+from tutelage.orchestration.execution.record import steps_by_node
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,8 +47,9 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
         right=("#", "tries", "USD", "seconds"),
     )  # fmt: skip
+    steps = steps_by_node(found.steps)
     for node in found.nodes:
-        mine = [step for step in found.steps if step.node == node.node]
+        mine = steps.get(node.node, ())
         tries = sum(step.worker is not None for step in mine)
         result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         planned, parents = found.plan.nodes[node.node], found.plan.nodes[node.node].parents

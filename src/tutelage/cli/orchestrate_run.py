@@ -137,8 +137,10 @@ def _go_on(
         )
     if not (folder.path / PLAN).is_file():
         recipe = read_object(folder.config)["config"]["recipe"]
-        message = f"it begins again by its command: tutelage orchestrate {recipe}"
-        raise RunError(f"{folder.name!r} executed many plans, and {message}")
+        raise RunError(
+            f"{folder.name!r} executed many plans, which no resume continues; begin again with "
+            f"another --output: tutelage orchestrate {recipe}"
+        )
     if not allow_changes:
         check_place(folder)
     stored = stored_settings(folder, ExecutionConfig)

@@ -38,13 +38,13 @@ class _Flags(Section):
     """Keys that have a flag of their own, and where the others and the run are."""
 
     epochs: str | None = None
-    """Maximum number of phase 1: passes over the data."""
+    """Phase 1: maximum passes over the data."""
     batch_size: str | None = None
     """Phase 1: workflows in one step."""
     episodes: str | None = None
     """Phase 2: episodes to learn from."""
     logger: str | None = None
-    """console, jsonl, tensorboard, wandb, mlflow."""
+    """Where metrics go: console, jsonl, tensorboard, wandb, mlflow."""
     config: Path | None = None
     """Keys from a YAML file."""
     dry_run: bool = False

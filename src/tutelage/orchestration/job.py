@@ -181,9 +181,9 @@ class PlannerTraining(RunKind):
         while not fitting.done:
             stage = fitting.at.stage
             if stage != shown:
-                message = "learning to plan" if stage == "search" else "continuing all"
+                message = "learning to plan" if stage == "search" else "learning from all"
                 steps = fitting.at.epoch + fitting.epochs_left
-                run.progress.phase(f"Phase 1: {message}", steps=steps)
+                run.progress.phase(f"Phase 1: {message} (a step is an epoch)", steps=steps)
                 shown = stage
             metrics = fitting.epoch()
             tick += 1

@@ -83,7 +83,8 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         left = counted(len(workflows), "workflow")
         raise DataError(f"only {left} to learn from; give at least 2")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
-    notes = overlap_of([*workflows, *augmented], test).notes(drawn=request.train is None)
+    overlap = overlap_of([*workflows, *augmented], test)
+    notes = overlap.notes(drawn=request.train is None, given="--test FILE")
     if notes:
         fields["overlap"] = "; ".join(notes)
     known = also_trained([*workflows, *augmented], test, _instruction_mark)

@@ -66,21 +66,24 @@ class Overlap:
         names = ("val_in_train", "test_in_train", "train_repeated", "val_repeated")
         return {name: getattr(self, name) for name in (*names, "test_repeated")}
 
-    def notes(self, *, drawn: bool = False) -> list[str]:
+    def notes(
+        self, *, drawn: bool = False, given: str = "--test FILE (data.test_files, test_dataset=)"
+    ) -> list[str]:
         """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
-        repeat one another by chance, which is no fault of a file."""
+        repeat one another by chance, which is no fault of a file. `given` is how the user gives
+        other test tasks."""
         names: list[str] = []
         if self.test_in_train:
             names.append(
                 f"{shared_words(self.test_in_train, self.test)}: success on them is not success on "
-                "held-out tasks; test on others with --test FILE (data.test_files, test_dataset=)"
+                f"held-out tasks; test on others with {given}"
             )
         elif self.val_in_train:
             names.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
         if self.train_repeated and not drawn:
             names.append(
                 f"{self.train_repeated} of {self.train} training tasks repeat another one and are "
-                "played as often as they occur there"
+                "used as often as they occur there"
             )
         for name, count, size in (
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),

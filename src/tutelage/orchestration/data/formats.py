@@ -133,6 +133,7 @@ class _PlanRecord(FileRecord):
     workflow_graph: Annotated[_Graph, Opened] | None = None
     model_selections: _Workers | None = None
     subtasks: _Texts = ()
+    arguments: Annotated[Sequence[Annotated[Mapping[str, Any], Opened]], Opened] = ()
 
     @property
     def parents(self) -> Sequence[Sequence[int]] | None:
@@ -149,7 +150,7 @@ class _PlanRecord(FileRecord):
             )
         count = len(self.task_types)
         listings = {"dependencies": self.parents, "model_selections": self.model_selections}
-        for name, listed in listings.items():
+        for name, listed in {**listings, "arguments": self.arguments or None}.items():
             if listed is not None and len(listed) != count:
                 told = counted(count, "subtask")
                 raise ValueError(f"{name!r} has the length {len(listed)} for {told}; give one each")
@@ -167,7 +168,8 @@ class _Document(_Asked):
         plan = self.targets
         texts = plan.subtasks or self.subtasks
         return sorted_workflow(self.instruction, plan.task_types, plan.parents or (),
-                               plan.model_selections, texts, self.rewards, self.id)  # fmt: skip
+                               plan.model_selections, texts, self.rewards, self.id,
+                               plan.arguments)  # fmt: skip
 
 
 class _Try(FileRecord):
@@ -214,7 +216,8 @@ class _Log(_Asked):
             rewards["latency"] = -self.latency_ms / 1000.0
         plan = self.planner_outputs
         return sorted_workflow(self.instruction, plan.task_types, plan.parents or (),
-                               self._chosen(), plan.subtasks, rewards, self.id)  # fmt: skip
+                               self._chosen(), plan.subtasks, rewards, self.id,
+                               plan.arguments)  # fmt: skip
 
     def labelled(self) -> tuple[Workflow, int]:
         """The workflow, with cheaper workers in place of those that did it where the line knows

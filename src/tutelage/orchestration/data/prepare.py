@@ -8,15 +8,16 @@ be wrong (`correct` false) are left out. `formats.py` reads the lines, `planner/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
-from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.plan.catalog import Catalog, tools_of
 
 
 @dataclass(slots=True)
@@ -31,6 +32,12 @@ class _Prepared:
     """Executions of an instruction that another did for less."""
     cheaper: int = 0
     """Nodes whose label is a cheaper worker that also succeeded."""
+    tools: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Descriptions of tools by name, as the last line has them that has one."""
+
+    def catalog(self) -> Catalog:
+        """The tools that the workflows use."""
+        return catalog_of(self.workflows, [{"tools": list(self.tools.values())}])
 
 
 def _log_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -59,8 +66,10 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
                 continue
             try:
                 workflow, cheaper = labelled(row, catalog)
+                described = tools_of(row.get("tools") or ())
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
+            made.tools |= {tool.name: tool.to_row() for tool in described}
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
             known = best.get(workflow.instruction)
             if known is not None:

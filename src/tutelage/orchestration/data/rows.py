@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -29,6 +30,8 @@ from tutelage.errors import DataError, MissingExtraError, TutelageError
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
+_MOST_ALIASED = 100_000
+"""Values that the aliases of a YAML file may add to it."""
 
 
 def read_json(path: str | Path) -> Any:
@@ -75,13 +78,47 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
             f"{str(path)!r} is YAML, which needs PyYAML: pip install 'tutelage[train]'; or write "
             "it as JSON"
         ) from lost
+
+    sizes: dict[Any, float] = {}
     try:
-        return yaml.safe_load(text)
+        loader = _json_like(yaml.SafeLoader)(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _written_out(root, sizes) - len(sizes) <= _MOST_ALIASED:
+            return loader.construct_document(root)
     except RecursionError as deep:
         raise error(f"{str(path)!r} is nested too deeply to be read") from deep
-    except yaml.YAMLError as misfit:
+    except (yaml.YAMLError, ValueError) as misfit:  # Python refuses a number of 5,000 digits
         where = " ".join(str(misfit).split())
         raise error(f"{str(path)!r} is no YAML: {where}") from misfit
+    raise error(
+        f"{str(path)!r}: its YAML aliases make more than {_MOST_ALIASED:,} values of it; write "
+        "out what is meant, or use fewer aliases of aliases"
+    )
+
+
+def _json_like(loader: Any) -> Any:
+    """A loader of YAML that reads what JSON has too: a date stays the text that it is."""
+    tag = "tag:yaml.org,2002:"
+    made = {
+        k: v for k, v in loader.yaml_constructors.items() if k not in (tag + "binary", tag + "set")
+    }
+    made[tag + "timestamp"] = loader.construct_yaml_str
+    return type("JSONLikeLoader", (loader,), {"yaml_constructors": made})
+
+
+def _written_out(node: Any, sizes: dict[Any, float]) -> float:
+    """How many values a YAML node has with its aliases written out; infinite within itself.
+
+    `sizes` gets that of each node once, so a file whose aliases multiply is counted quickly.
+    """
+    if node not in sizes:
+        sizes[node] = math.inf
+        below = node.value if isinstance(node.value, list) else ()
+        parts = (part for each in below for part in (each if isinstance(each, tuple) else (each,)))
+        sizes[node] = 1 + sum(_written_out(part, sizes) for part in parts)
+    return sizes[node]
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:

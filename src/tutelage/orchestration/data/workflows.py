@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import parse_nested_json
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan, renumbered
+from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
@@ -60,6 +60,8 @@ class Workflow:
                 "dependencies": [list(parents) for parents in self.plan.dependencies],
             },
         }
+        if any(node.arguments for node in self.plan.nodes):
+            row["targets"]["arguments"] = [dict(node.arguments) for node in self.plan.nodes]
         if self.workers is not None:
             row["targets"]["model_selections"] = list(self.workers)
         if self.rewards:
@@ -85,7 +87,11 @@ def sorted_workflow(
     """
     if descriptions and len(descriptions) != len(tools):
         descriptions = ()
-    after = [tuple(sorted({*before})) for before in parents]
+    given_to = list(arguments) or [dict[str, Any]()] * len(tools)
+    after = [
+        tuple(sorted({*before, *references(used)}))
+        for before, used in zip(parents, given_to, strict=True)
+    ]
     texts = descriptions or [""] * len(tools)
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
     order = forward_order(Plan(instruction, tuple(given)).dependencies)
@@ -93,7 +99,7 @@ def sorted_workflow(
     nodes = tuple(
         replace(
             given[node],
-            arguments=renumbered(arguments[node], place) if arguments else {},
+            arguments=renumbered(given_to[node], place),
             after=tuple(sorted(place[p] for p in after[node])),
         )
         for node in order

@@ -79,15 +79,15 @@ def evaluate(
 def coverage_curve(
     planned: Sequence[PlanPrediction], right: Sequence[float]
 ) -> list[dict[str, float]]:
-    """How many of the surest plans have the right tools, by tenths of all; empty for a planner that
-    has no confidence."""
+    """How many of the surest plans have the right tools, by tenths of all, or by single plans where
+    there are fewer; empty for a planner that has no confidence."""
     if not planned or any(each.confidence is None for each in planned):
         return []
     pairs = zip(planned, right, strict=True)
     surest = sorted(((each.confidence or 0.0, score) for each, score in pairs), reverse=True)
     points: list[dict[str, float]] = []
-    for tenth in range(1, 11):
-        count = max(1, round(len(surest) * tenth / 10))
+    counts = (max(1, round(len(surest) * tenth / 10)) for tenth in range(1, 11))
+    for count in dict.fromkeys(counts):
         kept = surest[:count]
         points.append(
             {

@@ -298,7 +298,11 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
         """What executes, within the limits of an execution."""
-        logger = None if self.logs is None else ExecutionLogger(self.logs, workers=pool.workers)
+        logger = (
+            None
+            if self.logs is None
+            else ExecutionLogger(self.logs, workers=pool.workers, catalog=catalog)
+        )
         return super().make_system(
             pool,
             catalog,

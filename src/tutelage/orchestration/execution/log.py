@@ -21,6 +21,7 @@ from tutelage.errors import DataError, RunError, counted
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 
 FILE = "executions.jsonl"
@@ -36,13 +37,14 @@ class ExecutionLogger:
         *,
         run_id: str = "",
         workers: Sequence[Worker] = (),
+        catalog: Catalog | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`workers` are those that selections are numbered by. Raises `RunError` when the folder
-        cannot be made."""
+        """`workers` are those that selections are numbered by; a line describes its plan's tools
+        as `catalog` has them. Raises `RunError` when the folder cannot be made."""
         self.path = Path(folder) / FILE
         self._run_id, self._clock = run_id, clock
-        self._workers = tuple(worker.name for worker in workers)
+        self._workers, self._catalog = tuple(worker.name for worker in workers), catalog
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -82,6 +84,8 @@ class ExecutionLogger:
                 "nodes": [_node_row(result.plan, node) for node in result.nodes],
                 "tries": [_try_row(step) for step in result.steps],
             }
+        if tools := self._described(row["planner_outputs"].get("task_types", ())):
+            row["tools"] = tools
         if alternatives or isinstance(result, Execution):
             row["alternatives"] = [dict(found) for found in alternatives]
         _check_row(row)
@@ -98,6 +102,11 @@ class ExecutionLogger:
             raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
         return row
 
+    def _described(self, names: Sequence[Any]) -> list[dict[str, Any]]:
+        """The tools of a plan, where the catalog has schemas of them."""
+        known = () if self._catalog is None else self._catalog.tools
+        return [tool.to_row() for tool in known if tool.schema and tool.name in names]
+
 
 def _check_row(row: Mapping[str, Any]) -> None:
     """Raises `DataError` for a row that no reader could make sense of."""
@@ -108,7 +117,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
     if not is_valid_dag(matrix):
         raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
     count = len(matrix)
-    for name in ("task_types", "subtasks", "model_selections"):
+    for name in ("task_types", "subtasks", "arguments", "model_selections"):
         if name in outputs and len(outputs[name]) != count:
             nodes = counted(count, "node")
             raise DataError(f"{name} has the length {len(outputs[name])} for {nodes}; give each")
@@ -190,6 +199,8 @@ def _plan_outputs(plan: Plan, result: ExecutionResult, workers: Sequence[str]) -
         "subtasks": [node.description for node in plan.nodes],
         "workflow_graph": {"adjacency": adjacency(plan)},
     }
+    if any(node.arguments for node in plan.nodes):
+        out["arguments"] = [dict(node.arguments) for node in plan.nodes]
     if isinstance(result, Execution):
         asked = {step.node: step.worker for step in result.steps if step.worker is not None}
         names = [node.worker or asked.get(node.node) for node in result.nodes]

@@ -45,8 +45,7 @@ class NodeRun:
         self._judged = run.place.verifiers.bound(self._work)
         """USD that a verdict on an answer of the usual length may cost."""
         self._started = run.now
-        mine = [step for step in run.steps.values() if step.node == node]
-        self._steps: list[NodeStep] = sorted(mine, key=lambda step: step.index)
+        self._steps = list(run.earlier.get(node, ()))
         self._blocked = False
         """Whether only the budget keeps workers from being asked."""
         self._result: NodeResult | None = None
@@ -95,7 +94,7 @@ class NodeRun:
             estimates=self._estimates,
             tries=tried,
             load=tuple(self._slots.load),
-            done={k: result.kept for k, result in run.results.items()},
+            done=dict(run.kept),
             ends=dict(run.ends),
             spent=run.budget.spent,
             budget_left=run.budget.left_for(run),

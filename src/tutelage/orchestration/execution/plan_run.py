@@ -26,10 +26,9 @@ from tutelage.orchestration.execution.journal import (
     calls_json,
     nodes_json,
 )
-from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep, steps_by_node
 from tutelage.orchestration.execution.workers import (
     Subtask,
-    WorkerAnswer,
     WorkerPool,
     capable_workers,
 )
@@ -59,6 +58,10 @@ class PlanRun:
         self._observers = observers if journal is None else (journal, *observers)
         self.results: dict[int, NodeResult] = {}
         self.steps: dict[int, NodeStep] = {}
+        self.earlier: dict[int, list[NodeStep]] = {}
+        """By node: the steps that an earlier process left."""
+        self.kept: dict[int, bool] = {}
+        self._outputs: dict[int, str] = {}
         self.ends: dict[int, float] = {}
         """Where each node that ended lies along its longest chain."""
         self.dispatched = 0
@@ -67,7 +70,7 @@ class PlanRun:
         self._origin = 0.0
         self._restored = 0 if journal is None else len(journal.nodes)
         self._running: dict[asyncio.Task[NodeResult], int] = {}
-        self._parents = plan.dependencies
+        self._link()
         self.planned = len(plan.nodes)
         """Nodes of the plan that was begun with; later ones were added when some had failed."""
         self.replans = 0
@@ -89,11 +92,6 @@ class PlanRun:
         """Seconds since the start."""
         return asyncio.get_running_loop().time() - self._origin
 
-    @property
-    def outputs(self) -> dict[int, str]:
-        """Of the nodes that have one."""
-        return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
-
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
         if self._observers:
@@ -106,7 +104,7 @@ class PlanRun:
         return self.place.work(
             self.plan,
             node,
-            self.outputs,
+            self._outputs,
             hint=self._hints.get(node),
             seeds=self.seeds.child("node", node),
         )
@@ -125,9 +123,10 @@ class PlanRun:
         if self._journal is not None:
             self._origin -= self._journal.elapsed
             self.steps = dict(sorted(self._journal.steps.items()))
+            self.earlier = steps_by_node(self.steps.values())
             for step in self.steps.values():
                 self.budget.spent += step.cost
-                if (answer := _refused(step)) and answer.error and answer.arguments is not None:
+                if (answer := step.refused) and answer.error and answer.arguments is not None:
                     self.refusals[step.worker or "", answer.arguments] = answer.error.message
             self.dispatched = 1 + max(self.steps, default=-1)
             for nodes, abandoned, calls in self._journal.replans:
@@ -215,15 +214,16 @@ class PlanRun:
 
     def ready(self) -> list[int]:
         """The nodes that may start; those that lack an input are skipped."""
-        while True:
-            begun = {*self._running.values(), *self.results}
-            open_to = (k for k in range(len(self._parents)) if k not in begun)
-            ready = [k for k in open_to if all(p in self.results for p in self._parents[k])]
-            lost = [k for k in ready if self._must_skip(k)]
-            for node in lost:
-                self._end(NodeResult(node, "skipped", reason=_LOST), told=True)
-            if not lost:
-                return ready
+        ready: list[int] = []
+        while self._candidates:
+            look, self._candidates = sorted(self._candidates - self.results.keys()), set()
+            free = [k for k in look if all(map(self.results.__contains__, self._parents[k]))]
+            for node in free:
+                if self._must_skip(node):
+                    self._end(NodeResult(node, "skipped", reason=_LOST), told=True)
+                else:
+                    ready.append(node)
+        return sorted(ready)
 
     def start(self, node: int, work: Coroutine[Any, Any, NodeResult]) -> None:
         """Let a node run beside the others."""
@@ -293,13 +293,21 @@ class PlanRun:
         self._told_refused |= self._only_refused(given_up)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost
-        self._parents = self.plan.dependencies
+        self._link()
         self.abandoned.update(given_up)
         self.replans += bool(nodes)
 
+    def _link(self) -> None:
+        """Take over the edges of the plan; any node may be ready then."""
+        self._parents = self.plan.dependencies
+        self._children: list[list[int]] = [[] for _ in self._parents]
+        for before, after in self.plan.edges:
+            self._children[before].append(after)
+        self._candidates = set(range(len(self._parents)))
+
     def _only_refused(self, nodes: Iterable[int]) -> bool:
         """Whether side effects that were not permitted are all that these nodes failed by."""
-        refused = {step.node for step in self.steps.values() if _refused(step)}
+        refused = {step.node for step in self.steps.values() if step.refused}
         waiting = {k for k, n in self.results.items() if n.status == "skipped"}
         return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
 
@@ -313,7 +321,10 @@ class PlanRun:
 
     def _end(self, result: NodeResult, *, told: bool = False) -> None:
         node = result.node
-        self.results[node] = result
+        self.results[node], self.kept[node] = result, result.kept
+        if result.kept and result.output is not None:
+            self._outputs[node] = result.output
+        self._candidates.update(self._children[node])
         self.begun(node)
         before = max((self.ends[k] for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
@@ -322,8 +333,8 @@ class PlanRun:
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
             self.reason = "failed"
 
-    def _cancelled(self, node: int) -> NodeResult:
-        seconds = sum(s.seconds for _, s in sorted(self.steps.items()) if s.node == node)
+    def _cancelled(self, node: int, steps: Iterable[NodeStep]) -> NodeResult:
+        seconds = sum(step.seconds for step in steps)
         return NodeResult(node, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
 
     def conclude(self) -> Execution:
@@ -335,7 +346,8 @@ class PlanRun:
     def _so_far(self) -> Execution:
         place = self.place
         steps = [self.steps[index] for index in sorted(self.steps)]
-        nodes = [self.results.get(k) or self._cancelled(k) for k in range(len(self.plan.nodes))]
+        mine, count = steps_by_node(steps), len(self.plan.nodes)
+        nodes = [self.results.get(k) or self._cancelled(k, mine.get(k, ())) for k in range(count)]
         counted = (n for n in nodes if n.node not in self.abandoned)
         if not self.reason and any(node.reason == "budget" for node in counted):
             self.reason = "budget"
@@ -356,14 +368,6 @@ class PlanRun:
             unplanned=self.unplanned,
             overspent=self.overspent,
         )
-
-
-def _refused(step: NodeStep) -> WorkerAnswer | None:
-    """The answer of a step whose side effects were not permitted."""
-    answer = step.answer
-    if answer is None or answer.error is None or answer.arguments is None:
-        return None
-    return answer if answer.error.kind == "refused" else None
 
 
 def _plan_references(

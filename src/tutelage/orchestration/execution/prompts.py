@@ -30,7 +30,7 @@ def _said(outputs: Mapping[int, str]) -> Found:
             return output
         value = member(output, match[2])
         # Without such a member, what looked like one was the next sentence.
-        return f"{output}.{match[2]}" if value is None else value
+        return f"{output}{match[2]}" if value is None else value
 
     return found
 

@@ -9,7 +9,7 @@ disk and reads them back, `stored.py` puts them in the store.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -76,6 +76,14 @@ class NodeStep:
         """Whether the verifier passed the answer."""
         return self.verdict is not None and self.verdict.passed
 
+    @property
+    def refused(self) -> WorkerAnswer | None:
+        """The answer, where it is that side effects were not permitted."""
+        answer = self.answer
+        if answer is None or answer.error is None or answer.arguments is None:
+            return None
+        return answer if answer.error.kind == "refused" else None
+
     def to_json(self) -> JSON:
         """What logs hold; `log_prob` and `mask` are those of the decision that ran."""
         verdict = None if self.verdict is None else asdict(self.verdict)
@@ -93,6 +101,14 @@ class NodeStep:
             "verdict": verdict,
             **{name: getattr(self, name) for name in ("started", "ended", "queued")},
         }
+
+
+def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
+    """The steps of each node that has some, in their order."""
+    found: dict[int, list[NodeStep]] = {}
+    for step in steps:
+        found.setdefault(step.node, []).append(step)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

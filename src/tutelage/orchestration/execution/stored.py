@@ -15,14 +15,14 @@ resulting call, which is how `tracing/tree.py` brings that call below the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
-from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep, steps_by_node
 from tutelage.runs.signals import deferred_signals
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
@@ -232,15 +232,20 @@ def _execution_spans(
         status="unset",
     )
     ran = [node for node in execution.nodes if node.status != "skipped"]
-    return [top, below, *(_node_span(execution, node, below, shared) for node in ran)]
+    steps = steps_by_node(execution.steps)
+    spans = (_node_span(execution, n, steps.get(n.node, ()), below, shared) for n in ran)
+    return [top, below, *spans]
 
 
 def _node_span(
-    execution: Execution, node: NodeResult, plan: SpanRecord, shared: dict[str, str]
+    execution: Execution,
+    node: NodeResult,
+    mine: Sequence[NodeStep],
+    plan: SpanRecord,
+    shared: dict[str, str],
 ) -> SpanRecord:
-    """The span of a node, which begins where that of the plan has ended, or later."""
+    """The span of a node and its steps; it begins where that of the plan has ended, or later."""
     tool, origin = execution.plan.nodes[node.node].tool, plan.end_ns
-    mine = [step for step in execution.steps if step.node == node.node]
     attributes: dict[str, Any] = {
         names.OPERATION: names.EXECUTE_TOOL,
         names.TOOL: tool,

@@ -1,7 +1,8 @@
 """Arguments of a plan's nodes: references filled in, texts read as their schema wants, and checks.
 
 `<node-3>` in an argument becomes the output of node 3, several in one argument each their own;
-`<node-3>.title` becomes that member when the output is a JSON object that has it. Outputs are text;
+`<node-3>.title` becomes that member when the output is a JSON object that has it, and `<node-3>.0`
+or `<node-3>[0]` that entry of a JSON list. Outputs are text;
 where the schema of a tool's parameter takes none, a text is read as JSON. `dag.py` finds the
 references, `execution/pools/tools.py` runs tools with what is made here.
 """
@@ -21,7 +22,7 @@ from tutelage.tools.tool import Tool
 from tutelage.tools.unions import resolved
 from tutelage.types import JSON
 
-_REFERENCE = re.compile(r"<node-(\d+)>(?:\.([A-Za-z_]\w*))?")
+_REFERENCE = re.compile(r"<node-(\d+)>(\.[A-Za-z_]\w*|\.\d+|\[\d+\])?")
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -40,11 +41,13 @@ def fill(value: object, found: Found) -> object:
     return value
 
 
-def member(output: str, name: str) -> str | None:
-    """A member of an output that is a JSON object, as text; None where it has none."""
+def member(output: str, place: str) -> str | None:
+    """The member of an output that is a JSON object, or the entry of a list, which `.name`, `.0` or
+    `[0]` means, as text; None where it has none."""
+    name = place.strip(".[]")
     try:
         members: Any = parse_json(output)
-        return as_text(members[name])
+        return as_text(members[int(name) if isinstance(members, list) else name])
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 
@@ -59,17 +62,18 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
     whether the values fit the tool's schema is checked when it is called."""
 
     def found(match: re.Match[str]) -> str:
-        number, name = int(match[1]), match[2]
+        number, place = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
         output = outputs[number]
-        if name is None:
+        if place is None:
             return output
-        value = member(output, name)
+        value = member(output, place)
         if value is None and match.group() == match.string:
+            name = place.strip(".[]")
             raise ArgumentError(f"the output of node {number} has no member {name!r}")
         # What looked like a member was the next word of a sentence.
-        return f"{output}.{name}" if value is None else value
+        return f"{output}{place}" if value is None else value
 
     schema = tool.parameters
     return cast("JSON", _read(dict(given), [schema], schema, found))

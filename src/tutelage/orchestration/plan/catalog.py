@@ -66,6 +66,12 @@ class CatalogTool:
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The JSON schema of its arguments; empty where it is not known."""
 
+    def to_row(self) -> dict[str, Any]:
+        """It as `read_catalog` reads it, without what it does not say."""
+        row = {name: getattr(self, name) for name in ("inputs", "outputs", "kind", "schema")}
+        said = {name: value for name, value in row.items() if value}
+        return {"name": self.name, "description": self.description, **said}
+
 
 @dataclass(frozen=True)
 class Catalog:

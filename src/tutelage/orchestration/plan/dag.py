@@ -146,7 +146,7 @@ def _order(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
     except CycleError as error:
-        cycle = " -> ".join(str(node) for node in cast("list[int]", error.args[1]))
+        cycle = _short(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
         raise DataError(
             f"the dependencies form a cycle: {cycle!r}; remove one of these references"
         ) from error
@@ -201,10 +201,10 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
     depth: dict[int, int] = {}
     for node in _order(dependencies):
         depth[node] = 1 + max((depth[parent] for parent in dependencies[node]), default=-1)
-    return tuple(
-        tuple(node for node in range(len(plan.nodes)) if depth[node] == level)
-        for level in range(1 + max(depth.values(), default=-1))
-    )
+    members: list[list[int]] = [[] for _ in range(1 + max(depth.values(), default=-1))]
+    for node in range(len(plan.nodes)):
+        members[depth[node]].append(node)
+    return tuple(map(tuple, members))
 
 
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
@@ -218,12 +218,19 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
     if not plan.nodes:
         return 0.0, ()
     dependencies = plan.dependencies
-    best: dict[int, tuple[float, tuple[int, ...]]] = {}
+    ends: dict[int, float] = {}
+    before: dict[int, int | None] = {}
     for node in _order(dependencies):
-        chains = [best[parent] for parent in dependencies[node]]
-        length, path = max(chains, key=lambda chain: chain[0], default=(0.0, ()))
-        best[node] = length + seconds[node], (*path, node)
-    return max(best.values(), key=lambda chain: chain[0])
+        parents = dependencies[node]
+        last = max(parents, key=ends.__getitem__) if parents else None
+        before[node] = last
+        ends[node] = seconds[node] + (0.0 if last is None else ends[last])
+    last = max(ends, key=ends.__getitem__)
+    path: list[int] = []
+    while last is not None:
+        path.append(last)
+        last = before[last]
+    return ends[path[0]], tuple(reversed(path))
 
 
 def to_text(plan: Plan, first: int = 0) -> str:

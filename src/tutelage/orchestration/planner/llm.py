@@ -41,6 +41,8 @@ SHOWN_TOOLS = 30
 """Tools in a prompt: of more, those whose words are nearest to the instruction's."""
 SHOWN_RESULT = 1000
 """Characters of a result, or of an error, that the model sees when it plans the rest."""
+SHOWN_REPLY = 8000
+"""Characters of a reply that go back to the model with what is wrong with it."""
 NO_TOOL = "no tool fits what is asked for"
 SYSTEM = """You turn a request into a plan: calls of the tools below, in JSON and nothing else:
 {"nodes": [{"tool": NAME, "arguments": {...}}, ...]}
@@ -155,7 +157,8 @@ class LLMPlanner:
             again = " again" if made[0].reply else ""
             raise _refusal(f"{_UNASKED}{again}: {error}", handed_on(before).calls) from error
         except DataError as error:
-            told = f"the model that plans wrote no plan that can run: {error}"
+            reason = _cut(str(error), SHOWN_RESULT)
+            told = f"the model that plans wrote no plan that can run: {reason}"
             raise _refusal(told, handed_on(before).calls) from error
 
     async def _nodes(
@@ -174,7 +177,8 @@ class LLMPlanner:
             try:
                 return read(said)
             except DataError as error:
-                messages += [Message("assistant", said), Message("user", _AGAIN.format(error))]
+                again = _AGAIN.format(_cut(str(error), SHOWN_RESULT))
+                messages += [Message("assistant", _cut(said, SHOWN_REPLY)), Message("user", again)]
             said = await self._afforded(client, messages, shown, budget, made)
         return read(said)
 
@@ -272,6 +276,12 @@ async def _connected(connect: Callable[[], ChatClient]) -> AsyncGenerator[ChatCl
             await client.close()
 
 
+def _cut(text: str, most: int) -> str:
+    """A text, or its beginning and how much more there is."""
+    more = len(text) - most
+    return text if more <= 0 else f"{text[:most]} ... ({more:,} more characters)"
+
+
 def _json_of(said: str) -> Any:
     """The JSON object in a reply, which may stand in a fence or between words. Raises `DataError`
     for none, with where it breaks off."""
@@ -350,21 +360,27 @@ def _members(schema: JSON, root: JSON, depth: int) -> str:
 def _kind(schema: object, root: JSON, depth: int) -> str:
     """The type of a parameter, that of what it may be beside null; members of objects too."""
     here = resolved(schema, root)
-    branches = [resolved(each, root) for each in union_of(here, root)]
+    parts = here.get("allOf", ())
+    union = union_of(here, root) or (parts if len(parts) == 1 else ())
+    branches = [resolved(each, root) for each in union]
     some = [each for each in branches if each.get("type") != "null"]
     if len(some) == 1 and some[0] is not here:
         return _kind(some[0], root, depth)
+    if len(some) > 1 and depth < 2 * _DEPTH:
+        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1) for each in some))
     if "enum" in here or "const" in here:
         return "|".join(map(str, here.get("enum", [here.get("const")])))
-    told = here.get("type", "any")
+    told = here.get("type", "object" if "properties" in here else "any")
     kind = told if isinstance(told, str) else " or ".join(each for each in told if each != "null")
     if kind == "object" and here.get("properties") and depth < _DEPTH:
         return f"object {{{_members(here, root, depth + 1)}}}"
     if "format" in here:
         kind += f" ({here['format']})"
-    items = here.get("items")
-    deeper = isinstance(items, dict) and depth < _DEEPEST
-    return f"{kind} of {_kind(items, root, depth + 1)}" if deeper else kind
+    items = here.get("items" if kind == "array" else "additionalProperties")
+    if not isinstance(items, dict) or depth >= _DEEPEST:
+        return kind
+    inner = _kind(items, root, depth + 1)
+    return f"{kind} of ({inner})" if " or " in inner else f"{kind} of {inner}"
 
 
 def _line(execution: Execution, index: int) -> str:
