@@ -147,7 +147,8 @@ def _policies(asked: _AuditConfig, pool: WorkerPool) -> tuple[Path, dict[str, li
 
 
 def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: str) -> None:
-    from tutelage.cli.console import counted, output, percent, plain_table, say
+    from tutelage.cli.console import output, percent, plain_table, say
+    from tutelage.errors import counted
 
     console = output()
     say(console, ("executions: ", "dim"), source)
