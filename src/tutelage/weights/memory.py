@@ -129,8 +129,9 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
 
 def smallest_setting(models: Models, machine: Machine, *, gpu: bool) -> str:
     """What to write instead: the first of `_ways` that leaves `MARGIN` for activations."""
-    ways = (way for way, *asked in _ways(models, machine, gpu) if _fits(*asked, gpu, MARGIN))
-    return next(ways, "a smaller model")
+    ways = _ways(models, machine, gpu)
+    fitting = (way for way, asked, there in ways if _fits(asked, there, gpu, MARGIN))
+    return next(fitting, "a smaller model")
 
 
 def check_stored(config: RunConfig) -> None:
