@@ -303,13 +303,14 @@ def _train_agent(
 ) -> None:
     """Train the agent in a file, or with `dry` show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, messages, prose, waiting
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of
+        from tutelage.weights.memory import stored_words
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
@@ -320,8 +321,12 @@ def _train_agent(
         return
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
-        with waiting("playing one task ..."):
-            (rollout,) = trainer.dev(reference, n=1).rollouts
+        try:
+            with waiting("playing one task ..."):
+                (rollout,) = trainer.dev(reference, n=1).rollouts
+        finally:  # also where the weights are still to come
+            if keys.resolved and (told := stored_words(keys.resolved.config)) is not None:
+                prose(messages(), f"memory: {told}")
         _show_dry_run(rollout, keys.resolved)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
