@@ -417,3 +417,8 @@ def test_more_threads_than_cores_are_warned_of() -> None:
     (told,) = math("trainer.threads=99").warnings
     assert told.startswith("trainer.threads=99 is more than the 2 cores here")
     assert not math("trainer.threads=2").warnings
+
+
+def test_a_key_that_is_like_no_other_is_answered_with_the_command_that_lists_them() -> None:
+    with pytest.raises(ConfigError, match="unknown key. `tutelage config` lists every key"):
+        math("zzqqxx=1")
