@@ -420,5 +420,5 @@ def test_more_threads_than_cores_are_warned_of() -> None:
 
 
 def test_a_key_that_is_like_no_other_is_answered_with_the_command_that_lists_them() -> None:
-    with pytest.raises(ConfigError, match="unknown key. `tutelage config` lists every key"):
+    with pytest.raises(ConfigError, match=r"unknown key\. `tutelage config` lists every key"):
         math("zzqqxx=1")
