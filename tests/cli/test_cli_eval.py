@@ -277,6 +277,13 @@ def test_a_misspelled_field_of_a_task_is_told_by_place_and_by_those_there_are(
     assert told in tutelage(*words).stdout
 
 
+def test_a_key_is_no_target_of_an_evaluation(tutelage: Tutelage) -> None:
+    done = tutelage("eval", "some-run", "--test", "t.jsonl", "rollout.x=1")
+    assert done.exit_code == 2
+    told = "'rollout.x=1' is no target: eval takes no KEY=VALUE, but options such as --max-tokens"
+    assert told in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [

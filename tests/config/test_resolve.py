@@ -411,3 +411,14 @@ def test_rollouts_ahead_of_their_step_are_played_freely_and_corrected(
     if schedule == "free":
         origin = resolved.origin["rollout.schedule"]
         assert origin == "derived from async_training.staleness_threshold"
+
+
+def test_more_threads_than_cores_are_warned_of() -> None:
+    (told,) = math("trainer.threads=99").warnings
+    assert told.startswith("trainer.threads=99 is more than the 2 cores here")
+    assert not math("trainer.threads=2").warnings
+
+
+def test_a_key_that_is_like_no_other_is_answered_with_the_command_that_lists_them() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key\. `tutelage config` lists every key"):
+        math("zzqqxx=1")

@@ -7,7 +7,7 @@ from builders import make_attempt, make_call, make_rollout
 
 from tutelage.runs.findings import keep
 from tutelage.runs.health import Setup
-from tutelage.runs.metrics import reward_correlations, rollout_metrics
+from tutelage.runs.metrics import reward_correlations, rollout_metrics, untried_warning
 from tutelage.statistics.outcome import Success
 from tutelage.types import JSON, Reward, Rollout, Sampled, StopReason, ToolResult
 
@@ -107,3 +107,15 @@ def test_answers_of_a_tool_that_are_empty_are_counted() -> None:
     assert told["tools/search/empty"] == 0.75
     rest = rollout_metrics([make_rollout("r", make_attempt(tool_results=results[2:3]))])
     assert "tools/search/empty" not in rest
+
+
+def test_prompts_without_room_are_counted_and_the_key_is_named_where_it_helps() -> None:
+    short = make_rollout("long", make_attempt(stop="context"))
+    rollouts = [short, short, make_rollout("fits", make_attempt(make_call()))]
+    told = untried_warning(rollouts, 240, 512)
+    assert told is not None
+    assert "longer than the context of 240 tokens" in told
+    assert "2 of 3 rollouts" in told
+    assert told.endswith("shorten it, or raise `rollout.max_len`")
+    assert (untried_warning(rollouts, 240, 240) or "").endswith("the model has no more")
+    assert untried_warning(rollouts[2:], 240, 512) is None

@@ -9,7 +9,7 @@ import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.environments import Observation
-from tutelage.errors import ConfigError, ToolDefinitionError
+from tutelage.errors import ConfigError, DataError, ToolDefinitionError
 from tutelage.rewards import reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
@@ -176,3 +176,10 @@ def test_a_class_in_a_file_brings_all_its_tools(tmp_path: Path) -> None:
         resolve_tools([f"{file}:Empty"])
     with pytest.raises(ConfigError, match="environment class"):
         resolve_tools([f"{file}:Plain"])
+
+
+async def test_prices_that_are_no_list_are_the_users_mistake() -> None:
+    task = Task("q", {"question": "Ada 12", "prices": 3})
+    with pytest.raises(DataError, match="field 'prices' is 3; write prices by item"):
+        async with rollout_environments(task) as environments:
+            await environments.bind(resolve_tools(["price_list"]))

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
-from tutelage.weights import cost
+from tutelage.types import FailureCause
+from tutelage.weights import context, cost, jobs
 from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
@@ -96,3 +97,26 @@ def test_a_pace_in_words() -> None:
         "about 4:20, $5.00 (measured on 10 rollouts)"
     )
     assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
+
+
+def test_a_context_above_the_models_own_is_told_to_have_no_effect() -> None:
+    for asked, said in ((9000, "rollout.max_len=9000 has no effect"), (256, "context 256")):
+        config = resolve("math", [f"rollout.max_len={asked}"], machine=LAPTOP).config
+        policy = SimpleNamespace(max_positions=256)
+        setting: Any = SimpleNamespace(config=config, given=None, policy=policy, context=256)
+        assert said in cost._tokens(setting)
+        assert ("no effect" in cost._tokens(setting)) is (asked > 256)
+
+
+def test_a_dry_run_tells_of_a_prompt_without_room(
+    source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = overrides(source, rollout__max_len=21)
+    jobs.dry_run(resolve("math", keys, machine=LAPTOP))
+    assert "is longer than the context of 21 tokens" in caplog.text
+    assert "raise `rollout.max_len`" in caplog.text
+
+
+def test_a_reward_that_is_no_number_is_not_said_to_have_raised() -> None:
+    told = context._GRADING[FailureCause.ANSWER_ERROR]
+    assert told == "the reward raised or gave no finite number, which counts as wrong"

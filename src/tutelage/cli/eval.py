@@ -100,7 +100,14 @@ def evaluate(
 
 
 def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
-    """Raise `ConfigError` for more targets, endpoints or models than go together."""
+    """Raise `ConfigError` for more targets, endpoints or models than go together, or a key."""
+    for target in targets:
+        key = target.partition("=")[0]
+        if key != target and "/" not in key and not Path(target).exists():
+            raise ConfigError(
+                f"{target!r} is no target: eval takes no KEY=VALUE, but options such as "
+                "--max-tokens, --samples and --temperature: tutelage eval --help lists them"
+            )
     if len(targets) > 2:
         raise ConfigError(
             f"{len(targets)} targets are given, and two can be compared; evaluate each with "

@@ -133,7 +133,8 @@ def check_room(request: Request, max_length: int) -> None:
     if len(request.prompt_ids) >= max_length:
         raise ContextOverflowError(
             f"the prompt has {len(request.prompt_ids)} tokens and the context {max_length}"
-            "; shorten the input or raise `rollout.max_len` (`--max-length` of tutelage serve)"
+            "; shorten the input or, where the model's own context is longer, raise "
+            "`rollout.max_len` (`--max-length` of tutelage serve)"
         )
     if not request.prompt_ids:
         raise ContextOverflowError("the prompt is empty: there is nothing to continue")

@@ -28,6 +28,7 @@ def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -
         count += len(encode(text[at : at + _SLICE]))
         if count > 2 * most:
             raise ContextOverflowError(
-                f"the prompt has more than {most} tokens; shorten the input or raise "
-                "`rollout.max_len` (`--max-length` of tutelage serve)"
+                f"the prompt has more than {most} tokens; shorten the input or, where the "
+                "model's own context is longer, raise `rollout.max_len` (`--max-length` of "
+                "tutelage serve)"
             )

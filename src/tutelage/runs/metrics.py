@@ -187,7 +187,8 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
     longer = ", or raise `rollout.max_len`" if context < most else ", the model has no more"
     return (
         f"the prompt of task {untried[0].task.id!r} is longer than the context of {context} "
-        f"tokens, so it is not tried and earns what no answer earns: shorten it{longer}"
+        "tokens, so it is not tried and earns what no answer earns "
+        f"({len(untried)} of {len(rollouts)} rollouts here): shorten it{longer}"
     )
 
 

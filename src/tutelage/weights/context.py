@@ -64,7 +64,7 @@ STOP_SECONDS = 5.0
 """How long a reward may go on when it was; then the step is given up, and repeated by a resume."""
 _GRADING = {
     FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
-    FailureCause.ANSWER_ERROR: "the reward failed on an answer, which counts as wrong",
+    FailureCause.ANSWER_ERROR: "the reward raised or gave no finite number, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
     FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
 }

@@ -20,6 +20,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import check_loggers
+from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights import memory
@@ -112,4 +113,8 @@ def dry_run(
         models = EngineModelProvider(engine, setting.policy.codec)
         return await Runner(agent, models, limits, reward=setting.reward).run([spec])
 
-    return asyncio.run(play())[0]
+    played = asyncio.run(play())
+    untried = untried_warning(played, setting.context, setting.policy.max_positions)
+    if untried is not None:
+        logger.warning(untried)
+    return played[0]

@@ -31,7 +31,7 @@ CAUSES: Mapping[FailureCause, str] = {
     FailureCause.AGENT_ERROR: "the agent raised",
     FailureCause.TOOL_ERROR: "a tool broke",
     FailureCause.REWARD_ERROR: "the reward could not be computed",
-    FailureCause.ANSWER_ERROR: "the grader raised on the answer, which counts as wrong",
+    FailureCause.ANSWER_ERROR: "the grader raised or gave no finite number, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run",
     FailureCause.REWARD_TIMEOUT: "the reward had not answered in time",
     FailureCause.ENGINE_ERROR: "the engine failed",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tutelage.config.facts import Machine
 from tutelage.config.schema import RunConfig
+from tutelage.errors import counted
 
 
 def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
@@ -44,4 +45,14 @@ def _address(config: RunConfig) -> Iterator[tuple[str, str, str]]:
             "it is not HOST:PORT of a Ray head node",
             "Use auto on a machine of the cluster, or an address such as 10.0.0.5:6379. What runs "
             "elsewhere is submitted with `ray job submit`.",
+        )
+
+
+def thread_warnings(config: RunConfig, machine: Machine) -> Iterator[str]:
+    """That more threads are asked for than a CPU has cores: results are right, and come late."""
+    threads, cores = config.trainer.threads, machine.cores
+    if threads is not None and threads > cores and machine.device_of(config) == "cpu":
+        yield (
+            f"trainer.threads={threads} is more than the {counted(cores, 'core')} here, so threads "
+            f"wait for one another and the run is slower; use trainer.threads={cores} or less"
         )

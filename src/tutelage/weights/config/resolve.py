@@ -33,6 +33,7 @@ from tutelage.weights.config.extensions import (
     LOSS,
     registered_names,
 )
+from tutelage.weights.config.placement import thread_warnings
 from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, recipe_preset
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(
@@ -108,7 +109,7 @@ def resolve(
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
         notes=_notes(config, machine),
-        warnings=(*warnings, *_find_warnings(config)),
+        warnings=(*warnings, *_find_warnings(config), *thread_warnings(config, machine)),
     )
 
 
@@ -384,8 +385,7 @@ def _find_warnings(config: RunConfig) -> Iterator[str]:
     if config.algorithm.name != "rl":
         return
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own = LOSSES.known(mode)
-    if own is not None:
+    if (own := LOSSES.known(mode)) is not None:
         low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
         for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
