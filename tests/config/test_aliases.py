@@ -89,7 +89,7 @@ def test_nearest(typo: str, meant: str) -> None:
 
 def test_nothing_near_still_says_where_to_look() -> None:
     assert nearest("zzzz.qqqq") is None
-    with pytest.raises(ConfigIssue, match="reference"):
+    with pytest.raises(ConfigIssue, match="`tutelage config` lists every key"):
         canonical("zzzz.qqqq", 1)
 
 

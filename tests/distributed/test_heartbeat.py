@@ -29,6 +29,9 @@ class Ranks:
         self.ranks = [self._rank(store, rank, size) for rank in range(size)]
         for rank in self.ranks:
             rank.read()
+        self.waits = [rank.waiting() for rank in self.ranks]
+        for wait in self.waits:
+            wait.__enter__()
 
     def _rank(self, store: Any, rank: int, size: int) -> Heartbeat:
         def tell(text: str) -> None:
@@ -59,8 +62,9 @@ def test_the_first_that_lives_speaks_of_a_silent_rank_and_all_end() -> None:
     assert not ranks.ended
     ranks.look(1, 1, 2)
     assert ranks.ended == [1, 2]
-    assert "so the run ends here; `tutelage resume` goes on from its last" in ranks.told[-1][1]
-    assert len(ranks.told) == 2
+    for _, text in ranks.told[1:]:
+        assert "so the run ends here; `tutelage resume` goes on from its last checkpoint" in text
+    assert len(ranks.told) == 3
 
 
 def test_a_rank_that_comes_back_is_told_and_waited_for_anew() -> None:
@@ -72,11 +76,17 @@ def test_a_rank_that_comes_back_is_told_and_waited_for_anew() -> None:
     assert not ranks.ended
 
 
-def test_a_rank_that_has_left_is_not_silent() -> None:
+def test_who_does_not_wait_for_the_others_needs_no_signs_of_theirs() -> None:
     ranks = Ranks(2)
-    ranks.ranks[1].leave()
+    ranks.look(3, 0)
+    ranks.waits[0].__exit__(None, None, None)
     ranks.look(20, 0)
-    assert not ranks.told
+    assert (len(ranks.told), ranks.ended) == (1, [])
+    with ranks.ranks[0].waiting():
+        ranks.look(4, 0)
+        assert not ranks.ended
+        ranks.look(1, 0)
+        assert ranks.ended == [0]
 
 
 def test_a_store_that_does_not_answer_is_as_silent_as_the_ranks() -> None:

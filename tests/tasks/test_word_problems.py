@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, DataError
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
@@ -26,7 +26,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split, demonstrations
 from tutelage.tasks.word_problems import KINDS, make_word_problems
 from tutelage.testing import ScriptedEngine
-from tutelage.tools import ToolError, execute_tool_calls, resolve_tools, rollout_environments
+from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.types import Mode, Sampling, Task, ToolCall
 
 WORDS: Mapping[str, Any] = {
@@ -247,7 +247,7 @@ async def test_the_price_list_answers_with_the_prices_of_its_task_alone(
 
 async def test_prices_that_are_no_list_are_named() -> None:
     async with rollout_environments(Task("t", {"question": "q", "prices": 5})) as environments:
-        with pytest.raises(ToolError, match="field 'prices' is 5; write prices by item"):
+        with pytest.raises(DataError, match="field 'prices' is 5; write prices by item"):
             await environments.bind(resolve_tools(["price_list"]))
 
 

@@ -89,7 +89,9 @@ def test_what_an_endpoint_sampled_is_trained(gateway: Gateway, tmp_path: Path) -
     lines = (result.folder / "metrics.jsonl").read_text().splitlines()
     steps = [line for line in map(json.loads, lines) if line["phase"] == "rl"]
     assert len(steps) == STEPS
-    assert all(line["max_dlogp"] < 1e-4 and line["grad_norm"] > 0 for line in steps)
+    # An endpoint does not say of which version it samples, so only the first step is sure to be.
+    assert steps[0]["max_dlogp"] < 1e-4
+    assert all(abs(line["kl/rollout"]) < 1e-6 and line["grad_norm"] > 0 for line in steps)
 
 
 class Refusing(ScriptedClient):

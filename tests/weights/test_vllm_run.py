@@ -99,7 +99,7 @@ def test_servers_sample_ahead_of_the_steps_and_take_new_weights_meanwhile(
     keys = {"async_training__staleness_threshold": 2, "trainer__total_training_steps": 4}
     folder, _ = begin(source, tmp_path / "run", servers, **keys)
     assert [line["step"] for line in steps(folder)] == [1, 2, 3, 4]
-    assert all(line["max_dlogp"] < 1e-3 for line in steps(folder))
+    assert max(line["max_dlogp"] for line in steps(folder) if "max_dlogp" in line) < 1e-3
     assert 1 <= max(line.get("staleness/max", 0) for line in steps(folder)) <= 2
     with open_store(folder.store) as store:
         calls = [c for r in store.rollouts(folder.name, mode=Mode.TRAIN) for c in r.last.calls]

@@ -2,8 +2,9 @@
 
 A process that ends closes its connections, which the others notice. A machine that vanishes, or a
 process that stands still, closes nothing, and gloo waits for it as long as it is let. So each rank
-counts in the launcher's store, and each looks at the others' counts. What is counted is not the
-clock but looks at it: a rank that was stopped itself does not take the others for silent.
+counts in the launcher's store, and looks at the others' counts while it waits for them; at other
+times it needs none. What is counted is not the clock but looks at it: a rank that was stopped
+itself does not take the others for silent.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 BEAT, QUIET, LOST = 5.0, 60.0, 600.0
 """Seconds between two signs of life, and without one until a rank is spoken of, and until the run
 ends for it."""
-_LEFT = "left"
 
 
 def _tell(text: str) -> None:
@@ -52,7 +52,8 @@ class Heartbeat:
         self._over = threading.Event()
         self._seen: dict[int, str] = {}
         self._silent = {other: 0.0 for other in range(size) if other != rank}
-        """Seconds without a sign, of the ranks that have not left."""
+        """Seconds without a sign while this rank waits."""
+        self._waiting = 0
         self._told = set[int]()
         self._number = 0
         self.show()
@@ -66,10 +67,19 @@ class Heartbeat:
         atexit.register(self.leave)
 
     def leave(self) -> None:
-        """This rank ends by itself: nobody waits for its signs."""
+        """Show no more signs and look for none: what the ranks did together is over."""
         self._over.set()
-        with suppress(RuntimeError):  # who holds the store may have ended
-            self.store.set(self._key(self._rank), _LEFT)
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """While this rank needs the others."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._silent = dict.fromkeys(self._silent, 0.0)
 
     def _key(self, rank: int) -> str:
         return f"alive/{rank}"
@@ -101,12 +111,13 @@ class Heartbeat:
     def look(self) -> None:
         """One look: who is silent is spoken of by the first rank that is not, and in the end each
         ends itself."""
-        watched = [other for other in self._silent if self._seen.get(other) != _LEFT]
-        for other in watched:
+        if not self._waiting:
+            return
+        for other in self._silent:
             self._silent[other] += self._beat
-        quiet = [other for other in watched if self._silent[other] > self._quiet]
-        first = all(other > self._rank for other in watched if other not in quiet)
-        for other in watched:
+        quiet = [other for other, seconds in self._silent.items() if seconds > self._quiet]
+        first = all(other > self._rank for other in self._silent if other not in quiet)
+        for other in self._silent:
             if (other in quiet) == (other in self._told):
                 continue
             self._told ^= {other}
@@ -115,12 +126,11 @@ class Heartbeat:
                 self._tell(f"{self._name(other)} {says if other in quiet else 'is back'}")
         for other in quiet:
             if self._silent[other] > self._lost:
-                if first:
-                    self._tell(
-                        f"{self._name(other)} has shown no sign of life for {self._lost:g} "
-                        "seconds, so the run ends here; `tutelage resume` goes on from its last "
-                        "checkpoint, on any number of ranks"
-                    )
+                self._tell(
+                    f"{self._name(other)} has shown no sign of life for {self._lost:g} seconds, so "
+                    "the run ends here; `tutelage resume` goes on from its last checkpoint, on any "
+                    "number of ranks"
+                )
                 self._end()
                 return
 

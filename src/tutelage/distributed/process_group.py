@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -65,6 +65,7 @@ class TorchProcessGroup:
         tree: bool = False,
         shard_from: int = SMALL_MODEL,
         first: FirstRank | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         """The default group has been made where `size` is above 1, and `first` is its rank 0. Each
         rank has the whole of a model below `shard_from` parameters. Raises `ConfigError` for a
@@ -75,6 +76,7 @@ class TorchProcessGroup:
             )
         self.rank, self.size, self._tree = rank, size, tree
         self._over, self._shard_from, self.first = False, shard_from, first
+        self._heartbeat = heartbeat
         self._sharded = WeakSet[Network]()
 
     def agree(self, make: Callable[[], Out]) -> Out:
@@ -186,13 +188,19 @@ class TorchProcessGroup:
         with self._peers(computes=True):
             write(there, values)
 
+    def leave(self) -> None:
+        """The ranks have done what they were started for, or cannot any more."""
+        self._over = True
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
+
     def _end_others(self) -> None:
         """Tell the other ranks that this one has failed. Those that wait for something else, such
         as a sum of gradients, do not take it: they end because gloo closes the connections of an
         operation that has waited too long."""
         if self._over:
             return
-        self._over = True
+        self.leave()
         self._tell_end()
         backend: Any = cast("Any", dist.group.WORLD)._get_backend(torch.device("cpu"))
         backend.set_timeout(datetime.timedelta(seconds=HEARD))
@@ -259,12 +267,14 @@ class TorchProcessGroup:
     def _peers(self, *, computes: bool = False) -> Generator[None]:
         """Around what needs the other ranks: rank 0 says that one has ended, others end. Where this
         rank `computes` meanwhile, an error of its own is left as it is."""
+        heartbeat = self._heartbeat
         try:
-            yield
+            with nullcontext() if heartbeat is None else heartbeat.waiting():
+                yield
         except RuntimeError as error:
             if computes and not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
                 raise
-            self._over = True
+            self.leave()
             if self.rank == 1 and self.first is not None and self.first.was_killed():
                 raise FirstRankLostError(
                     f"rank 0 of {self.size}, {self.first}, was killed, so the run cannot go on"
@@ -287,15 +297,15 @@ def joined() -> TorchProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
-        first = list[FirstRank]()
+        first, beats = list[FirstRank](), list[Heartbeat]()
 
         def join(name: str) -> None:
             stores = (store, *(cast("Any", store).clone() for _ in range(2)))
             own, told, signs = (cast("Any", dist).PrefixStore(name, s) for s in stores)
-            heartbeat = Heartbeat(signs, rank, size)
+            beats.append(Heartbeat(signs, rank, size))
             connect = partial(dist.init_process_group, backend, store=own, rank=rank)
             first.append(FirstRank(told, rank, partial(connect, world_size=size, timeout=WORKING)))
-            heartbeat.start()
+            beats[0].start()
 
         meet(store, rank, size, join, MEETING.total_seconds())
     except RankEndedError as ended:
@@ -309,7 +319,7 @@ def joined() -> TorchProcessGroup:
     if rank and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
-    return TorchProcessGroup(rank, size, first=first[0])
+    return TorchProcessGroup(rank, size, first=first[0], heartbeat=beats[0])
 
 
 def _variable(name: str) -> str:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.distributed import meeting, ray_cluster
-from tutelage.distributed.process_group import LOST
+from tutelage.distributed.process_group import LOST, TorchProcessGroup
 from tutelage.distributed.ray_cluster import own_words
 from tutelage.distributed.shipment import check_same, here
 from tutelage.errors import ConfigError, RunError, TutelageError
@@ -165,9 +165,13 @@ class _RayRanks:
         before = dict(os.environ)
         os.environ.update({**_of_interface(), **variables[0]})
         launched.cache_clear()
+        group: ProcessGroup | None = None
         try:
-            yield launched()
+            group = launched()
+            yield group
         finally:
+            if isinstance(group, TorchProcessGroup):
+                group.leave()
             with suppress(Exception):
                 dist.destroy_process_group()
             launched.cache_clear()
