@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ class Ranks:
             self.told.append((rank, text))
 
         end = partial(self.ended.append, rank)
-        return Heartbeat(store, rank, size, beat=1.0, quiet=2.0, lost=4.0, tell=tell, end=end)
+        return Heartbeat(
+            lambda: store, rank, size, beat=1.0, quiet=2.0, lost=4.0, tell=tell, end=end
+        )
 
     def look(self, times: int, *alive: int) -> None:
         """So many looks of the ranks that live, each after signs of theirs."""
@@ -58,7 +61,9 @@ def test_the_first_that_lives_speaks_of_a_silent_rank_and_all_end() -> None:
     (told,) = ranks.told
     assert told[0] == 1
     assert f"rank 0 of 3, process {os.getpid()} on " in told[1]
-    assert told[1].endswith(" shows no sign of life; the run waits 4 seconds for it")
+    assert told[1].endswith(
+        " has shown no sign of life for 2 seconds; the run ends if it shows none for 4"
+    )
     assert not ranks.ended
     ranks.look(1, 1, 2)
     assert ranks.ended == [1, 2]
@@ -71,7 +76,7 @@ def test_a_rank_that_comes_back_is_told_and_waited_for_anew() -> None:
     ranks = Ranks(2)
     ranks.look(4, 0)
     ranks.look(3, 0, 1)
-    assert [text.rpartition(" ")[2] for _, text in ranks.told] == ["it", "back"]
+    assert [text.rpartition(" ")[2] for _, text in ranks.told] == ["4", "back"]
     ranks.look(3, 0)
     assert not ranks.ended
 
@@ -89,18 +94,41 @@ def test_who_does_not_wait_for_the_others_needs_no_signs_of_theirs() -> None:
         assert ranks.ended == [0]
 
 
-def test_a_store_that_does_not_answer_is_as_silent_as_the_ranks() -> None:
-    ranks = Ranks(2)
+def test_a_connection_that_breaks_is_made_again() -> None:
+    """Until then the store is as silent as the ranks are."""
 
-    class Gone:
+    class Broken:
         def set(self, *_: object) -> None:
             raise RuntimeError("Connection reset by peer")
 
-    ranks.ranks[1].store = Gone()
-    for _ in range(5):
-        ranks.ranks[1].beat_once()
-        ranks.ranks[1].look()
-    assert ranks.ended == [1]
+    good, told = STORE.HashStore(), list[str]()
+    beat = Heartbeat(
+        lambda: good,
+        1,
+        2,
+        beat=1.0,
+        quiet=0.0,
+        lost=4.0,
+        tell=told.append,
+        end=lambda: told.append("ended"),
+    )
+    good.set("alive/0", "0 process 7 on there")
+    beat.store = Broken()
+    with beat.waiting():
+        beat.look()
+        assert "rank 0 of 2 has shown no sign of life" in told[0]
+        beat.beat_once()
+        assert beat.store is good
+        beat.beat_once()
+        beat.look()
+        assert "ended" not in told
+
+
+def test_who_leaves_waits_for_its_threads() -> None:
+    beat = Heartbeat(STORE.HashStore, 0, 1, beat=0.001)
+    beat.start()
+    beat.leave()
+    assert not [t for t in threading.enumerate() if t.name == "heartbeat"]
 
 
 def stand_still_on_the_second(place: Path) -> None:
@@ -119,5 +147,5 @@ def test_a_process_that_stands_still_ends_the_run_with_a_sentence(tmp_path: Path
         ranks.kill(1)
     pid = ranks.processes[1].pid
     assert f"rank 1 of 2, process {pid} on " in ranks.said(0)
-    assert "shows no sign of life; the run waits 1 seconds" in ranks.said(0)
+    assert "has shown no sign of life for 0.3 seconds; the run ends if" in ranks.said(0)
     assert "so the run ends here" in ranks.said(0)

@@ -21,6 +21,8 @@ from typing import Any
 BEAT, QUIET, LOST = 5.0, 60.0, 600.0
 """Seconds between two signs of life, and without one until a rank is spoken of, and until the run
 ends for it."""
+_LEAVING = 1.0
+"""Seconds that the end of the ranks' work waits for each thread here."""
 
 
 def _tell(text: str) -> None:
@@ -33,7 +35,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Any,
+        connect: Callable[[], Any],
         rank: int,
         size: int,
         *,
@@ -43,9 +45,11 @@ class Heartbeat:
         tell: Callable[[str], None] = _tell,
         end: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        """Show the first sign; `start` follows once all ranks have. `end` ends this process, whose
-        threads may all be waiting for what does not come."""
-        self.store, self._rank, self._size = store, rank, size
+        """Show the first sign in the store that `connect` gives, and gives anew where a connection
+        broke; `start` follows once all ranks have. `end` ends this process, whose threads may all
+        be waiting for what does not come."""
+        self.store, self._rank, self._size = connect(), rank, size
+        self._connect, self._threads = connect, list[threading.Thread]()
         self._beat, self._quiet, self._lost = beat, quiet, lost
         self._tell, self._end = tell, end
         self._here = f"process {os.getpid()} on {platform.node()}"
@@ -61,14 +65,19 @@ class Heartbeat:
     def start(self) -> None:
         """Begin to show signs and to look at those of the others, until this process ends."""
         for work in (self.beat_once, self.look):  # a store may hold up the first for minutes
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._every_beat, args=(work,), name="heartbeat", daemon=True
-            ).start()
+            )
+            self._threads.append(thread)
+            thread.start()
         atexit.register(self.leave)
 
     def leave(self) -> None:
         """Show no more signs and look for none: what the ranks did together is over."""
         self._over.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_LEAVING)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -99,10 +108,15 @@ class Heartbeat:
                 self._silent[other] = 0.0
 
     def beat_once(self) -> None:
-        """Show a sign and read the others'; a store that does not answer is as silent as they."""
-        with suppress(RuntimeError):
+        """Show a sign and read the others'; a store that does not answer is as silent as they, and
+        is connected to again, now and then: torch tells each failure at length."""
+        try:
             self.show()
             self.read()
+        except RuntimeError:
+            if not self._over.wait(self._quiet / 2):
+                with suppress(RuntimeError):
+                    self.store = self._connect()
 
     def _every_beat(self, work: Callable[[], None]) -> None:
         while not self._over.wait(self._beat):
@@ -122,7 +136,10 @@ class Heartbeat:
                 continue
             self._told ^= {other}
             if first:
-                says = f"shows no sign of life; the run waits {self._lost:g} seconds for it"
+                says = (
+                    f"has shown no sign of life for {self._quiet:g} seconds; the run ends if it "
+                    f"shows none for {self._lost:g}"
+                )
                 self._tell(f"{self._name(other)} {says if other in quiet else 'is back'}")
         for other in quiet:
             if self._silent[other] > self._lost:

@@ -300,9 +300,9 @@ def joined() -> TorchProcessGroup:
         first, beats = list[FirstRank](), list[Heartbeat]()
 
         def join(name: str) -> None:
-            stores = (store, *(cast("Any", store).clone() for _ in range(2)))
-            own, told, signs = (cast("Any", dist).PrefixStore(name, s) for s in stores)
-            beats.append(Heartbeat(signs, rank, size))
+            prefixed = partial(cast("Any", dist).PrefixStore, name)
+            own, told = (prefixed(s) for s in (store, cast("Any", store).clone()))
+            beats.append(Heartbeat(lambda: prefixed(cast("Any", store).clone()), rank, size))
             connect = partial(dist.init_process_group, backend, store=own, rank=rank)
             first.append(FirstRank(told, rank, partial(connect, world_size=size, timeout=WORKING)))
             beats[0].start()
