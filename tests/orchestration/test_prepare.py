@@ -98,6 +98,33 @@ def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> 
     assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
 
 
+def test_a_cheaper_worker_stays_with_its_node_where_arguments_alone_order_them(
+    tmp_path: Path,
+) -> None:
+    row = line(
+        "one",
+        0.3,
+        alternatives=[{"node": 0, "worker": "cheap", "passed": True, "cost": 0.0}],
+        tools=["a", "b"],
+    )
+    row["planner_outputs"] |= {
+        "workflow_graph": {"adjacency": [[0, 0], [0, 0]]},
+        "arguments": [{"q": "<node-1>"}, {}],
+    }
+    made = prepare([write(tmp_path, row)])
+    assert made.workflows[0].tools == ("b", "a")
+    assert made.workflows[0].workers == ("good", "cheap")
+
+
+@pytest.mark.parametrize("given", [5, {"x": 1}, ["a"], [{}, {}]])
+def test_arguments_that_nobody_could_read_are_not_logged(tmp_path: Path, given: Any) -> None:
+    outputs = {"workflow_graph": {"adjacency": [[0]]}, "task_types": ["a"], "arguments": given}
+    result = ExecutionResult(success=True, total_cost=0.0, total_latency_ms=1.0, outputs={})
+    logger = ExecutionLogger(tmp_path)
+    with pytest.raises(DataError, match="arguments"):
+        logger.log_execution(instruction="x", planner_outputs=outputs, execution_result=result)
+
+
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no execution log"):
         prepare([tmp_path])

@@ -137,10 +137,14 @@ class _PlanRecord(FileRecord):
 
     @property
     def parents(self) -> Sequence[Sequence[int]] | None:
-        """The subtasks that each subtask waits for."""
+        """The subtasks that each subtask waits for, those that its arguments name among them."""
         graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
         items = graph if self.adjacency is None else self.adjacency
-        return items if self.dependencies is None else self.dependencies
+        found = items if self.dependencies is None else self.dependencies
+        if found is None or len(self.arguments) != len(found):
+            return found
+        named = zip(found, self.arguments, strict=True)
+        return [sorted({*before, *references(used)}) for before, used in named]
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:

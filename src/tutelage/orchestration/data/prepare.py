@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
-from tutelage.orchestration.plan.catalog import Catalog, tools_of
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
 
 
 @dataclass(slots=True)
@@ -51,6 +51,14 @@ def _log_files(paths: Sequence[str | Path]) -> list[Path]:
     return [file for inside in items for file in inside]
 
 
+def _described(row: Mapping[str, Any]) -> tuple[CatalogTool, ...]:
+    """What a line says of tools, as `ExecutionLogger` writes it; nothing where it is otherwise."""
+    listed = row.get("tools")
+    tools = cast("list[Any]", listed) if isinstance(listed, list) else []
+    written = all(isinstance(tool, Mapping) and "schema" in tool for tool in tools)
+    return tools_of(tools) if written else ()
+
+
 def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:
     """Make a training set of logs.
 
@@ -66,7 +74,7 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
                 continue
             try:
                 workflow, cheaper = labelled(row, catalog)
-                described = tools_of(row.get("tools") or ())
+                described = _described(row)
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             made.tools |= {tool.name: tool.to_row() for tool in described}

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import parse_nested_json
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
+from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
@@ -88,10 +88,7 @@ def sorted_workflow(
     if descriptions and len(descriptions) != len(tools):
         descriptions = ()
     given_to = list(arguments) or [dict[str, Any]()] * len(tools)
-    after = [
-        tuple(sorted({*before, *references(used)}))
-        for before, used in zip(parents, given_to, strict=True)
-    ]
+    after = [tuple(sorted({*before})) for before in parents]
     texts = descriptions or [""] * len(tools)
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
     order = forward_order(Plan(instruction, tuple(given)).dependencies)

@@ -84,7 +84,7 @@ class ExecutionLogger:
                 "nodes": [_node_row(result.plan, node) for node in result.nodes],
                 "tries": [_try_row(step) for step in result.steps],
             }
-        if tools := self._described(row["planner_outputs"].get("task_types", ())):
+        if tools := self._described(row["planner_outputs"].get("task_types") or ()):
             row["tools"] = tools
         if alternatives or isinstance(result, Execution):
             row["alternatives"] = [dict(found) for found in alternatives]
@@ -117,6 +117,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
     if not is_valid_dag(matrix):
         raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
     count = len(matrix)
+    _check_arguments(outputs.get("arguments", ()))
     for name in ("task_types", "subtasks", "arguments", "model_selections"):
         if name in outputs and len(outputs[name]) != count:
             nodes = counted(count, "node")
@@ -132,6 +133,13 @@ def _check_row(row: Mapping[str, Any]) -> None:
     for name, rows in listed.items():
         for place, each in enumerate(rows):
             _check_entry(f"{name}, entry {place}", each, count)
+
+
+def _check_arguments(given: object) -> None:
+    """Raises `DataError` for what is no list of objects."""
+    listed = cast("Sequence[object]", given)
+    if not (isinstance(given, (list, tuple)) and all(isinstance(each, Mapping) for each in listed)):
+        raise DataError(f"arguments is {given!r:.80}; give a list with an object for each node")
 
 
 def _check_entry(where: str, entry: Mapping[str, Any], count: int) -> None:
