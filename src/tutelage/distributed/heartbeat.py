@@ -45,7 +45,7 @@ class Heartbeat:
         tell: Callable[[str], None] = _tell,
         end: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        """Show the first sign in the store that `connect` gives, and gives anew where a connection
+        """Show the first sign in the store that `connect` gives, and gives again where a connection
         broke; `start` follows once all ranks have. `end` ends this process, whose threads may all
         be waiting for what does not come."""
         self.store, self._rank, self._size = connect(), rank, size
