@@ -18,6 +18,8 @@ still fail on a GPU.
 
 Torch counts a process's devices at its first backward pass, and a backend of Python cannot be taken
 back: the tests of a file run in a process of their own, and all others see the machine as it is.
+
+`tests/real_device.py` has the same tests run on a GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from typing import Any, Self
 
 import pytest
 import torch
+from tests.real_device import ON_GPU, RealDevice
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
@@ -138,7 +141,7 @@ def _failure(module: str, name: str, given: dict[str, Any]) -> str:
     torch.set_num_threads(1)
     patch = pytest.MonkeyPatch()
     try:
-        with PretendedDevice() as device:
+        with RealDevice() if ON_GPU else PretendedDevice() as device:
             without_inference_mode(patch)
             test = getattr(importlib.import_module(module), name)
             inspect.unwrap(test)(device=device, **given)
@@ -355,6 +358,8 @@ def _where() -> str:
 def without_inference_mode(patch: pytest.MonkeyPatch) -> None:
     """Have what samples run without gradients instead: torch gives a tensor of Python no inference
     mode."""
+    if ON_GPU:
+        return
     from tutelage.engine import backends
     from tutelage.policy import decoder
 
@@ -369,6 +374,8 @@ def without_inference_mode(patch: pytest.MonkeyPatch) -> None:
 def with_sharding(patch: pytest.MonkeyPatch) -> None:
     """Have torch's FSDP shard over pretended devices: what it frees, allocates and pins there has
     no memory of its own."""
+    if ON_GPU:
+        return
     parameter = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
     for name in ("free_storage", "alloc_storage"):
         patch.setattr(parameter, name, lambda _: None)

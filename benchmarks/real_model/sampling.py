@@ -15,6 +15,8 @@ memory, without overlap.
 first token; then others, with the shared part kept. `--before SRC` runs that on the sources of
 another checkout as well.
 
+`--device cuda` measures decode and prefill on a GPU, without the roofline, which is a CPU's.
+
 *Threads* (`--only threads`): decode of the same rows on one thread, on two threads in each
 operation, and as it is by default, first on a quiet machine and then beside an endless loop in a
 process of its own, in turn. `OMP_NUM_THREADS` has to be unset.
@@ -140,20 +142,23 @@ def by_threads(policy: Policy, rounds: int = 2, steps: int = 8) -> list[list[str
 
 
 @torch.inference_mode()
-def generate(attention: str, new: int, **settings: Any) -> float:
+def generate(attention: str, new: int, device: str, **settings: Any) -> float:
     """Tokens a second of Hugging Face `generate` at the median step."""
     from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
     model: Any = AutoModelForCausalLM.from_pretrained(
         local_folder("smollm2"), dtype=BF16, attn_implementation=attention
-    ).eval()
+    )
+    model = model.to(device).eval()
     times: list[float] = []
 
     def look(*_: Any, **__: Any) -> torch.Tensor:
+        if device != "cpu":
+            torch.cuda.synchronize()
         times.append(time.perf_counter())
-        return torch.zeros(ROWS, dtype=torch.bool)
+        return torch.zeros(ROWS, dtype=torch.bool, device=device)
 
-    ids = torch.tensor(random_prompts(ROWS))
+    ids = torch.tensor(random_prompts(ROWS), device=device)
     model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0,
         top_k=0, top_p=1.0, max_new_tokens=new, min_new_tokens=new, pad_token_id=2,
@@ -210,27 +215,31 @@ def main() -> None:
     )
     p.add_argument("--before", help="sources of another checkout, for its prefill")
     parts = ["decode", "generate", "compiled", "prefill", "threads"]
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--only", nargs="+", choices=parts, default=[*parts[:2], parts[3]])
     args = p.parse_args()
     threads = torch.get_num_threads()
-    print(f"{machine()}, {threads} threads")
-    policy = load_policy("smollm2")
+    gpu = args.device == "cuda"
+    print(f"{machine()}, {threads} threads", torch.cuda.get_device_name() if gpu else "")
+    policy, bound = load_policy("smollm2").to(torch.device(args.device)), 0.0
     rows: list[list[str]] = []
     if "decode" in args.only:
-        bound, words = roofline(policy)
-        rows.append([f"roofline: {words}", f"{bound:,.0f}", ""])
+        if not gpu:
+            bound, words = roofline(policy)
+            rows.append([f"roofline: {words}", f"{bound:,.0f}", ""])
         for what, groups in (("prompts apart", ROWS), ("groups of 8", ROWS // GROUP)):
             found = ours(begun(policy, groups))
-            share = f"{found / bound:.0%} of the roofline" if groups == ROWS else ""
+            share = f"{found / bound:.0%} of the roofline" if groups == ROWS and bound else ""
             rows.append([f"native engine, {what}", f"{found:,.0f}", share])
     torch.set_num_threads(threads)  # an engine has set its own
     if "generate" in args.only:
         for attention in ("eager", "sdpa"):
-            found = generate(attention, NEW // 2)
+            found = generate(attention, NEW // 2, args.device)
             rows.append([f"generate, {attention}, dynamic cache", f"{found:,.0f}", ""])
     for part, what in (("generate", "not compiled"), ("compiled", "compiled")):
         if part in args.only:
-            found = generate("sdpa", NEW // 2, cache_implementation="static", **SETTINGS[part]())
+            options = {"cache_implementation": "static", **SETTINGS[part]()}
+            found = generate("sdpa", NEW // 2, args.device, **options)
             rows.append([f"generate, sdpa, static cache, {what}", f"{found:,.0f}", ""])
     if rows:
         print(table(["decode, 64 rows, bf16", "tokens/s", ""], rows))

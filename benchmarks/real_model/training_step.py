@@ -3,6 +3,7 @@
     python -m benchmarks.real_model.training_step                    # bfloat16, the times
     python -m benchmarks.real_model.training_step --dtype float32
     python -m benchmarks.real_model.training_step --peak ours        # memory, one kind a process
+    python -m benchmarks.real_model.training_step --device cuda --padded-rows 64
 
 A GRPO step of word problems: 8 tasks, 8 rollouts each, all trained, turns of different
 lengths with the result of a tool between them. Ours is `update_policy` of `weights/update.py`, the
@@ -42,7 +43,7 @@ from tutelage.weights.config import resolve
 from tutelage.weights.optim import make_optimizer
 from tutelage.weights.update import update_policy
 
-TASKS, MEMBERS, LONGEST_TURN, PADDED_ROWS = 8, 8, 48, 8
+TASKS, MEMBERS, LONGEST_TURN = 8, 8, 48
 RATE = 1e-7
 """A learning rate at which both stay where they are."""
 
@@ -100,7 +101,7 @@ class Ours:
     """`update_policy` on a batch."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype, overrides: Sequence[str]) -> None:
-        laptop = Machine(cuda_devices=0, cores=2)
+        laptop = Machine(cuda_devices=int(policy.device.type == "cuda"), cores=2)
         # No correction: there are no log-probabilities of a sampler, and ratios have to be 1.
         keys = ["rollout.correction=none", "rollout.temperature=1", f"actor.optim.lr={RATE}"]
         keys += overrides
@@ -122,13 +123,13 @@ class Ours:
 class Padded:
     """The usual step in transformers."""
 
-    def __init__(self, dtype: torch.dtype, attention: str) -> None:
+    def __init__(self, dtype: torch.dtype, attention: str, device: str, rows: int) -> None:
         from transformers import AutoModelForCausalLM
 
         self._model: Any = AutoModelForCausalLM.from_pretrained(
             local_folder("smollm2"), dtype=torch.float32, attn_implementation=attention
-        )
-        self._dtype = dtype
+        ).to(device)
+        self._dtype, self._device, self._rows = dtype, device, rows
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=RATE, fused=True)
 
     def step(self, batch: Batch) -> tuple[float, float]:
@@ -136,21 +137,23 @@ class Padded:
         total = int(batch.mask_BT.sum())
         order = sorted(range(len(batch.rows)), key=lambda b: len(batch.rows[b].ids))
         loss = 0.0
-        for start in range(0, len(order), PADDED_ROWS):
-            chosen = order[start : start + PADDED_ROWS]
+        for start in range(0, len(order), self._rows):
+            chosen = order[start : start + self._rows]
             part = [batch.rows[b] for b in chosen]
             width = max(len(r.ids) for r in part)
             first = min(r.prompt_length() for r in part)
-            ids = torch.tensor([[*r.ids, *[0] * (width - len(r.ids))] for r in part])
+            padded = [[*r.ids, *[0] * (width - len(r.ids))] for r in part]
+            ids = torch.tensor(padded, device=self._device)
             seen = torch.tensor([[int(t < len(r.ids)) for t in range(width)] for r in part])
             keep = width - first + 1
-            with torch.autocast("cpu", torch.bfloat16, enabled=self._dtype != torch.float32):
+            with torch.autocast(self._device, torch.bfloat16, enabled=self._dtype != torch.float32):
                 logits = self._model(
-                    input_ids=ids, attention_mask=seen, use_cache=False, logits_to_keep=keep
-                ).logits
+                    input_ids=ids, attention_mask=seen.to(self._device), use_cache=False,
+                    logits_to_keep=keep,
+                ).logits  # fmt: skip
             logp = torch.log_softmax(logits[:, :-1].float(), -1)
             picked = logp.gather(-1, ids[:, first:, None])[..., 0]
-            weights = (batch.advantages_BT * batch.mask_BT)[chosen, first:width]
+            weights = (batch.advantages_BT * batch.mask_BT)[chosen, first:width].to(self._device)
             # The policy gradient at ratio 1, whose value is minus the mean advantage.
             ratio = (picked - picked.detach()).exp()
             value = -(ratio * weights).sum() / total
@@ -171,16 +174,20 @@ OURS = {
 PADDED = {"padded, eager": "eager", "padded, sdpa": "sdpa"}
 
 
-def make_step(kind: str, dtype: torch.dtype) -> Ours | Padded:
+def make_step(kind: str, dtype: torch.dtype, device: str, rows: int) -> Ours | Padded:
     """A step of one kind, with a model of its own."""
     if kind in PADDED:
-        return Padded(dtype, PADDED[kind])
-    return Ours(load_policy("smollm2"), dtype, OURS[kind])
+        return Padded(dtype, PADDED[kind], device, rows)
+    return Ours(load_policy("smollm2").to(torch.device(device)), dtype, OURS[kind])
 
 
-def peak(kind: str, dtype: torch.dtype) -> float:
-    """Resident memory in GB at its highest during two steps."""
-    step, batch = make_step(kind, dtype), make_batch(make_rows(load_policy("smollm2")))
+def peak(step: Ours | Padded, device: str) -> float:
+    """Memory in GB at its highest during two steps: resident, or that of a GPU."""
+    batch = make_batch(make_rows(load_policy("smollm2")))
+    if device != "cpu":
+        for _ in range(2):
+            step.step(batch)
+        return torch.cuda.max_memory_allocated() / 1e9
     trim_memory()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     for _ in range(2):
@@ -189,14 +196,15 @@ def peak(kind: str, dtype: torch.dtype) -> float:
     return next(int(x.split()[1]) * 1024 / 1e9 for x in status if x.startswith("VmHWM"))
 
 
-def seconds(kinds: Sequence[str], dtype: torch.dtype, rounds: int) -> list[list[str]]:
+def seconds(steps: dict[str, Ours | Padded], dtype: torch.dtype, rounds: int) -> list[list[str]]:
     """The time of each kind, in turn, and its ratio to the fastest padded one."""
-    batch = make_batch(make_rows(load_policy("smollm2")))
-    steps = {kind: make_step(kind, dtype) for kind in kinds}
+    batch, kinds = make_batch(make_rows(load_policy("smollm2"))), list(steps)
     firsts: dict[str, tuple[float, float]] = {}
 
     def take(kind: str) -> None:
         firsts.setdefault(kind, steps[kind].step(batch))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
     found = alternate({kind: partial(take, kind) for kind in kinds}, rounds, time.perf_counter)
     loss, norm = firsts["ours"]
@@ -208,7 +216,7 @@ def seconds(kinds: Sequence[str], dtype: torch.dtype, rounds: int) -> list[list[
     best = min(median[kind] for kind in kinds if kind in PADDED)
     name = str(dtype).removeprefix("torch.")
     return [
-        [name, kind, " ".join(f"{s:.1f}" for s in found[kind]), f"{best / median[kind]:.1f}x"]
+        [name, kind, " ".join(f"{s:.3g}" for s in found[kind]), f"{best / median[kind]:.1f}x"]
         for kind in kinds
     ]
 
@@ -222,14 +230,22 @@ def main() -> None:
     p.add_argument("--kinds", nargs="+", default=[*PADDED, "ours"])
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--deterministic", action="store_true", help="kernels that repeat, on a GPU")
+    p.add_argument("--padded-rows", type=int, default=8, help="of a micro-batch of the baseline")
     p.add_argument("--peak", metavar="KIND", help="print the peak memory of one kind instead")
     args = p.parse_args()
     torch.set_num_threads(args.threads)
+    if args.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     dtype = getattr(torch, args.dtype)
+    kinds = [args.peak] if args.peak else args.kinds
+    steps = {kind: make_step(kind, dtype, args.device, args.padded_rows) for kind in kinds}
     if args.peak:
-        print(f"{args.dtype}, {args.peak}: {peak(args.peak, dtype):.2f} GB")
+        print(f"{args.dtype}, {args.peak}: {peak(steps[args.peak], args.device):.2f} GB")
         return
-    rows = seconds(args.kinds, dtype, args.rounds)
+    rows = seconds(steps, dtype, args.rounds)
     print(table(["type", "step", "seconds", "ratio"], rows))
 
 

@@ -219,12 +219,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "memory": lambda: memory(choice, sizes),
         "weights": lambda: weights_travel(choice),
     }
-    found = {name: check() for name, check in checks.items()}
-    for name, one in found.items():
-        print("ok  " if one["ok"] else "FAIL", name, {k: v for k, v in one.items() if k != "ok"})
+    found = {name: _told(name, check) for name, check in checks.items()}
     if asked.out is not None:
         asked.out.write_text(json.dumps(found, indent=2) + "\n")
     return 0 if all(one["ok"] for one in found.values()) else 1
+
+
+def _told(name: str, check: Callable[[], Found]) -> Found:
+    """What a check found, or what it raised, which is printed."""
+    try:
+        found = check()
+    except Exception as error:  # the others are to be seen all the same
+        found = {"ok": False, "raised": f"{type(error).__name__}: {error}"}
+    words = {k: v for k, v in found.items() if k != "ok"}
+    print("ok  " if found["ok"] else "FAIL", name, words, flush=True)
+    return found
 
 
 def _in_float32(choice: ComputeSettings) -> ComputeSettings:

@@ -1,5 +1,6 @@
 """Where the tensors of sharded models lie between the steps of a training on GPUs, which are
-pretended ones here: two ranks with one each (`tests/pretended_device.py`)."""
+pretended ones here: two ranks with one each (`tests/pretended_device.py`). With a GPU in their
+place (`tests/real_device.py`) one rank has it, and its tensors go through NCCL."""
 
 from __future__ import annotations
 
@@ -9,23 +10,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.pretended_device import NAME, PretendedDevice, with_sharding, without_inference_mode
+from tests.real_device import ON_GPU, RealDevice
 from tests.tiny_policies import fresh_policy
 from tests.weights.samples import config, learn, step_of_rollouts
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from tutelage.distributed import sharding
 from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.weights.learner import Learner, make_learner
 from tutelage.weights.optim import Optimizer
 
 from .ranks import together
 
-HERE, THERE = "cpu", NAME
+HERE, THERE, RANKS = ("cpu", "cuda", 1) if ON_GPU else ("cpu", NAME, 2)
 GAE = ("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true")
 ACTOR, REFERENCE = "actor.fsdp_config.", "ref.fsdp_config.param_offload=true"
 PARTS = ("policy", "policy's state", "critic", "critic's state", "reference", "gradients")
+
+
+class Group(TorchProcessGroup):
+    """Shards over one rank, too, where there is one GPU."""
+
+    def shard(self, policy: Policy, dtype: torch.dtype, **options: Any) -> Policy:
+        if self.size > 1:
+            return super().shard(policy, dtype, **options)
+        made = sharding.sharded(policy, 1, dtype, tree=False, **options)
+        self._sharded.add(made.network)
+        return made
+
+
+def make_device() -> Any:
+    """What the tensors that are not in main memory lie on."""
+    return RealDevice() if ON_GPU else PretendedDevice()
 
 
 def where(tensors: Iterable[Tensor]) -> str:
@@ -61,13 +82,13 @@ def train(out: Path, keys: tuple[str, ...], device: str) -> None:
     """Two steps of a policy, a critic and a reference; what each rank sees is written down."""
     rollouts = step_of_rollouts(fresh_policy("qwen2"), 3, groups=2, members=2)
     known, gradients = joined(), set[str]()
-    group = TorchProcessGroup(known.rank, known.size, shard_from=0)
+    group = Group(known.rank, known.size, shard_from=0)
     settings = config("rollout.response_length=24", *GAE, *keys)
-    with pytest.MonkeyPatch.context() as patch, PretendedDevice() as pretended:
+    with pytest.MonkeyPatch.context() as patch, make_device() as used:
         without_inference_mode(patch)
         with_sharding(patch)
         policy = fresh_policy("qwen2")
-        policy = policy if device == HERE else policy.to(pretended.first)
+        policy = policy if device == HERE else policy.to(used.first)
         learner = make_learner(policy, settings, Numerics(), fresh=True, group=group)
         metrics = learned(learner, rollouts, gradients)
         critic, reference, trained = learner.critic, learner.reference, learner._policy  # pyright: ignore[reportPrivateUsage]
@@ -77,7 +98,7 @@ def train(out: Path, keys: tuple[str, ...], device: str) -> None:
         assert {t.device.type for t in head} == {device}
         # The first rank samples from the whole policy, the others have it in main memory.
         assert policy.device.type == (HERE if group.rank else device)
-        assert (pretended.operations > 0) is (device == THERE)
+        assert (used.operations > 0) is (device == THERE)
         (gradient,) = gradients
         trunk = [t for n, t in critic.model.named() if not n.startswith("value_head")]
         optimizer = critic._optimizer  # pyright: ignore[reportPrivateUsage]
@@ -95,14 +116,14 @@ def train(out: Path, keys: tuple[str, ...], device: str) -> None:
 
 
 def ran(place: Path, keys: tuple[str, ...] = (), device: str = THERE) -> list[Any]:
-    """What both ranks saw."""
-    together(2, place, train, place, keys, device)
-    return [json.loads((place / f"{rank}.json").read_text()) for rank in range(2)]
+    """What the ranks saw."""
+    together(RANKS, place, train, place, keys, device)
+    return [json.loads((place / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """The metrics of two ranks on CPUs."""
+    """The metrics of ranks on CPUs."""
     return ran(tmp_path_factory.mktemp("cpu"), device=HERE)[0]["metrics"]
 
 
