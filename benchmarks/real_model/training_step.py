@@ -182,11 +182,12 @@ OURS = {
 PADDED = {"padded, eager": "eager", "padded, sdpa": "sdpa"}
 
 
-def make_step(kind: str, dtype: torch.dtype, device: str, rows: int) -> Ours | Padded:
+def make_step(kind: str, dtype: torch.dtype, asked: argparse.Namespace) -> Ours | Padded:
     """A step of one kind, with a model of its own."""
     if kind in PADDED:
-        return Padded(dtype, PADDED[kind], device, rows)
-    return Ours(load_policy("smollm2").to(torch.device(device)), dtype, OURS[kind])
+        return Padded(dtype, PADDED[kind], asked.device, asked.padded_rows)
+    policy = load_policy("smollm2").to(torch.device(asked.device))
+    return Ours(policy, dtype, [*OURS[kind], *asked.keys])
 
 
 def peak(step: Ours | Padded, device: str) -> float:
@@ -239,6 +240,7 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--keys", nargs="+", default=[], help="settings of ours")
     p.add_argument("--deterministic", action="store_true", help="kernels that repeat, on a GPU")
     p.add_argument("--padded-rows", type=int, default=8, help="of a micro-batch of the baseline")
     p.add_argument("--peak", metavar="KIND", help="print the peak memory of one kind instead")
@@ -249,7 +251,7 @@ def main() -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     dtype = getattr(torch, args.dtype)
     kinds = [args.peak] if args.peak else args.kinds
-    steps = {kind: make_step(kind, dtype, args.device, args.padded_rows) for kind in kinds}
+    steps = {kind: make_step(kind, dtype, args) for kind in kinds}
     if args.peak:
         print(f"{args.dtype}, {args.peak}: {peak(steps[args.peak], args.device):.2f} GB")
         return

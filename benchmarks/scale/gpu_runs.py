@@ -7,9 +7,9 @@ prints a line: seconds, held-out success before and after, the most memory that 
 and what it compares. `gpu_checks.py` has the parts that need no run; `RESULTS.md` the figures.
 
 *repeats*: two runs of one seed; their policies' hashes. *resume*: the same run, ended by SIGKILL
-after its second step and resumed. *torchrun*: the same run as one rank over NCCL, its model sharded
-by FSDP2. *lora*, *ppo*: three steps of SmolLM2-135M with adapters, and with a critic. *math*: the
-embedded job as it is. *words*: the main job, SmolLM2-135M on word problems.
+after its second step and resumed. *torchrun*: the same run as a launcher's one rank. *three*,
+*lora*, *ppo*: three steps of SmolLM2-135M, with adapters, and with a critic. *math*: the embedded
+job as it is. *words*: the main job, SmolLM2-135M on word problems.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def main() -> None:
     ppo = ("algorithm.adv_estimator=gae",)
     parts: dict[str, Callable[[], str]] = {
         "repeats": lambda: "; ".join(jobs.train(f"repeats-{i}", SHORT) for i in range(2)),
+        "three": lambda: jobs.train("three", THREE),
         "resume": lambda: jobs.killed("resume", SHORT),
         "torchrun": lambda: jobs.train("torchrun", SHORT, rank),
         "lora": lambda: jobs.train("lora", (*THREE, "model.lora.rank=8")),

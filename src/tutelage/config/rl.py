@@ -184,6 +184,11 @@ class _ReferenceOffloadConfig(Section):
     """Offload the reference model's parameters to CPU memory while they are unused."""
 
 
+MICRO_BATCH, TOKENS_ON_GPU = "actor.max_tokens_per_micro_batch", 8192
+"""The key, and what it is on a GPU unless it is set: there a step takes as long as its kernels are
+started, and fewer micro-batches start fewer."""
+
+
 class ActorConfig(Section):
     """How the policy is updated from one batch of rollouts."""
 
@@ -195,8 +200,8 @@ class ActorConfig(Section):
     ppo_micro_batch_size_per_gpu: Annotated[Count | None, BY_REWARDS] = None
     """Rows per forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
     max_tokens_per_micro_batch: Annotated[Count, ROWS_ARE_COUNTED] = 2048
-    """Tokens per forward pass, if no number of rows is set. With 20 million parameters or more what
-    rows begin with alike is counted once."""
+    """Tokens per forward pass, if no number of rows is set; 8192 on a GPU. With 20 million
+    parameters or more what rows begin with alike is counted once."""
     use_kl_loss: Annotated[bool, BY_REWARDS] = True
     """Add the KL to the reference policy to the loss."""
     kl_loss_coef: Annotated[NonNegative, BY_REWARDS, NO_KL_LOSS] = 0.001

@@ -220,12 +220,10 @@ def settle(choice: ComputeSettings, *, large: bool) -> None:
     """Have this process compute as chosen. With a large model all threads allocate from one heap,
     where the C library can (glibc): each would keep what tensors leave in one of its own. And of
     oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024. On a GPU it
-    is the one of this process, and kernels that repeat are taken where torch has them."""
+    is the one of this process, and cuBLAS repeats; `gradients.py` has what else must."""
     if choice.device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _REPEATS)  # before its first product
         torch.cuda.set_device(choice.device)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(choice.operation_threads)
     if large:
         _of_glibc("mallopt", _ARENA_MAX, 1)
@@ -318,7 +316,6 @@ def _gpu_conditions(device: torch.device) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device),
         "cuda": torch.version.cuda or torch.version.hip,
         "driver": number[0] if number else "unknown",
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
         _CUBLAS: os.environ.get(_CUBLAS),
         "tf32": torch.backends.cuda.matmul.allow_tf32,
     }

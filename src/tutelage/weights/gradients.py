@@ -40,8 +40,13 @@ def accumulate(
     # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
     # processors where oneDNN has no faster reduced format for float32 operands, that is plain
     # float32 at twice MKL's speed.
-    on_cpu = all(p.device.type == "cpu" for p in parameters)
-    with _reduced_on_cpu() if on_cpu and _reduced_is_float32() else nullcontext():
+    devices = {p.device.type for p in parameters}
+    setting = nullcontext()
+    if "cuda" in devices:
+        setting = repeating()
+    elif devices == {"cpu"} and _reduced_is_float32():
+        setting = _reduced_on_cpu()
+    with setting:
         return _accumulate(parameters, items, loss, threads)
 
 
@@ -129,6 +134,26 @@ class _Turns:
         with self._changed:
             self._turns[at] = max(self._turns[at], self._mine.number + 1)
             self._changed.notify_all()
+
+
+@contextmanager
+def repeating() -> Generator[None]:
+    """Have torch take kernels that repeat, where it has them, and warn where not. Those that add
+    into places of any order are a gradient's alone, and this costs the others: what writes keys and
+    values where a token goes, for one, and no two go to one place. So it is on here only. A user's
+    own switch stays as it is."""
+    if torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    memory: Any = torch.utils.deterministic  # type: ignore[attr-defined]
+    filled = memory.fill_uninitialized_memory
+    memory.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = filled
 
 
 @contextmanager

@@ -25,14 +25,11 @@ from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import NO_NAMES, Names, defaults, flatten, get, leaf_fields, misfit, nest
 from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
+from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
 from tutelage.weights.config.checks import find_problems, unused_keys
-from tutelage.weights.config.extensions import (
-    ESTIMATOR,
-    LOSS,
-    registered_names,
-)
+from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
 from tutelage.weights.config.placement import thread_warnings
 from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, recipe_preset
 
@@ -286,17 +283,17 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machin
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
-    """The GPUs of a run that names no number: one, if there is any. A preset's bfloat16 yields
-    to float32 on a processor that would emulate it, at a tenth of the speed. Where the run computes
-    in bfloat16, sampler and trainer differ by rounding: corrected unless a key says how."""
+    """The GPUs of a run that names no number: one, if there is any, and tokens that keep it busy. A
+    preset's bfloat16 yields to float32 on a processor that would emulate it, at a tenth of the
+    speed. Where the run computes in it, sampler and trainer differ by rounding: corrected unless a
+    key says how."""
     names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
-    device, gpus, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
+    device, _, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
     on_gpu = machine.cuda_devices and device != "cpu"
-    if on_gpu and gpus is None:
-        derived[names[1]] = _Set(names[1], machine.ranks, "derived from trainer.device", names[1])
-    if on_gpu and machine.nodes > 1 and "trainer.nnodes" not in settings:
-        nodes = "trainer.nnodes"
-        derived[nodes] = _Set(nodes, machine.nodes, "derived from trainer.device", nodes)
+    taken = {names[1]: machine.ranks, "trainer.nnodes": machine.nodes, MICRO_BATCH: TOKENS_ON_GPU}
+    for key, value in taken.items() if on_gpu else ():
+        if value != defaults()[key] and (key not in settings or settings[key].value is None):
+            derived[key] = _Set(key, value, "derived from trainer.device", key)
     if dtype == "bfloat16" and names[2] not in users and not (on_gpu or machine.bfloat16):
         dtype = "float32"
         derived[names[2]] = _Set(names[2], dtype, "derived from the processor", names[2])
