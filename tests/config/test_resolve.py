@@ -358,6 +358,13 @@ class TestEngine:
         unused = math(*keys, "rollout.weight_transfer=file").unused
         assert {"rollout.servers", "rollout.weight_transfer"} <= set(unused)
 
+    def test_a_micro_batch_is_larger_on_a_gpu(self) -> None:
+        one, key = Machine(cuda_devices=1, cores=8), "actor.max_tokens_per_micro_batch"
+        given = ((), ("trainer.device=cpu",), (f"{key}=2048",))
+        found = [resolve("math", keys, machine=one) for keys in given]
+        assert [r.config.actor.max_tokens_per_micro_batch for r in found] == [8192, 2048, 2048]
+        assert found[0].origin[key] == "derived from trainer.device"
+
     def test_a_server_of_the_runs_own_on_its_gpu_is_refused(self) -> None:
         keys = ["rollout.name=vllm", "rollout.vllm_python=/opt/vllm/python"]
         with pytest.raises(ConfigError, match="would share the GPU"):

@@ -223,6 +223,30 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
     assert before[2] is False
 
 
+def test_kernels_repeat_while_gradients_are_computed_and_a_users_switch_stays() -> None:
+    memory: Any = torch.utils.deterministic  # type: ignore[attr-defined]
+
+    def switches() -> tuple[bool, bool, bool]:
+        strict = not torch.is_deterministic_algorithms_warn_only_enabled()
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            strict,
+            memory.fill_uninitialized_memory,
+        )
+
+    before = switches()
+    with gradients.repeating():
+        assert switches() == (True, False, False)
+    assert switches() == before == (False, True, True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with gradients.repeating():
+            assert switches() == (True, True, True)
+        assert switches() == (True, True, True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """What torch is told on a machine that seems to have two GPUs."""

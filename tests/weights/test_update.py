@@ -350,6 +350,7 @@ def test_a_step_without_variance_changes_no_weight(fresh: Fresh) -> None:
     _, metrics = update_policy(policy, probe, batch, settings, Numerics(), seeds=SeedTree(0))
     assert probe.steps == []
     assert metrics["group/zero_variance"] == 1
+    assert "max_dlogp" not in metrics, "no row was scored, so nothing was compared"
     assert metrics["loss/policy"] == 0
     assert policy.version == version + 1
 

@@ -101,14 +101,15 @@ class Batch:
     entropy_BT: Tensor | None = None
 
     @property
-    def known_gap(self) -> float:
-        """Largest difference between sampler and trainer where the trainer's is known, on rows
-        that the trainer's own version sampled: on others it is no error."""
+    def known_gap(self) -> dict[str, float]:
+        """`max_dlogp`, the largest difference between sampler and trainer where the trainer has
+        said something of its own, on rows that its own version sampled: on others it is no error.
+        Empty where nothing was compared."""
         known_BT = self.trainer_logp_BT
         fresh = [b for b in range(len(self.rows)) if b not in self.stale]
-        if known_BT is None or not fresh:
-            return 0.0
-        return float((known_BT - self.old_logp_BT)[fresh].abs().max())
+        if known_BT is None or known_BT is self.old_logp_BT or not fresh:
+            return {}
+        return {"max_dlogp": float((known_BT - self.old_logp_BT)[fresh].abs().max())}
 
     @property
     def group_metrics(self) -> dict[str, float]:

@@ -60,7 +60,8 @@ class TrainingState:
     metrics_lines: int = 0
     rollouts: int = 0
     tokens: int = 0
-    max_dlogp: float = 0.0
+    max_dlogp: float | None = None
+    """None until rows have been compared."""
     results: dict[str, Any] = field(default_factory=dict[str, Any])
     """What ended phases found."""
     phase_data: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -103,7 +103,7 @@ class Learner:
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         if self.critic is not None and step < config.trainer.critic_warmup:
-            values |= {**batch.group_metrics, "max_dlogp": batch.known_gap, "lr": 0.0}
+            values |= {**batch.group_metrics, **batch.known_gap, "lr": 0.0}
         else:
             rate = learning_rate_share(step, limit, config.actor.optim)
             batch, fields = update_policy(
@@ -120,7 +120,7 @@ class Learner:
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
         if len(batch.stale) == len(batch.rows):
-            del values["max_dlogp"]  # no row could be compared
+            values.pop("max_dlogp", None)  # no row could be compared
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values

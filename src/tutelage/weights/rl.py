@@ -85,8 +85,8 @@ def _run_steps(
         groups, values = loop.step(state.phase_step)
         seconds = time.perf_counter() - start
         state.phase_step += 1
-        if phase == RL:
-            state.max_dlogp = max(state.max_dlogp, values.get("max_dlogp", 0.0))
+        if phase == RL and "max_dlogp" in values:
+            state.max_dlogp = max(state.max_dlogp or 0.0, values["max_dlogp"])
         values |= rollout_metrics(groups.played) | groups.metrics
         values |= reward_correlations(groups.played, ctx.success)
         values |= {} if ctx.servers is None else ctx.servers.metrics()

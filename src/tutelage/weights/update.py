@@ -57,7 +57,7 @@ def update_policy(
 
     `reference` is the reference policy where its whole distribution is needed. `max_dlogp` and
     `kl/rollout` compare sampler and trainer before the first optimizer step, on the trained tokens
-    that were scored; `kl/update` compares the policy before and after.
+    that were scored, and the first is absent where none was; `kl/update` compares the policy before and after.
     """
     if batch.trainer_logp_BT is None and not single_pass_logprobs(config, numerics):
         known_BT = trainer_logp(policy, batch, config, numerics, group)
@@ -275,9 +275,8 @@ def _summary(
     """Metrics over all optimizer steps of a batch, averaged by tokens."""
     actor, reports, first = config.actor, [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
-    exact_gap = batch.known_gap
     if not reports:
-        return {**out, "loss/policy": 0.0, "max_dlogp": exact_gap}
+        return {**out, **batch.known_gap, "loss/policy": 0.0}
     merged = merge_metrics([r.metrics for r in reports])
     tokens = max(1, sum(len(r.scores.logp_K) for r in reports))
     seen = max(1, sum(len(r.scores.logp_K) for r in first))
@@ -286,11 +285,12 @@ def _summary(
         out["loss/kl"] = float(sum(r.kl for r in reports)) / len(norms)
     if actor.entropy_coeff > 0:
         out["loss/entropy"] = -float(sum(r.entropy for r in reports)) / len(norms)
+    gaps = [*batch.known_gap.values(), *(float(r.mismatch_max) for r in first)]
     return {
         **out,
+        **({"max_dlogp": max(gaps)} if gaps else {}),
         "entropy": float(sum(r.scores.entropy_K.sum() for r in reports)) / tokens,
         "ratio/clip_fraction": float(merged["clip_fraction"]),
         "ratio/max": float(merged["ratio_max"]),
-        "max_dlogp": max([exact_gap, *(float(r.mismatch_max) for r in first)]),
         "kl/rollout": float(sum(r.mismatch_k3_sum for r in first)) / seen,
     }
