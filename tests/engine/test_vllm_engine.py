@@ -18,7 +18,12 @@ from safetensors.torch import load_file
 from tutelage.engine.protocol import Request
 from tutelage.engine.vllm import VLLMEngine
 from tutelage.engine.vllm_client import VLLMClient
-from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer, WeightProbe
+from tutelage.engine.weight_transfer import (
+    FileTransfer,
+    LoraTransfer,
+    ProbeReplies,
+    WeightProbe,
+)
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -229,8 +234,52 @@ def test_a_small_step_that_changes_nothing_is_caught(
     assert engine.probed < 1e-5
     engine.update_weights(versions[2], 3)  # a step that moves nothing
     server.lies = True
-    with pytest.raises(SyncError, match="has the weights of the version before"):
+    with pytest.raises(SyncError, match="has the weights of a version before"):
         engine.update_weights(versions[3], 4)
+
+
+def test_a_server_that_still_lies_is_caught_in_a_resumed_run_too(
+    server: VLLMServer, engine_of: Made, policy: Policy
+) -> None:
+    """What it said is kept in the run's folder: the first update after a start is told from it."""
+    small = policy.copy()
+    with torch.no_grad():
+        dict(small.named())["norm"].mul_(1.0002)
+    engine = engine_of(server)
+    engine.update_weights(policy, 0)
+    server.lies = True
+    for _ in range(3):
+        with pytest.raises(SyncError, match="has the weights of a version before"):
+            engine.update_weights(small, 1)
+        engine.close()
+        engine = engine_of(server)
+    engine.update_weights(policy, 0)  # which it has
+    with pytest.raises(SyncError):
+        engine.update_weights(small, 1)
+    server.lies = False
+    engine.update_weights(small, 1)
+    assert engine.probed is not None
+    assert engine.probed < 1e-5
+
+
+def test_steps_that_rounding_hides_are_added_up(policy: Policy, tmp_path: Path) -> None:
+    """A server that says the same to the last bit, while the trainer moves on in bfloat16."""
+    probe, file = WeightProbe.of(policy, torch.bfloat16), tmp_path / "replies.json"
+    said = [x + 0.05 for x in probe.logprobs]
+
+    def step(by: float, reply: Sequence[float]) -> None:
+        now = replace(probe, logprobs=tuple(x + by for x in probe.logprobs))
+        ProbeReplies(file).check("a", reply, now, 0.05)
+
+    step(0.0, said)
+    step(0.004, said)
+    step(0.008, said)
+    with pytest.raises(SyncError, match="a version before"):
+        step(0.012, said)
+    step(0.012, [*said[:-1], said[-1] + 0.001])  # it moved, if little
+    step(0.016, [*said[:-1], said[-1] + 0.001])
+    file.write_text("no JSON")
+    step(0.1, said)
 
 
 def test_one_tensor_that_stays_old_is_caught(
@@ -272,12 +321,14 @@ def test_one_token_may_be_off_by_more_than_the_mean_where_rounding_is_coarse(
             probe, logprobs=tuple(a + b for a, b in zip(probe.logprobs, by, strict=True))
         )
 
-    assert moved([off] * 32).check(client, "a") == pytest.approx(off, rel=0.01)
+    assert moved([off] * 32).check(client, "a", ProbeReplies()) == pytest.approx(off, rel=0.01)
     if dtype is torch.bfloat16:
-        assert moved([0.21, *[0.065] * 31]).check(client, "b") == pytest.approx(0.21, rel=0.01)
+        assert moved([0.21, *[0.065] * 31]).check(client, "b", ProbeReplies()) == pytest.approx(
+            0.21, rel=0.01
+        )
     for wrong in ([bounds.bound * 1.05] * 32, [single, *[0.0] * 31], [float("nan"), *[0.0] * 31]):
         with pytest.raises(SyncError, match="on average by"):
-            moved(wrong).check(client, "c")
+            moved(wrong).check(client, "c", ProbeReplies())
 
 
 def test_log_probabilities_that_are_no_numbers_are_refused(
@@ -288,7 +339,7 @@ def test_log_probabilities_that_are_no_numbers_are_refused(
     server.nan = True
     with pytest.raises(EngineError, match="NaN"):
         sample(engine)
-    with pytest.raises(SyncError):
+    with pytest.raises(SyncError, match=r"no numbers \(NaN\) after an update"):
         engine.update_weights(policy, 1)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.versions import merged
 from tutelage.engine.vllm_client import VLLMClient
-from tutelage.engine.weight_transfer import WeightProbe, WeightTransfer
+from tutelage.engine.weight_transfer import FLOOR, ProbeReplies, WeightProbe, WeightTransfer
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -49,8 +49,6 @@ _LOOK, _SLEEP = 2.0, 0.1
 """Seconds between two looks at a server that was left out, and at whether one came back."""
 _HEALTH = 10.0
 """Seconds that such a look may take: the end of a run waits for it."""
-_FLOOR = -9999.0
-"""What vLLM says for a log-probability that is no number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +91,7 @@ class VLLMEngine:
         self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)
         self._version, self._probe = -1, None
+        self._replies = ProbeReplies(run / "vllm_probes.json")
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
@@ -163,7 +162,7 @@ class VLLMEngine:
         """See `Engine`. Raises `SyncError` where a server reports one that it did not make."""
         with self._lock:
             self._transfer.write(source, version)
-            self._probe = WeightProbe.of(source, self._dtype, self._probe)
+            self._probe = WeightProbe.of(source, self._dtype)
             self._version = version
             with ThreadPoolExecutor(len(self._servers)) as pool:
                 found = list(pool.map(self._updated, self._servers))
@@ -248,7 +247,7 @@ class VLLMEngine:
             raise EngineError(f"the vLLM server {url!r} answered no tokens: {error!r}") from error
         if ended not in ("stop", "length") or not spans or not ids or len(ids) != len(logprobs):
             raise EngineError(f"the vLLM server {url!r} gave up a request ({ended})")
-        if any(not math.isfinite(value) or value <= _FLOOR for value in logprobs):
+        if any(not math.isfinite(value) or value <= FLOOR for value in logprobs):
             raise EngineError(
                 f"the vLLM server {url!r} reports log-probabilities that are no numbers (NaN); the "
                 "weights or its kernels are broken"
@@ -389,4 +388,4 @@ class VLLMEngine:
         server.client.check_owner(self._run)
         label = f"{self._run}:{self._version}"
         self._transfer.send(server.client, label)
-        return probe.check(server.client, label)
+        return probe.check(server.client, label, self._replies)

@@ -9,7 +9,10 @@ trainer's. `vllm.py` decides when; `vllm_client.py` has the routes.
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tutelage.engine.vllm_client import VLLMClient
 from tutelage.errors import ConfigError, EngineError, RemoteError, SyncError
+from tutelage.files import temporary_path
 from tutelage.policy.folder import save_tensors
 from tutelage.types import JSON
 
@@ -41,6 +45,11 @@ of 135 million parameters in bfloat16 that was 0.07, and 0.23."""
 _MOVED = 4
 """What an update moved is told from rounding where it is this many times what a server's numbers
 differ from those of the version before."""
+_UNSEEN = 0.05
+"""The part of the bound that updates may move the trainer by while a server says to the last bit
+what it said: in bfloat16 small steps change few weights, and rounding may hide those."""
+FLOOR = -9999.0
+"""What vLLM says for a log-probability that is no number."""
 _SHAPE = (
     "hidden_size",
     "num_hidden_layers",
@@ -213,12 +222,10 @@ class WeightProbe:
     """Of the mean difference."""
     most: float
     """Of one token's."""
-    before: tuple[float, ...] = ()
-    """`logprobs` of the version before, where there was one."""
 
     @staticmethod
-    def of(policy: Policy, dtype: torch.dtype, last: WeightProbe | None = None) -> WeightProbe:
-        """Compute it with the weights of now; `last` is that of the version before."""
+    def of(policy: Policy, dtype: torch.dtype) -> WeightProbe:
+        """Compute it with the weights of now."""
         import torch
 
         from tutelage.policy.row import Row
@@ -236,14 +243,13 @@ class WeightProbe:
             tuple(last_V.tolist()),
             tuple(torch.log_softmax(last_V / _COOL, -1).tolist()),
             *_BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
-            () if last is None else last.logprobs,
         )
 
-    def check(self, client: VLLMClient, label: str) -> float:
+    def check(self, client: VLLMClient, label: str, replies: ProbeReplies) -> float:
         """The largest difference of a server's log-probabilities from these.
 
-        Raises `SyncError` above the bounds, and `ConfigError` where it reports them before the
-        temperature.
+        Raises `SyncError` above the bounds, or where the server still says what it said in
+        `replies`, and `ConfigError` where it reports them before the temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
         body: JSON = {
@@ -258,6 +264,12 @@ class WeightProbe:
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
         ]
         worst, mean = _apart(theirs, self.logprobs)
+        if min(theirs) <= FLOOR or any(map(math.isnan, theirs)):
+            raise SyncError(
+                f"the vLLM server {client.url!r} reports log-probabilities that are no numbers "
+                "(NaN) after an update; the weights or its kernels are broken. Nothing of it was "
+                "trained on. Restart the server, and continue the run"
+            )
         if not (mean <= self.bound and worst <= self.most):  # also where it is no number
             raise SyncError(
                 f"the vLLM server {client.url!r} has other weights than the trainer after an "
@@ -266,7 +278,7 @@ class WeightProbe:
                 f"{self.bound:g} are rounding. Nothing of it was trained on. It may compute in "
                 "another number format (--dtype), or keep a tensor that the transfer does not reach"
             )
-        self._check_moved(client, theirs, mean)
+        replies.check(client.url, theirs, self, mean)
         drawn = data["choices"][0]["logprobs"]["content"][0]
         cool, plain = (
             abs(float(drawn["logprob"]) - of[int(drawn["token_id"])])
@@ -279,21 +291,49 @@ class WeightProbe:
             )
         return max(worst, cool)
 
-    def _check_moved(self, client: VLLMClient, theirs: Sequence[float], mean: float) -> None:
+
+class ProbeReplies:
+    """What each server said to the probe when it last said something new, and what the trainer
+    said then: an update that changed nothing is known by them, in a resumed run too."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """They are kept in this file, where there is one; what cannot be read is as none."""
+        self._path, self._lock = path, threading.Lock()
+        self._known: dict[str, dict[str, list[float]]] = {}
+        if path is not None:
+            with suppress(OSError, ValueError):
+                self._known = json.loads(path.read_text())
+
+    def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
         """Raises `SyncError` where a server still says what it said before an update: small steps
-        move less than the bounds, and more than it rounds."""
-        if not self.before:
-            return
-        still = _apart(theirs, self.before)[1]
-        moved = _apart(self.logprobs, self.before)[1]
-        if mean > still and moved > _MOVED * still:
-            raise SyncError(
-                f"the vLLM server {client.url!r} has the weights of the version before, after an "
-                f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
-                f"differ by {still:.3g} on average from those of that version, and by {mean:.3g} "
-                "from those of now. Nothing of it was trained on. Restart the server, and continue "
-                "the run"
-            )
+        move less than the bounds, and more than it rounds. `mean` is how far it is from now."""
+        with self._lock:
+            known = self._known.get(url)
+            said = [] if known is None else known.get("server", [])
+            if known is not None and len(said) == len(theirs):
+                still = _apart(theirs, known["trainer"])[1]
+                moved = _apart(probe.logprobs, known["trainer"])[1]
+                same = list(theirs) == said
+                if (mean > still and moved > _MOVED * still) or (
+                    same and moved > _UNSEEN * probe.bound
+                ):
+                    raise SyncError(
+                        f"the vLLM server {url!r} has the weights of a version before, after an "
+                        f"update that it reported as done: the log-probabilities of {_TOKENS} "
+                        f"tokens differ by {still:.3g} on average from those of that version, and "
+                        f"by {mean:.3g} from those of now. Nothing of it was trained on. Restart "
+                        "the server, and continue the run"
+                    )
+                if same:
+                    return
+            self._known[url] = {"server": list(theirs), "trainer": list(probe.logprobs)}
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._path is not None and self._path.parent.is_dir():
+            aside = temporary_path(self._path)
+            aside.write_text(json.dumps(self._known))
+            aside.replace(self._path)
 
 
 def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -57,7 +57,8 @@ def update_policy(
 
     `reference` is the reference policy where its whole distribution is needed. `max_dlogp` and
     `kl/rollout` compare sampler and trainer before the first optimizer step, on the trained tokens
-    that were scored, and the first is absent where none was; `kl/update` compares the policy before and after.
+    that were scored, and the first is absent where none was; `kl/update` compares the policy
+    before and after.
     """
     if batch.trainer_logp_BT is None and not single_pass_logprobs(config, numerics):
         known_BT = trainer_logp(policy, batch, config, numerics, group)
