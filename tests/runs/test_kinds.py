@@ -217,6 +217,10 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     assert not place.exists()
     (tmp_path / "all.db").unlink()
     assert lifecycle.start(asked, RunFolder(place), Progress())["count"] == 3
+    other = tmp_path / "elsewhere" / "counted"
+    with pytest.raises(StoreError, match=f"another run of the name 'counted', in '{place}'"):
+        lifecycle.start(asked, RunFolder(other), Progress())
+    assert not other.exists()
 
 
 def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:

@@ -402,6 +402,20 @@ class StoreConformance:
         assert after.config == {"steps": 9}
         assert (after.status, after.created) == (RolloutStatus.RUNNING, before.created)
 
+    def test_a_new_run_has_a_name_of_its_own(self, store: Store) -> None:
+        """Claimed before it has a configuration; again by what was killed before it began."""
+        claim = samples.RUN | {"config": {}}
+        for seed in (7, 8):
+            store.put_run("new", **claim | {"seed": seed}, new=True)
+        assert store.run("new").seed == 8
+        with pytest.raises(StoreError, match=r"another run of the name 'new', in 'runs/sums'"):
+            store.put_run("new", **claim | {"folder": "elsewhere/sums"}, new=True)
+        store.put_run("new", **samples.RUN | {"seed": 8})
+        for folder in ("runs/sums", "elsewhere/sums"):
+            with pytest.raises(StoreError, match="choose another --output"):
+                store.put_run("new", **claim | {"folder": folder}, new=True)
+        assert store.run("new").config == samples.RUN["config"]
+
     @pytest.mark.parametrize("key", ["seed", "recipe", "algorithm"])
     def test_a_run_keeps_what_its_ids_come_from(self, store: Store, key: str) -> None:
         changed = samples.RUN | {key: 8 if key == "seed" else "other"}

@@ -140,7 +140,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         with _closed_unless_begun(asked):
             folder.checkpoints.mkdir(exist_ok=True)
             check_loggers(asked.head.loggers)
-            _check_store(asked.head, folder)
+            _claim_name(asked.head, folder)
             asked.record(folder)
             asked.begin(folder)
         return await _work(asked, folder, progress)
@@ -294,16 +294,7 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=traced))
-            store.put_run(
-                folder.name,
-                name=head.title or folder.name,
-                recipe=head.recipe,
-                algorithm=head.algorithm,
-                config=read_object(folder.config),
-                seed=head.settings.seed,
-                folder=str(folder.path),
-                status=RolloutStatus.RUNNING,
-            )
+            store.put_run(folder.name, **_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
         yield Run(folder, store, writer, progress, stop, loggers, folder.read_events(), traced)
 
@@ -325,17 +316,25 @@ def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
         yield exporter.submit
 
 
-def _check_store(head: RunHeader, folder: RunFolder) -> None:
-    """Raise `StoreError` for a named database that cannot be opened, and `RunError` where it has a
-    run of a new folder's name."""
-    if head.store is None:
-        return
-    with open_store(head.store) as store:
-        if any(run.id == folder.name for run in store.runs()) and store.count(folder.name):
-            raise RunError(
-                f"the store {store.where!r} has another run of the name {folder.name!r}; choose "
-                "another --output"
-            )
+def _claim_name(head: RunHeader, folder: RunFolder) -> None:
+    """Have a new run's name in a named database before another one has it. Raises `StoreError` for
+    one that cannot be opened, or has a run of that name."""
+    if head.store is not None:
+        with open_store(head.store) as store:
+            store.put_run(folder.name, **_row(head, folder, {}), new=True)
+
+
+def _row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
+    """What the store is told of a run that begins, or goes on."""
+    return {
+        "name": head.title or folder.name,
+        "recipe": head.recipe,
+        "algorithm": head.algorithm,
+        "config": config,
+        "seed": head.settings.seed,
+        "folder": str(folder.path),
+        "status": RolloutStatus.RUNNING,
+    }
 
 
 # ---------------------------------------------------------------- the work, and its end

@@ -48,6 +48,20 @@ def put_run(conn: Connection, run: RunRow, row: Row) -> None:
         _update(conn, run.id, changed | {"updated": row["updated"]})
 
 
+def claim(conn: Connection, run: RunRow, row: Row, where: str) -> None:
+    """Add a new run, which has no configuration yet. Raises `StoreError` where its name is another
+    one's; one of the same folder that has none either was killed before it began."""
+    c = schema.runs.c
+    old = conn.execute(select(c.folder, c.config).where(c.id == run.id)).one_or_none()
+    if old is not None and tuple(old) != (row["folder"], row["config"]):
+        raise StoreError(
+            f"the store {where!r} has another run of the name {run.id!r}, in {old.folder!r}: names "
+            "in a store are unique; choose another --output"
+        )
+    conn.execute(delete(schema.runs).where(c.id == run.id))
+    conn.execute(insert(schema.runs).values(row))
+
+
 def set_run_status(
     conn: Connection, run_id: str, status: RolloutStatus, result: str | None, now: float
 ) -> None:

@@ -60,11 +60,13 @@ class Store(Queries):
         seed: int,
         folder: str,
         status: str,
+        new: bool = False,
     ) -> None:
         """Add a run, or bring a run that is resumed up to date (`created` stays).
 
-        Raises `StoreError` when recipe, algorithm or seed differ from the stored ones, or when the
-        status cannot follow the stored one.
+        Raises `StoreError` when recipe, algorithm or seed differ from the stored ones, when the
+        status cannot follow the stored one. A `new` run has no configuration yet, and a name that
+        no other one has: `StoreError` else.
         """
         now = time.time()
         run = RunRow(
@@ -73,7 +75,10 @@ class Store(Queries):
         )  # fmt: skip
         row = schema.RUN.encode(run, f"run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
-            runs.put_run(conn, run, row)
+            if new:
+                runs.claim(conn, run, row, self.where)
+            else:
+                runs.put_run(conn, run, row)
 
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
         """Change a run's status and its result. Raises `StoreError` when it cannot follow."""
