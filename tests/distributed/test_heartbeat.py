@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed
 
 from tutelage.distributed import process_group
@@ -72,13 +73,18 @@ def test_the_first_that_lives_speaks_of_a_silent_rank_and_all_end() -> None:
     assert len(ranks.told) == 3
 
 
-def test_a_rank_that_comes_back_is_told_and_waited_for_anew() -> None:
-    ranks = Ranks(2)
-    ranks.look(4, 0)
-    ranks.look(3, 0, 1)
-    assert [text.rpartition(" ")[2] for _, text in ranks.told] == ["4", "back"]
-    ranks.look(3, 0)
-    assert not ranks.ended
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_rank_that_comes_back_is_told_and_waited_for_anew(size: int) -> None:
+    """By the one that spoke of it, the first rank among them."""
+    for silent in range(size):
+        ranks = Ranks(size)
+        others = [rank for rank in range(size) if rank != silent]
+        ranks.look(4, *others)
+        ranks.look(3, *range(size))
+        assert [rank for rank, _ in ranks.told] == [others[0]] * 2
+        assert [text.rpartition(" ")[2] for _, text in ranks.told] == ["4", "back"]
+        ranks.look(3, *others)
+        assert not ranks.ended
 
 
 def test_who_does_not_wait_for_the_others_needs_no_signs_of_theirs() -> None:

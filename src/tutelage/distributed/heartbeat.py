@@ -58,7 +58,8 @@ class Heartbeat:
         self._silent = {other: 0.0 for other in range(size) if other != rank}
         """Seconds without a sign while this rank waits."""
         self._waiting = 0
-        self._told = set[int]()
+        self._told, self._spoken = set[int](), set[int]()
+        """Ranks that are silent as far as was told, and those of which this rank did tell."""
         self._number = 0
         self.show()
 
@@ -123,8 +124,8 @@ class Heartbeat:
             work()
 
     def look(self) -> None:
-        """One look: who is silent is spoken of by the first rank that is not, and in the end each
-        ends itself."""
+        """One look: who is silent is spoken of by the first rank that is not, who also says that
+        it is back, and in the end each ends itself."""
         if not self._waiting:
             return
         for other in self._silent:
@@ -135,12 +136,15 @@ class Heartbeat:
             if (other in quiet) == (other in self._told):
                 continue
             self._told ^= {other}
-            if first:
-                says = (
-                    f"has shown no sign of life for {self._quiet:g} seconds; the run ends if it "
-                    f"shows none for {self._lost:g}"
+            if other in self._spoken:
+                self._spoken.remove(other)
+                self._tell(f"{self._name(other)} is back")
+            elif first and other in quiet:
+                self._spoken.add(other)
+                self._tell(
+                    f"{self._name(other)} has shown no sign of life for {self._quiet:g} seconds; "
+                    f"the run ends if it shows none for {self._lost:g}"
                 )
-                self._tell(f"{self._name(other)} {says if other in quiet else 'is back'}")
         for other in quiet:
             if self._silent[other] > self._lost:
                 self._tell(
