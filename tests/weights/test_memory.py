@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.config import Machine
+from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
-from tutelage.policy.stored import described_count, stored_count
+from tutelage.policy.lora import with_lora
+from tutelage.policy.stored import adapter_count, described_count, stored_count
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
@@ -149,6 +151,27 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
         jobs.train(asked, create(tmp_path / "run"), Progress())
     file.write_bytes(file.read_bytes()[:20])
     assert stored_count(tmp_path / "small") is None
+
+
+@pytest.mark.parametrize("modules", [(), ("q_proj", "down_proj")])
+@pytest.mark.parametrize("weights", [True, False])
+def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
+    tmp_path: Path, modules: tuple[str, ...], weights: bool
+) -> None:
+    policy, folder = tiny_policy(), tmp_path / "small"
+    policy.save(folder)
+    if not weights:
+        (folder / "model.safetensors").unlink()
+    lora = LoraConfig(rank=3, target_modules=modules)
+    made = with_lora(policy, lora, seed=0).parameters()
+    assert adapter_count(folder, 3, modules) == sum(p.numel() for p in made if p.requires_grad)
+    keys = ["agent.reward_name=math", "model.lora.rank=512"]
+    flags = {"model": str(folder), "train": "tasks.jsonl"}
+    asked = resolve("rl", keys, machine=LAPTOP, flags=flags)
+    found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
+    assert found is not None
+    assert found[0].trained == adapter_count(folder, 512)
+    assert adapter_count(tmp_path, 3) is None
 
 
 def test_a_model_in_another_format_is_refused_by_its_config(

@@ -160,9 +160,12 @@ def _unreachable(address: str, reason: object) -> ConfigError:
         if _mode() not in (None, "token"):
             mend = f"set {_AUTH_MODE}=token, it is {_mode()!r}; {mend}"
         return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
+    port = address.rpartition(":")[2]
+    start = f"ray start --head --port={port}" if port.isdecimal() else "ray start --head"
     way = (
-        "start one with `ray start --head`, or leave ray_kwargs.ray_init.address out, which starts "
-        "Ray on this machine"
+        f"start one with `{start}`, or, for workers on this machine alone, leave "
+        "ray_kwargs.ray_init.address out. A run that goes on has the address in its config.json; "
+        "`tutelage resume RUN --allow-changes` takes another one from there"
     )
     if address == "local":
         return ConfigError(f"Ray cannot be started on this machine: {reason}")

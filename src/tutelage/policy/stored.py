@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,43 @@ def stored_tensors(folder: Path) -> Mapping[str, Tensor] | None:
 def stored_count(folder: Path) -> int | None:
     """The number of parameters in a model's folder, by the heads of its safetensors files, of which
     nothing else is read; None without such files, or where they are damaged."""
-    index = folder / _INDEX
-    try:
-        files = {_FILE} if (folder / _FILE).is_file() else set[str]()
-        if not files and index.is_file():
-            files = set(json.loads(index.read_text())["weight_map"].values())
-        return sum(_count(folder / name) for name in files) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    shapes = _stored_shapes(folder)
+    return None if shapes is None else sum(map(math.prod, shapes.values()))
 
 
 def described_count(folder: Path) -> int | None:
     """The number of parameters that a model's `config.json` describes, whatever its weights are
     kept in; None without one, or where it is of no known model."""
+    shapes = _described_shapes(folder)
+    return None if shapes is None else sum(map(math.prod, shapes.values()))
+
+
+def adapter_count(folder: Path, rank: int, modules: Collection[str] = ()) -> int | None:
+    """The parameters of LoRA's adapters of that rank on the linear layers in the blocks of a
+    model's folder, all or those with these names; None where the folder does not say."""
+    shapes = _stored_shapes(folder) or _described_shapes(folder) or {}
+    named = [(name.split("."), shape) for name, shape in shapes.items() if len(shape) == 2]
+    adapted = (
+        sum(shape)
+        for parts, shape in named
+        if any(part.isdecimal() for part in parts) and (not modules or parts[-2] in modules)
+    )
+    return rank * sum(adapted) or None
+
+
+def _stored_shapes(folder: Path) -> dict[str, Sequence[int]] | None:
+    index = folder / _INDEX
+    try:
+        files = {_FILE} if (folder / _FILE).is_file() else set[str]()
+        if not files and index.is_file():
+            files = set(json.loads(index.read_text())["weight_map"].values())
+        heads = [_shapes(folder / name) for name in sorted(files)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {name: shape for head in heads for name, shape in head.items()} if files else None
+
+
+def _described_shapes(folder: Path) -> dict[str, Sequence[int]] | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():
@@ -82,17 +106,17 @@ def described_count(folder: Path) -> int | None:
             model: Any = AutoModelForCausalLM.from_config(config)
     except Exception:  # a broken file comes out of transformers as almost anything; the loader says
         return None
-    return sum(parameter.numel() for parameter in model.parameters())
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
-def _count(file: Path) -> int:
-    """Parameters of one file: 8 bytes say how long its head is, a JSON object of the tensors."""
+def _shapes(file: Path) -> dict[str, Sequence[int]]:
+    """Of one file: 8 bytes say how long its head is, a JSON object of the tensors."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > _LONGEST_HEAD:
             raise ValueError(f"{file} is no safetensors file")
         head: dict[str, Any] = json.loads(stream.read(size))
-    return sum(math.prod(t["shape"]) for name, t in head.items() if name != "__metadata__")
+    return {name: t["shape"] for name, t in head.items() if name != "__metadata__"}
 
 
 def stored_network(folder: Path, config: Any) -> tuple[FusedNetwork, Any] | None:

@@ -189,10 +189,10 @@ def _open_backend(where: str | Path, create: bool) -> Backend:
     text = str(where)
     try:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the second for a port that is no number
         raise StoreError(
             f"{text.partition('://')[0] + '://...'!r} is no database URL: give a path, "
-            "sqlite:///FILE or postgresql://HOST/DATABASE"
+            "sqlite:///FILE or postgresql://HOST:PORT/DATABASE"
         ) from None
     if url.get_backend_name() in ("postgresql", "postgres"):
         from tutelage.store import postgres

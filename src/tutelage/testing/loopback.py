@@ -29,6 +29,9 @@ def listening(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Generator
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024
+    """Connections that come at once and wait to be taken: a batch of rollouts, and more."""
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that is gone is no error of the server."""
         if not isinstance(sys.exc_info()[1], ConnectionError):

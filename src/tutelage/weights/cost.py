@@ -79,7 +79,8 @@ def tell_cost(ctx: TrainingContext, update: float, made: int) -> None:
     """Say what is left of a training, once, after the second step that this process made: the first
     has work that is done once. `update` is what the step's update took, in seconds."""
     state, setting, pace = ctx.state, ctx.setting, ctx.pace
-    if pace is None or made != 2:
+    ahead = setting.config.async_training.staleness_threshold > 0
+    if pace is None or made != 2 or ahead:  # its pace beside the updates was not measured
         return
     each = update / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)

@@ -17,7 +17,7 @@ from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import described_count, stored_count
+from tutelage.policy.stored import adapter_count, described_count, stored_count
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NODES = (2, 4, 8, 16)
 """Numbers of nodes that are looked through for a setting that fits."""
 ADAPTED = 0.01
-"""Share of a model's parameters that adapters have at most, as an estimate."""
+"""Share of a model's parameters that adapters of rank 16 have at most, as an estimate."""
 
 MARGIN = 0.1
 """Share of the memory that a setting leaves for activations where it is proposed."""
@@ -161,7 +161,10 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
         count = described_count(folder)
     if count is None:
         return None
-    trained = int(ADAPTED * count) if config.model.lora.rank else count
+    trained, lora = count, config.model.lora
+    if lora.rank:
+        told = adapter_count(folder, lora.rank, lora.target_modules)
+        trained = int(ADAPTED * count) if told is None else told
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     own = config.critic.model.path is not None
     models = Models(count, trained, config.needs_reference, has_critic(config), own)
