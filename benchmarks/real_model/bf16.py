@@ -58,7 +58,7 @@ def course(name: str, folder: Path) -> list[str]:
     """What a run took, and how far its sampler and trainer were from each other."""
     told = took(folder)
     steps = [line for line in RunFolder(folder).read_metrics() if line["phase"] == "rl"]
-    gaps = [line["max_dlogp"] for line in steps] or [0.0]
+    gaps = [line["max_dlogp"] for line in steps if "max_dlogp" in line] or [0.0]
     apart = [line["kl/rollout"] for line in steps if "kl/rollout" in line] or [0.0]
     return [
         name,

@@ -119,7 +119,7 @@ def _watch_memory(most: list[int], ended: threading.Event) -> None:
     while not ended.wait(POLL):
         try:
             told = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-        except OSError:
+        except (OSError, subprocess.CalledProcessError):
             return
         most[0] = max(most[0], *(int(x) for x in told.split()))
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,6 +222,28 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
     assert seen == [(cpu, *before[1:])]
     assert precisions() == before
     assert before[2] is False
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        SimpleNamespace(device=torch.device("cuda")),
+        SimpleNamespace(
+            device=torch.device("cpu"), device_mesh=SimpleNamespace(device_type="cuda")
+        ),
+    ],
+    ids=["there", "offloaded"],
+)
+def test_gradients_on_a_gpu_ask_for_kernels_that_repeat(parameter: Any) -> None:
+    weight, seen = torch.ones(2, requires_grad=True), list[bool]()
+
+    def loss(_: int) -> tuple[torch.Tensor, None]:
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return weight.sum(), None
+
+    gradients.accumulate([parameter], [0], loss)
+    gradients.accumulate([weight], [0], loss)
+    assert seen == [True, False]
 
 
 def test_kernels_repeat_while_gradients_are_computed_and_a_users_switch_stays() -> None:

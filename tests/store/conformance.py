@@ -403,18 +403,25 @@ class StoreConformance:
         assert (after.status, after.created) == (RolloutStatus.RUNNING, before.created)
 
     def test_a_new_run_has_a_name_of_its_own(self, store: Store) -> None:
-        """Claimed before it has a configuration; again by what was killed before it began."""
-        claim = samples.RUN | {"config": {}}
+        """Claimed before it begins; again by what was killed before that."""
+        own = samples.RUN | {"config": {"claimed by": "here"}}
+        others = ({"folder": "elsewhere/sums"}, {"config": {"claimed by": "there"}})
         for seed in (7, 8):
-            store.put_run("new", **claim | {"seed": seed}, new=True)
+            store.put_run("new", **own | {"seed": seed}, claim=True)
         assert store.run("new").seed == 8
-        with pytest.raises(StoreError, match=r"another run of the name 'new', in 'runs/sums'"):
-            store.put_run("new", **claim | {"folder": "elsewhere/sums"}, new=True)
+        store.give_up_name("new", {"claimed by": "there"})
+        for other in others:
+            with pytest.raises(StoreError, match=r"another run of the name 'new', in 'runs/sums'"):
+                store.put_run("new", **own | other, claim=True)
         store.put_run("new", **samples.RUN | {"seed": 8})
-        for folder in ("runs/sums", "elsewhere/sums"):
+        store.give_up_name("new", {"claimed by": "here"})
+        for other in ({}, *others):
             with pytest.raises(StoreError, match="choose another --output"):
-                store.put_run("new", **claim | {"folder": folder}, new=True)
+                store.put_run("new", **own | other, claim=True)
         assert store.run("new").config == samples.RUN["config"]
+        store.put_run("given up", **own, claim=True)
+        store.give_up_name("given up", {"claimed by": "here"})
+        assert [run.id for run in store.runs()] == ["run_a", "new"]
 
     @pytest.mark.parametrize("key", ["seed", "recipe", "algorithm"])
     def test_a_run_keeps_what_its_ids_come_from(self, store: Store, key: str) -> None:

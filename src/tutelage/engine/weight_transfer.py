@@ -301,16 +301,20 @@ class ProbeReplies:
         self._path, self._lock = path, threading.Lock()
         self._known: dict[str, dict[str, list[float]]] = {}
         if path is not None:
-            with suppress(OSError, ValueError):
-                self._known = json.loads(path.read_text())
+            with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
+                kept = json.loads(path.read_text())
+                self._known = {
+                    url: {who: [float(x) for x in said[who]] for who in ("server", "trainer")}
+                    for url, said in kept.items()
+                }
 
     def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
         """Raises `SyncError` where a server still says what it said before an update: small steps
         move less than the bounds, and more than it rounds. `mean` is how far it is from now."""
         with self._lock:
             known = self._known.get(url)
-            said = [] if known is None else known.get("server", [])
-            if known is not None and len(said) == len(theirs):
+            said = [] if known is None else known["server"]
+            if known is not None and len(said) == len(known["trainer"]) == len(theirs):
                 still = _apart(theirs, known["trainer"])[1]
                 moved = _apart(probe.logprobs, known["trainer"])[1]
                 same = list(theirs) == said

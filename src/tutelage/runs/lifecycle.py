@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
+from tutelage.runs.claims import name_claimed, stored_row
 from tutelage.runs.figures import read_object
 from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
@@ -140,9 +141,9 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         with _closed_unless_begun(asked):
             folder.checkpoints.mkdir(exist_ok=True)
             check_loggers(asked.head.loggers)
-            _claim_name(asked.head, folder)
-            asked.record(folder)
-            asked.begin(folder)
+            with name_claimed(asked.head, folder):
+                asked.record(folder)
+                asked.begin(folder)
         return await _work(asked, folder, progress)
 
 
@@ -294,7 +295,7 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=traced))
-            store.put_run(folder.name, **_row(head, folder, read_object(folder.config)))
+            store.put_run(folder.name, **stored_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
         yield Run(folder, store, writer, progress, stop, loggers, folder.read_events(), traced)
 
@@ -314,27 +315,6 @@ def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
         extra_headers=head.trace_headers,
     ) as exporter:
         yield exporter.submit
-
-
-def _claim_name(head: RunHeader, folder: RunFolder) -> None:
-    """Have a new run's name in a named database before another one has it. Raises `StoreError` for
-    one that cannot be opened, or has a run of that name."""
-    if head.store is not None:
-        with open_store(head.store) as store:
-            store.put_run(folder.name, **_row(head, folder, {}), new=True)
-
-
-def _row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
-    """What the store is told of a run that begins, or goes on."""
-    return {
-        "name": head.title or folder.name,
-        "recipe": head.recipe,
-        "algorithm": head.algorithm,
-        "config": config,
-        "seed": head.settings.seed,
-        "folder": str(folder.path),
-        "status": RolloutStatus.RUNNING,
-    }
 
 
 # ---------------------------------------------------------------- the work, and its end

@@ -49,8 +49,8 @@ def put_run(conn: Connection, run: RunRow, row: Row) -> None:
 
 
 def claim(conn: Connection, run: RunRow, row: Row, where: str) -> None:
-    """Add a new run, which has no configuration yet. Raises `StoreError` where its name is another
-    one's; one of the same folder that has none either was killed before it began."""
+    """Add a new run, whose configuration says who claims its name. Raises `StoreError` where that
+    is another one's; a claim of the same folder by the same was killed before it began."""
     c = schema.runs.c
     old = conn.execute(select(c.folder, c.config).where(c.id == run.id)).one_or_none()
     if old is not None and tuple(old) != (row["folder"], row["config"]):
@@ -60,6 +60,12 @@ def claim(conn: Connection, run: RunRow, row: Row, where: str) -> None:
         )
     conn.execute(delete(schema.runs).where(c.id == run.id))
     conn.execute(insert(schema.runs).values(row))
+
+
+def give_up(conn: Connection, run_id: str, config: str) -> None:
+    """Take away a claim."""
+    c = schema.runs.c
+    conn.execute(delete(schema.runs).where(c.id == run_id, c.config == config))
 
 
 def set_run_status(

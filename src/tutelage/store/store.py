@@ -60,13 +60,13 @@ class Store(Queries):
         seed: int,
         folder: str,
         status: str,
-        new: bool = False,
+        claim: bool = False,
     ) -> None:
         """Add a run, or bring a run that is resumed up to date (`created` stays).
 
         Raises `StoreError` when recipe, algorithm or seed differ from the stored ones, when the
-        status cannot follow the stored one. A `new` run has no configuration yet, and a name that
-        no other one has: `StoreError` else.
+        status cannot follow the stored one. With `claim` the run is new, and `config` says who
+        claims its name: `StoreError` where it is another one's.
         """
         now = time.time()
         run = RunRow(
@@ -75,10 +75,15 @@ class Store(Queries):
         )  # fmt: skip
         row = schema.RUN.encode(run, f"run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
-            if new:
+            if claim:
                 runs.claim(conn, run, row, self.where)
             else:
                 runs.put_run(conn, run, row)
+
+    def give_up_name(self, run_id: str, config: JSON) -> None:
+        """Take away a run that was claimed with this configuration, if it has no other since."""
+        with self._write(f"remove run {run_id!r} from", run_id) as conn:
+            runs.give_up(conn, run_id, dump_json(config, f"config of run {run_id!r}"))
 
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
         """Change a run's status and its result. Raises `StoreError` when it cannot follow."""

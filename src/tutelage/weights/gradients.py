@@ -40,7 +40,7 @@ def accumulate(
     # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
     # processors where oneDNN has no faster reduced format for float32 operands, that is plain
     # float32 at twice MKL's speed.
-    devices = {p.device.type for p in parameters}
+    devices = {_computes_on(p) for p in parameters}
     setting = nullcontext()
     if "cuda" in devices:
         setting = repeating()
@@ -48,6 +48,12 @@ def accumulate(
         setting = _reduced_on_cpu()
     with setting:
         return _accumulate(parameters, items, loss, threads)
+
+
+def _computes_on(parameter: Any) -> str:
+    """The type of the device; of one that is sharded and offloaded, that of its ranks."""
+    mesh = getattr(parameter, "device_mesh", None)
+    return parameter.device.type if mesh is None else mesh.device_type
 
 
 def _accumulate(

@@ -41,7 +41,7 @@ class MicroBatchReport:
     policy: Tensor
     kl: Tensor
     entropy: Tensor
-    mismatch_max: Tensor
+    mismatch_max: Tensor | None
     mismatch_k3_sum: Tensor
 
 
@@ -107,12 +107,15 @@ def rows_loss(
     )
 
 
-def _largest_error(gap_K: Tensor, rows_K: Tensor, batch: Batch, numbers: list[int]) -> Tensor:
-    """The largest gap between sampler and trainer, on rows of the trainer's own version."""
+def _largest_error(
+    gap_K: Tensor, rows_K: Tensor, batch: Batch, numbers: list[int]
+) -> Tensor | None:
+    """The largest gap between sampler and trainer, on rows of the trainer's own version; None
+    without any."""
     if batch.stale:
         fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
         gap_K = gap_K[fresh_B[rows_K]]
-    return gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(())
+    return gap_K.abs().max() if gap_K.numel() else None
 
 
 def _options(

@@ -286,7 +286,8 @@ def _summary(
         out["loss/kl"] = float(sum(r.kl for r in reports)) / len(norms)
     if actor.entropy_coeff > 0:
         out["loss/entropy"] = -float(sum(r.entropy for r in reports)) / len(norms)
-    gaps = [*batch.known_gap.values(), *(float(r.mismatch_max) for r in first)]
+    found = [r.mismatch_max for r in first]
+    gaps = [*batch.known_gap.values(), *(float(gap) for gap in found if gap is not None)]
     return {
         **out,
         **({"max_dlogp": max(gaps)} if gaps else {}),

@@ -1,0 +1,50 @@
+"""What a run tells a database of itself, and how a new one has its name there to itself.
+
+A database that several runs share knows a run by the name of its folder. Two that begin at the same
+time would play into one record, so a new run claims its name before it writes anything.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tutelage.errors import StoreError
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.kinds import RunHeader
+from tutelage.store import open_store
+from tutelage.types import JSON, RolloutStatus
+
+
+def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
+    """What the store is told of a run that begins, or goes on."""
+    return {
+        "name": head.title or folder.name,
+        "recipe": head.recipe,
+        "algorithm": head.algorithm,
+        "config": config,
+        "seed": head.settings.seed,
+        "folder": str(folder.path),
+        "status": RolloutStatus.RUNNING,
+    }
+
+
+@contextmanager
+def name_claimed(head: RunHeader, folder: RunFolder) -> Generator[None]:
+    """Have a new run's name in a named database before another one has it, and give it up where
+    the run does not begin. Raises `StoreError` for a database that cannot be opened, or has a run
+    of that name."""
+    if head.store is None:
+        yield
+        return
+    who = {"claimed by": platform.node()}
+    with open_store(head.store) as store:
+        store.put_run(folder.name, **stored_row(head, folder, who), claim=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError), open_store(head.store) as store:
+            store.give_up_name(folder.name, who)
+        raise
