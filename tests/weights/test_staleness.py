@@ -68,7 +68,9 @@ def test_the_samplers_error_is_measured_on_rows_of_the_present_version(
 def test_fresh_rows_that_teach_nothing_are_not_compared(fresh: Fresh) -> None:
     policy = fresh("qwen2", 13)
     policy.version = 2
-    calls = [of_version(conversation(policy, random.Random(n), noise=0.5), 2) for n in range(2)]
+    calls = [
+        of_version(conversation(policy, random.Random(n), turns=2, noise=0.5), 2) for n in range(2)
+    ]
     equal = [rollout(f"equal {n}", "equal", some, 1.0) for n, some in enumerate(calls)]
     learner = make_learner(policy, config("rollout.correction=none"), Numerics(), fresh=True)
     _, told = learn(learner, [*equal, *group(policy, 1, 1, 1, 1, noise=0.5)])

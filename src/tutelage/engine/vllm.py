@@ -122,7 +122,7 @@ class VLLMEngine:
                     raise server.client.refusal(f"{same.client.url!r} is the same server; name one")
         if not self._alive():
             raise EngineError(
-                f"rollout.servers: none can be used; {self._reasons().rstrip('.')}. Start one, and "
+                f"rollout.servers: none can be used; {self._reasons()}. Start one, and "
                 "give the command again"
             )
 
@@ -362,7 +362,7 @@ class VLLMEngine:
             self._leave_out(server, error)
 
     def _reasons(self) -> str:
-        return "; ".join(server.reason for server in self._servers if server.reason)
+        return "; ".join(server.reason.rstrip(".") for server in self._servers if server.reason)
 
     # ------------------------------------------------------------ weights
 
