@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tutelage.orchestration.data.tool_requests import tool_requests
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.pools.tools import described
 from tutelage.orchestration.kit import make_tools
 from tutelage.orchestration.plan.arguments import tool_arguments
@@ -16,6 +18,7 @@ from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.plan.parameters import gives, parameters
 from tutelage.orchestration.plan.spans import by_kind, spans
 from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
+from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.seeds import SeedTree
 from tutelage.tools import tool
 
@@ -142,3 +145,70 @@ def test_a_search_that_found_one_thing_gives_its_name() -> None:
     assert tool_arguments({"path": "<node-0>"}, {0: both}, read) == {"path": both}
     text = {"path": "see <node-0>"}
     assert tool_arguments(text, {0: '["a/b.txt"]'}, read) == {"path": 'see ["a/b.txt"]'}
+
+
+@tool
+def area(width: float, height: float) -> float:
+    """Area of a wall.
+
+    Args:
+        width: Width in metres.
+        height: Height in metres.
+    """
+    return width * height
+
+
+@tool
+def paint(area: float) -> str:
+    """Litres of paint for an area.
+
+    Args:
+        area: Area in square metres.
+    """
+    return f"{area / 10:g} litres"
+
+
+PAINTING = Catalog(described({"area": area, "paint": paint}))
+WALLS = [(3, 4), (5, 2), (7, 6), (8, 3), (9, 4), (2, 6), (11, 3), (12, 5), (4, 7), (6, 5), (10, 8)]
+FORMS = (
+    "How much paint does a wall of {} by {} metres need?",
+    "Paint for a wall {} metres wide and {} metres high",
+    "I want to paint a wall that is {} by {}. How many litres?",
+)
+
+
+def painted(text: str, width: float, height: float) -> Workflow:
+    """A plan in which the paint takes what the area is."""
+    nodes = (
+        Node("area", {"width": width, "height": height}),
+        Node("paint", {"area": "<node-0>"}),
+    )
+    return Workflow(Plan(text, nodes))
+
+
+def bare(plan: Plan) -> Plan:
+    """The same tools, with what waits for what, and no arguments."""
+    nodes = [replace(node, arguments={}, after=node.parents) for node in plan.nodes]
+    return Plan(plan.instruction, tuple(nodes))
+
+
+def paintings(count: int) -> list[Workflow]:
+    return [painted(FORMS[i % 3].format(*wall), *wall) for i, wall in enumerate(WALLS[:count])]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_argument_that_plans_take_from_a_result_gets_no_number(form: str) -> None:
+    scorer = fit_scorer(paintings(11), PAINTING)
+    asked = painted(form.format(9, 14), 9, 14)
+    plan, missing = scorer.fill(bare(asked.plan), PAINTING)
+    assert [node.arguments for node in plan.nodes] == [n.arguments for n in asked.plan.nodes]
+    assert not missing
+
+
+def test_a_logistic_fit_ends_at_the_least_loss_though_whole_steps_overshoot() -> None:
+    rows = torch.ones(40, 4, dtype=torch.float64)
+    wanted, pull = torch.ones(40, dtype=torch.float64), torch.full((4,), 4.0, dtype=torch.float64)
+    first = torch.full((4,), -2.0, dtype=torch.float64)
+    weights = fit_logistic(rows, wanted, pull, first)
+    slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + pull * (weights - first)
+    assert float(slope.abs().max()) < 1e-6
