@@ -19,6 +19,7 @@ from tutelage.orchestration.plan.parameters import gives, parameters
 from tutelage.orchestration.plan.spans import by_kind, spans
 from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
 from tutelage.orchestration.planner.logistic import fit_logistic
+from tutelage.orchestration.planner.origins import Origins
 from tutelage.seeds import SeedTree
 from tutelage.tools import tool
 
@@ -203,6 +204,46 @@ def test_an_argument_that_plans_take_from_a_result_gets_no_number(form: str) -> 
     plan, missing = scorer.fill(bare(asked.plan), PAINTING)
     assert [node.arguments for node in plan.nodes] == [n.arguments for n in asked.plan.nodes]
     assert not missing
+
+
+def test_a_number_is_not_given_again_where_no_plan_says_where_it_is_from() -> None:
+    asked = bare(painted("", 9, 14).plan)
+    asked = replace(asked, instruction="Paint for a wall of 9 by 14 metres")
+    plan, missing = ArgumentScorer().fill(asked, PAINTING)
+    assert plan.nodes[0].arguments == {"width": 9, "height": 14}
+    assert missing == ("paint.area",)
+    alone = Plan("Paint for 50 square metres", (Node("paint"),))
+    assert ArgumentScorer().fill(alone, PAINTING)[0].nodes[0].arguments == {"area": 50}
+    twice = Plan("Areas of 2 by 3 and 2 by 5", (Node("area"), Node("area")))
+    filled_twice = ArgumentScorer().fill(twice, PAINTING)[0]
+    assert all(set(node.arguments) == {"width", "height"} for node in filled_twice.nodes)
+
+
+def test_two_plans_are_enough_to_learn_where_an_argument_is_from() -> None:
+    scorer = fit_scorer(paintings(2), PAINTING)
+    plan, missing = scorer.fill(bare(painted(FORMS[2].format(5, 5), 5, 5).plan), PAINTING)
+    assert plan.nodes[1].arguments == {"area": "<node-0>"}
+    assert not missing
+
+
+def test_a_part_of_a_result_that_plans_take_is_that_part_again() -> None:
+    known = [
+        replace(each, plan=Plan(each.instruction, (each.plan.nodes[0], Node("paint", {"area": v}))))
+        for each, v in zip(paintings(4), ["<node-0>.of[1]"] * 3 + ["<node-0>"], strict=True)
+    ]
+    scorer = fit_scorer(known, PAINTING)
+    asked = painted(FORMS[0].format(9, 14), 9, 14).plan
+    two = replace(asked, nodes=(Node("area"), Node("area"), Node("paint", after=(1,))))
+    assert scorer.fill(two, PAINTING)[0].nodes[2].arguments == {"area": "<node-1>.of[1]"}
+
+
+def test_what_an_argument_is_counted_from_is_the_other_plans() -> None:
+    origins = Origins.of([each.plan for each in paintings(2)])
+    assert origins.counts == {"paint.area": (0, 2)}, "a first node has no choice"
+    request, result = origins.leanings("paint", "area")
+    assert result == -request > 1.5
+    assert 0 < origins.leanings("paint", "area", "<node-0>")[1] < result
+    assert origins.leanings("paint", "colour") == (0.0, 0.0)
 
 
 def test_a_logistic_fit_ends_at_the_least_loss_though_whole_steps_overshoot() -> None:

@@ -26,6 +26,7 @@ from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.origins import Origins
 from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import Vocabulary
 
@@ -55,6 +56,7 @@ def checkpoint(
         "shape": asdict(model.shape),
         "search": asdict(model.settings),
         "arguments": list(model.scorer.weights),
+        "origins": asdict(model.scorer.origins),
         "confidence": model.confidence and asdict(model.confidence),
         "memory": memory and {"texts": list(memory.texts), "plans": memory.plans_MN},
     }
@@ -168,8 +170,10 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
-    if len(found.get("arguments", ())) == len(model.scorer.weights):
-        model.scorer = ArgumentScorer(tuple(found["arguments"]))
+    weights, origins = tuple(found["arguments"]), Origins.read(found["origins"])
+    if len(weights) != len(model.scorer.weights):
+        raise ValueError(f"{len(weights)} weights for arguments, not {len(model.scorer.weights)}")
+    model.scorer = ArgumentScorer(weights, origins)
     sure = found.get("confidence")
     if sure is not None and len(sure["mean"]) == len(SIGNALS):
         model.confidence = Confidence(**sure)
