@@ -10,14 +10,16 @@ from torch import Tensor
 
 from tutelage.orchestration.data.elsewhere import other_requests
 from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.results import coverage_curve
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.calibration import left_out, same_tools, without
+from tutelage.orchestration.planner.calibration import calibrate, left_out, same_tools, without
 from tutelage.orchestration.planner.confidence import KEEP, SIGNALS, fit_confidence
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.embedded import PlannerRecipe, embedded_planner
+from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -53,6 +55,29 @@ def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
 def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
     signals, _ = drawn()
     assert fit_confidence(signals, [right] * 400, [False] * 400) is None
+
+
+def test_a_planner_that_gives_no_plan_its_arguments_is_never_sure() -> None:
+    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+    catalog = Catalog(tuple(CatalogTool(name, name, schema=schema) for name in ("sing", "dance")))
+    made = [
+        Workflow(Plan(f"Please {name}", (Node(name, {"text": "told nowhere"}),)))
+        for name in catalog.names
+    ]
+    model = PlannerModel.of(made, catalog)
+    model.confidence = calibrate(model, made, SEEDS)
+    with pytest.raises(NoPlanError, match="no tool fits"):
+        model.plan("Please sing")
+
+
+def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:
+    signals = torch.zeros(22, len(SIGNALS))
+    signals[:2, 0] = torch.tensor([2.0, 2.2])
+    fitted = fit_confidence(signals, [True] * 2 + [False] * 20, [False] * 2 + [True] * 20)
+    assert fitted is not None
+    right, wrong = fitted.of(signals)[:2].min(), fitted.of(signals)[2:].max()
+    assert fitted.threshold == pytest.approx(float(right + wrong) / 2)
+    assert fitted.kept == fitted.refused == 1.0
 
 
 def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:

@@ -17,7 +17,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, references
 from tutelage.orchestration.planner.arguments import with_searches
-from tutelage.orchestration.planner.confidence import Confidence, fit_confidence
+from tutelage.orchestration.planner.confidence import Confidence, fit_confidence, never_sure
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.seeds import SeedTree
 
@@ -71,7 +71,9 @@ def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
     """How sure the planner may be, from workflows that it was not trained on; None where they do
-    not tell. The model is as it was afterwards, and has no confidence while it is asked."""
+    not tell. A planner that gives no held-out plan its right arguments is never sure, since plans
+    with arguments are run as they are. The model is as it was afterwards, and has no confidence
+    while it is asked."""
     whole, kept = model.catalog, list(held_out[:MOST])
     model.confidence = None
     rows: list[torch.Tensor] = []
@@ -100,4 +102,6 @@ def calibrate(
             model.use_catalog(without(whole, lost))
             ask([w.instruction for w in open_], [None] * len(open_))
     model.use_catalog(whole)
+    if not any(right) and any(node.arguments for w in kept for node in w.plan.nodes):
+        return never_sure(len(right))
     return fit_confidence(torch.cat(rows), right, outside)
