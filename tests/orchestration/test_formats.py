@@ -247,7 +247,7 @@ def test_arguments_of_nestful_are_kept_with_references_as_plans_have_them() -> N
     ]
     made = workflow_of({"input": "Count it", "output": calls})
     arguments = [dict(node.arguments) for node in made.plan.nodes]
-    assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body", "all": ["<node-0>", 3]}]
+    assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body.plain", "all": ["<node-0>", 3]}]
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.yaml"])

@@ -78,7 +78,15 @@ def delete(path: str) -> str:
     return f"{path} is deleted"
 
 
-TOOLS: Mapping[str, Tool] = {t.name: t for t in (numbers, total, person, say, fails, long, delete)}
+@tool
+def tables() -> dict[str, Any]:
+    """Lists in lists, and objects in them."""
+    return {"rows": [[1, 2], [3, {"name": "Ada"}]]}
+
+
+TOOLS: Mapping[str, Tool] = {
+    t.name: t for t in (numbers, total, person, say, fails, long, delete, tables)
+}
 
 
 def run(
@@ -113,6 +121,32 @@ def test_outputs_become_the_values_that_the_next_tool_takes() -> None:
 def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
     done = run(Node("say", {"text": "12"}), Node("say", {"text": "<node-0>"}))
     assert outputs(done) == ["12", "12"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<node-0>.rows[1][0]", "3"),
+        ("<node-0>.rows.0.1", "2"),
+        ("<node-0>.rows[1][1].name", "Ada"),
+        ("It is <node-0>.rows[1][1].name.", "It is Ada."),
+        ("<node-0>.rows[1].more", None),
+    ],
+)
+def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str | None) -> None:
+    done = run(Node("tables"), Node("say", {"text": text}))
+    assert done.nodes[1].output == said
+    assert said or "rows[1] in the output of node 0 has no member 'more'" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]"])
+def test_what_is_no_step_of_a_reference_is_refused_and_not_taken_for_text(step: str) -> None:
+    plan = Plan("x", (Node("tables"), Node("say", {"text": f"See <node-0>.rows{step}."})))
+    with pytest.raises(DataError) as refused:
+        check_arguments(plan, {})
+    told = str(refused.value)
+    assert told.startswith(f"node 1 (say): argument 'text' has {'<node-0>.rows' + step!r}")
+    assert f"{step!r} is no step into a result" in told
 
 
 def test_what_looks_like_a_reference_in_an_output_is_text() -> None:

@@ -1,6 +1,6 @@
 """Labels of NESTFUL, by which a call refers to the result of another one: `$var_1.name$`.
 
-They become the references of plans, `<node-1>.name`.
+They become the references of plans, `<node-1>.name`, with all steps of a path.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from tutelage.errors import DataError
+from tutelage.orchestration.plan.arguments import STEP
 from tutelage.orchestration.plan.dag import with_texts
 
 _VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
@@ -33,9 +34,9 @@ def referring(given: Any, node: int, labels: Sequence[str], tools: Sequence[str]
     """Arguments of a NESTFUL call with references as plans have them."""
 
     def named(match: re.Match[str]) -> str:
-        member = re.match(r"\.[A-Za-z_]\w*", match[0][len(match[1]) + 1 :])
+        path = re.match(rf"(?:{STEP})*", match[0][len(match[1]) + 1 :])
         at = meant(match[1], node, labels, tools)
-        return f"<node-{at}>{member[0] if member else ''}"
+        return f"<node-{at}>{path[0] if path else ''}"
 
     return with_texts(given if isinstance(given, Mapping) else {}, partial(_VARIABLE.sub, named))
 
