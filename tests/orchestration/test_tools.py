@@ -161,7 +161,7 @@ def test_what_looks_like_a_reference_in_an_output_is_text() -> None:
         (Node("total", {"values": [1], "unit": "<node-0>"}), "argument 'unit'"),
         (Node("say", {"text": "<node-0>.name"}), "the output of node 0 has no member 'name'"),
         (Node("say", {"text": "<node-0>[2]"}), "the output of node 0 has no member '2'"),
-        (Node("fails", {"text": "<node-0>"}), "raised: Error: there is no word"),
+        (Node("fails", {"text": "<node-0>"}), "raised: there is no word"),
         (Node("long", {}, (0,)), "bad_result: it returned 1,000,001 characters"),
     ],
 )

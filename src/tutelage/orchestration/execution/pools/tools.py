@@ -113,7 +113,8 @@ class ToolPool:
                     "have it return less, or write a file"
                 ),
             )
-        error = None if failure is None else WorkerError(failure, text[:LONGEST])
+        told = text.removeprefix("Error: ")[:LONGEST]  # its kind says so
+        error = None if failure is None else WorkerError(failure, told)
         seconds = time.perf_counter() - begun
         output = text if error is None else ""
         return WorkerAnswer(output, seconds=seconds, error=error, arguments=arguments)
