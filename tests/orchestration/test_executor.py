@@ -341,6 +341,31 @@ def test_a_router_sees_the_state_of_its_moment() -> None:
     assert third.deadline_left == pytest.approx(8.0)
 
 
+def test_what_a_node_costs_does_not_grow_with_the_nodes_of_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A router sees what had ended by then without a copy, and nobody looks through all tasks."""
+    watched: list[int] = []
+    wait = asyncio.wait
+
+    def counted(tasks: Any, **more: Any) -> Any:
+        watched.append(len(tasks))
+        return wait(tasks, **more)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+    chain = [()] * 150 + [(k,) for k in range(149, 299)]
+    router = Scripted(*[0] * len(chain))
+    assert run_plan(plan_of(*chain), ScriptedPool(workers("a"), right()), router).success
+    assert sum(watched) <= 2 * len(chain)
+    assert sum(sys.getsizeof(state.done) for state in router.states) < 100 * len(chain)
+    seen = [len(state.done) for state in router.states]
+    assert (seen[0], seen[149], seen[-1]) == (0, 0, 299)
+    last = router.states[-1]
+    assert dict(last.done) == dict.fromkeys(range(299), True)
+    assert 299 not in last.done
+    assert last.ends[298] == pytest.approx(150.0)
+
+
 def test_a_judge_without_a_verdict_fails_the_try_and_not_the_run() -> None:
     class Broken:
         async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
