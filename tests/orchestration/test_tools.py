@@ -136,7 +136,7 @@ def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
 def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str | None) -> None:
     done = run(Node("tables"), Node("say", {"text": text}))
     assert done.nodes[1].output == said
-    assert said or "rows[1] in the output of node 0 has no member 'more'" in done.nodes[1].reason
+    assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
 
 
 @pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]"])

@@ -81,7 +81,7 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         if left and match.group() == match.string:
             name = re.findall(STEP, left)[0].strip(".[]")
             inside = path.removesuffix(left)
-            place = f"{inside.removeprefix('.')} in the output" if inside else "the output"
+            place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
             raise ArgumentError(f"{place} of node {number} has no member {name!r}")
         # What looked like a member was the next word of a sentence.
         return f"{value}{left}"
