@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tutelage.errors import ModelError
 from tutelage.orchestration.data.tool_requests import tool_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.pools.tools import described
@@ -17,8 +18,10 @@ from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.plan.parameters import gives, parameters
 from tutelage.orchestration.plan.spans import by_kind, spans
+from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
 from tutelage.orchestration.planner.logistic import fit_logistic
+from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.origins import Origins
 from tutelage.seeds import SeedTree
 from tutelage.tools import tool
@@ -244,6 +247,20 @@ def test_what_an_argument_is_counted_from_is_the_other_plans() -> None:
     assert result == -request > 1.5
     assert 0 < origins.leanings("paint", "area", "<node-0>")[1] < result
     assert origins.leanings("paint", "colour") == (0.0, 0.0)
+
+
+def test_a_checkpoint_keeps_where_arguments_are_from_and_one_without_is_refused(
+    tmp_path: Path,
+) -> None:
+    model = PlannerModel.of(paintings(4), PAINTING)
+    model.scorer = fit_scorer(paintings(4), PAINTING)
+    content = saving.checkpoint(model, {}, 1, 0.0)
+    saving.write(tmp_path / "own.pth", content)
+    assert saving.load_planner(tmp_path / "own.pth").scorer == model.scorer
+    for older in ({"arguments": content["arguments"][:-1]}, {"origins": {}}):
+        saving.write(tmp_path / "old.pth", {**content, **older})
+        with pytest.raises(ModelError, match="no longer loads"):
+            saving.load_planner(tmp_path / "old.pth")
 
 
 def test_a_logistic_fit_ends_at_the_least_loss_though_whole_steps_overshoot() -> None:
