@@ -240,6 +240,24 @@ def test_a_part_of_a_result_that_plans_take_is_that_part_again() -> None:
     assert scorer.fill(two, PAINTING)[0].nodes[2].arguments == {"area": "<node-1>.of[1]"}
 
 
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (["Hi Bob, it is <node-0>", "Hi Ann, it is <node-0>"], "<node-2>"),
+        ([["<node-0>", 3], ["<node-0>", 3], ["<node-0>.of"]], ["<node-2>.of"]),
+        ([{"of": "<node-0>", "by": []}], "<node-2>"),
+        ([{"of": ["<node-0>[1].sum"]}, "Sum: <node-0>"], {"of": ["<node-2>[1].sum"]}),
+    ],
+)
+def test_words_beside_a_result_are_no_form_of_other_requests(
+    values: list[object], form: object
+) -> None:
+    plans = [Plan("x", (Node("area"), Node("paint", {"area": each}))) for each in values]
+    origins = Origins.of(plans)
+    assert origins.counts == {"paint.area": (0, len(values))}
+    assert origins.referring(Node("paint"), "area", 2, "area") == form
+
+
 def test_what_an_argument_is_counted_from_is_the_other_plans() -> None:
     origins = Origins.of([each.plan for each in paintings(2)])
     assert origins.counts == {"paint.area": (0, 2)}, "a first node has no choice"

@@ -2,19 +2,23 @@
 
 Counted by tool and parameter over the plans that a planner learns from, for nodes that had a
 choice: of what runs first every argument is the request's. `pairs.py` makes a feature of it, and
-what is a part of a result in the plans (`<node-0>.title`) is that part again.
+what is a part of a result in the plans (`<node-0>.title`) is that part again. An argument that
+has words or numbers beside a reference is of its own request, and no form for others.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tutelage.orchestration.plan.arguments import STEP
 from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
 
+_RESULT = re.compile(rf"<node-\d+>(?:{STEP})*")
 _SMOOTHING = 0.5
 _BOUND = 3.0
 """What counts alone may say at most, as a log-odds: words of a request may say otherwise."""
@@ -27,8 +31,8 @@ class Origins:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Values of the request, and results."""
     forms: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The most frequent argument with the result of a source, which is node 0 there; none where it
-    is the whole result."""
+    """The most frequent argument that is the result of a source, which is node 0 there, and nothing
+    else; none where it is the whole result."""
 
     @staticmethod
     def of(plans: Iterable[Plan]) -> Origins:
@@ -41,7 +45,7 @@ class Origins:
                 for name, value in node.arguments.items() if place else ():
                     refers, key = references(value), f"{node.tool}.{name}"
                     counts.setdefault(key, [0, 0])[bool(refers)] += 1
-                    if len(refers) != 1 or refers[0] >= place:
+                    if len(refers) != 1 or refers[0] >= place or not _is_result(value):
                         continue
                     form = renumbered({name: value}, {refers[0]: 0})[name]
                     source = f"{key}<{plan.nodes[refers[0]].tool}"
@@ -73,3 +77,17 @@ class Origins:
         """The argument that takes the result of node `source`, which `tool` gives."""
         form = self.forms.get(f"{node.tool}.{name}<{tool}", "<node-0>")
         return renumbered({name: form}, {0: source})[name]
+
+
+def _is_result(value: object) -> bool:
+    """Whether an argument is references with their steps, or lists and mappings of such, alone."""
+    match value:
+        case str():
+            return _RESULT.fullmatch(value) is not None
+        case Mapping():
+            inner = [*cast("Mapping[str, object]", value).values()]
+        case list() | tuple():
+            inner = [*cast("Sequence[object]", value)]
+        case _:
+            return False
+    return bool(inner) and all(map(_is_result, inner))
