@@ -113,6 +113,38 @@ def test_arguments_are_copied(
     assert filled(text, *tools) == (wanted, ())
 
 
+def test_a_search_put_first_moves_references_in_lists_too() -> None:
+    @tool
+    def join(parts: list[str]) -> str:
+        """Join texts.
+
+        Args:
+            parts: The texts.
+        """
+        return "".join(parts)
+
+    catalog = Catalog(described({**TOOLS, "join": join}))
+    known = [
+        Workflow(
+            Plan(
+                f"Read the file work/{name}.txt and join its texts",
+                (
+                    Node("read_file", {"path": f"work/{name}.txt"}),
+                    Node("join", {"parts": ["<node-0>"]}),
+                ),
+            )
+        )
+        for name in ("plan", "diary", "list")
+    ]
+    asked = Plan(
+        "Read the file todo.txt and join its texts", (Node("read_file"), Node("join", after=(0,)))
+    )
+    plan, _ = fit_scorer(known, catalog).fill(asked, catalog)
+    assert [node.tool for node in plan.nodes] == ["find_files", "read_file", "join"]
+    assert plan.nodes[1].arguments == {"path": "<node-0>"}
+    assert plan.nodes[2].arguments == {"parts": ["<node-1>"]}
+
+
 def test_what_a_request_does_not_say_is_missing_by_name() -> None:
     assert filled("Read it", "read_file") == ([{}], ("read_file.path",))
 

@@ -11,14 +11,14 @@ the plans too (`origins.py`). A required parameter without a likely candidate is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan, references
+from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 from tutelage.orchestration.plan.parameters import Parameter, parameters
 from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.orchestration.plan.titles import titles
@@ -142,25 +142,24 @@ def with_searches(plan: Plan, catalog: Catalog) -> Plan:
         return plan
     pattern = parameters(finder)[0].name
     first = [Node(finder.name, {pattern: v}, description=finder.description) for v in wanted]
-    moved = len(wanted)
+    place = {i: i + len(wanted) for i in range(len(plan.nodes))}
     nodes = [
         replace(
             node,
-            arguments={n: _moved(v, moved, wanted) for n, v in node.arguments.items()},
-            after=tuple(i + moved for i in node.after),
+            arguments=_searched(renumbered(node.arguments, place), wanted),
+            after=tuple(place[i] for i in node.after),
         )
         for node in plan.nodes
     ]
     return Plan(plan.instruction, (*first, *nodes))
 
 
-def _moved(value: object, by: int, wanted: Sequence[str]) -> object:
-    """An argument with its references moved, and a searched name as the result of its search."""
-    if value in wanted:
-        return f"<node-{wanted.index(str(value))}>"
-    if isinstance(value, str) and references(value):
-        return re.sub(r"<node-(\d+)>", lambda m: f"<node-{int(m[1]) + by}>", value)
-    return value
+def _searched(arguments: Mapping[str, object], wanted: Sequence[str]) -> dict[str, object]:
+    """Arguments with the result of a search in place of each name that was searched."""
+    return {
+        name: f"<node-{wanted.index(str(value))}>" if value in wanted else value
+        for name, value in arguments.items()
+    }
 
 
 def _found(text: str, catalog: Catalog) -> list[Span]:
