@@ -23,6 +23,7 @@ from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
 from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.origins import Origins
+from tutelage.orchestration.planner.pairs import equal
 from tutelage.seeds import SeedTree
 from tutelage.tools import tool
 
@@ -143,6 +144,14 @@ def test_a_search_put_first_moves_references_in_lists_too() -> None:
     assert [node.tool for node in plan.nodes] == ["find_files", "read_file", "join"]
     assert plan.nodes[1].arguments == {"path": "<node-0>"}
     assert plan.nodes[2].arguments == {"parts": ["<node-1>"]}
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "same"),
+    [(1, True, False), (False, 0, False), (True, True, True), ("true", True, True), (1, 1.0, True)],
+)
+def test_a_truth_is_no_number(made: object, wanted: object, same: bool) -> None:
+    assert equal(made, wanted) is same
 
 
 def test_what_a_request_does_not_say_is_missing_by_name() -> None:

@@ -303,4 +303,6 @@ def equal(made: object, wanted: object) -> bool:
     """Whether a value is the one that was wanted, whatever its case and type."""
     if references(wanted) or references(made):
         return references(made) == references(wanted)
-    return made == wanted or str(made).strip().lower() == str(wanted).strip().lower()
+    alike = isinstance(made, bool) is isinstance(wanted, bool)  # to Python, True is 1
+    told = str(made).strip().lower() == str(wanted).strip().lower()
+    return told or (alike and made == wanted)
