@@ -139,14 +139,36 @@ def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str
     assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
 
 
-@pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]"])
-def test_what_is_no_step_of_a_reference_is_refused_and_not_taken_for_text(step: str) -> None:
-    plan = Plan("x", (Node("tables"), Node("say", {"text": f"See <node-0>.rows{step}."})))
+@pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]", "[-1].name"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_reference_with_what_is_no_step_is_refused_and_not_taken_for_text(
+    step: str, inside: bool
+) -> None:
+    whole = f"<node-0>.rows{step}"
+    node = Node("say", {"text": whole}, (0,))
+    plan = Plan("x", (Node("tables"), Node("say", {"text": [whole]}) if inside else node))
     with pytest.raises(DataError) as refused:
         check_arguments(plan, {})
     told = str(refused.value)
-    assert told.startswith(f"node 1 (say): argument 'text' has {'<node-0>.rows' + step!r}")
-    assert f"{step!r} is no step into a result" in told
+    assert told.startswith(f"node 1 (say): argument 'text' is {whole!r}")
+    assert f"{step.removesuffix('.name')!r} is no step into a result" in told
+    done = run(*plan.nodes)
+    assert done.nodes[1].status == "failed"
+    assert f"it is given {whole!r}, and" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rows = <node-0>[1:]", "rows = [1, 2][1:]"),
+        ('print(<node-0>["total"])', 'print([1, 2]["total"])'),
+        ("The last: <node-0>[-1].", "The last: [1, 2][-1]."),
+    ],
+)
+def test_what_is_no_step_is_text_in_a_longer_text(text: str, said: str) -> None:
+    nodes = (Node("numbers", {"count": 2}), Node("say", {"text": text}))
+    check_arguments(Plan("x", nodes), TOOLS)
+    assert outputs(run(*nodes))[1] == said
 
 
 def test_what_looks_like_a_reference_in_an_output_is_text() -> None:

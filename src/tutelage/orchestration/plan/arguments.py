@@ -25,8 +25,9 @@ from tutelage.types import JSON
 STEP = r"\.[A-Za-z_]\w*|\.\d+|\[\d+\]"
 """A step into a result: to a member of an object, or to an entry of a list."""
 _REFERENCE = re.compile(rf"<node-(\d+)>((?:{STEP})*)")
-_NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*(\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\])")
-"""What looks like a step and is none."""
+_STRANGE = r"\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\]"
+"""What looks like a step and is none: in a longer text it is that text's own."""
+_NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*({_STRANGE})(?:{STEP}|{_STRANGE})*")
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -77,6 +78,8 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
+        if wrong := _wrong_step(match.string):
+            raise ArgumentError(f"it is given {wrong}")
         value, left = member(outputs[number], path)
         if left and match.group() == match.string:
             name = re.findall(STEP, left)[0].strip(".[]")
@@ -119,17 +122,22 @@ def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
 
 
 def _check_references(where: str, arguments: Mapping[str, object]) -> None:
-    found: list[tuple[str, re.Match[str]]] = []
     for name, value in arguments.items():
         texts: list[str] = []
         with_texts(value, lambda text, kept=texts: kept.append(text) or text)
-        found += [(name, match) for text in texts for match in _NO_STEP.finditer(text)]
-    if found:
-        name, match = found[0]
-        raise DataError(
-            f"{where}: argument {name!r} has {match[0]!r}, and {match[1]!r} is no step into a "
-            "result: .name is a member of an object, and .0 or [0] an entry of a list"
-        )
+        if wrong := next(filter(None, map(_wrong_step, texts)), ""):
+            raise DataError(f"{where}: argument {name!r} is {wrong}")
+
+
+def _wrong_step(text: str) -> str:
+    """Of a text that is all of a reference and has what is no step into a result, what to say."""
+    match = _NO_STEP.fullmatch(text)
+    if match is None:
+        return ""
+    return (
+        f"{text!r}, and {match[1]!r} is no step into a result: .name is a member of an object, and "
+        ".0 or [0] an entry of a list"
+    )
 
 
 def _read(
