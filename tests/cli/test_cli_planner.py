@@ -480,6 +480,33 @@ def test_an_older_planner_that_no_longer_loads_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_an_older_planner_that_counted_no_arguments_is_compared_with_a_warning(
+    run: Path, files: Path, tmp_path: Path
+) -> None:
+    found = torch.load(run / "checkpoints" / "phase1_best.pth", weights_only=True)
+    del found["origins"]
+    found["arguments"].pop()
+    torch.save(found, tmp_path / "old.pth")
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--catalog",
+        files / "tools.json", "--test", files / "test.json", "--against", tmp_path / "old.pth",
+        *SMALL, "--output", tmp_path / "new",
+    )  # fmt: skip
+    assert "train it again with: tutelage train planner" in " ".join(told.split())
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["phase1"]["against"]
+    planned = invoke(
+        "orchestrate", "plan", "Read it", "--checkpoint", tmp_path / "old.pth", "--min-confidence",
+        0,
+    )  # fmt: skip
+    assert "is of a version that did not count" in " ".join(planned.split())
+    dry = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--catalog",
+        files / "tools.json", "--test", files / "test.json", "--against", tmp_path / "old.pth",
+        *SMALL, "--dry-run",
+    )  # fmt: skip
+    assert "is of a version that did not count" in " ".join(dry.split())
+
+
 def test_against_needs_workflows_to_compare_on(run: Path, files: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.json"
     few.write_text(json.dumps(json.loads((files / "train.json").read_text())[:20]))

@@ -308,7 +308,7 @@ def test_what_an_argument_is_counted_from_is_the_other_plans() -> None:
     assert origins.leanings("paint", "colour") == (0.0, 0.0)
 
 
-def test_a_checkpoint_keeps_where_arguments_are_from_and_one_without_is_refused(
+def test_a_checkpoint_keeps_where_arguments_are_from_and_one_without_warns(
     tmp_path: Path,
 ) -> None:
     model = PlannerModel.of(paintings(4), PAINTING)
@@ -320,6 +320,13 @@ def test_a_checkpoint_keeps_where_arguments_are_from_and_one_without_is_refused(
         saving.write(tmp_path / "old.pth", {**content, **older})
         with pytest.raises(ModelError, match="no longer loads"):
             saving.load_planner(tmp_path / "old.pth")
+    before = {**content, "arguments": content["arguments"][:-1]}
+    del before["origins"]
+    saving.write(tmp_path / "old.pth", before)
+    with pytest.warns(UserWarning, match=r"old\.pth.*train it again with: tutelage train planner"):
+        old = saving.load_planner(tmp_path / "old.pth")
+    assert old.scorer == ArgumentScorer()
+    assert old.plan(paintings(1)[0].instruction, 0.0).nodes
 
 
 def test_a_logistic_fit_ends_at_the_least_loss_though_whole_steps_overshoot() -> None:
