@@ -128,6 +128,11 @@ def _files(
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if missing:
         fields["missing tools"] = f"{missing}; added by their names alone"
+    if lost := [text for w in (*workflows, *test) for text in w.untaken]:
+        fields["arguments"] = (
+            f"{counted(len(lost), 'reference')} that no plan can have, such as {lost[0]!r}; calls "
+            "with them are taken without arguments"
+        )
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
