@@ -25,7 +25,8 @@ class _Until(Mapping[int, V]):
         return self._whole[node]
 
     def __iter__(self) -> Iterator[int]:
-        return islice(iter(self._whole), self._count)
+        # Entries that come while somebody goes through these must not disturb it.
+        return iter(tuple(islice(self._whole, self._count)))
 
     def __len__(self) -> int:
         return self._count
