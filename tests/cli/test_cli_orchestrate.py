@@ -524,6 +524,16 @@ def test_runs_of_one_seed_are_lines_with_identifiers_of_their_own(here: Path) ->
     assert len({row["id"] for row in rows}) == 2
 
 
+def test_collections_of_one_seed_are_runs_of_their_own_in_a_log(here: Path) -> None:
+    given = ("--num-executions", "3", "--output-dir", "logs")
+    for name in ("one", "two"):
+        assert call("collect", *given, "--output", name).exit_code == 0
+    text = (here / "logs" / "executions.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row["run_id"] for row in rows] == ["one"] * 3 + ["two"] * 3
+    assert len({row["id"] for row in rows}) == 6
+
+
 def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:
     assert call("collect", "--num-executions", "5", "--output-dir", "logs").exit_code == 0
     before = sorted((here / "runs").iterdir())

@@ -190,6 +190,7 @@ def test_lines_of_one_seed_have_identifiers_of_their_own(tmp_path: Path) -> None
         told.append((row["id"], found.id))
     assert len({own for own, _ in told}) == 4
     assert all(own.startswith(f"{execution}_") for own, execution in told)
+    assert all(len(own.removeprefix(f"{execution}_")) == 16 for own, execution in told)
 
 
 def test_a_log_is_a_folder_or_a_file_that_ends_in_jsonl(tmp_path: Path) -> None:

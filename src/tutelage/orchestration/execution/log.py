@@ -119,8 +119,8 @@ class ExecutionLogger:
 
 
 def _mark(*parts: object) -> str:
-    """A short hash: executions of one seed have one identifier in each run, and a log has many."""
-    return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    """A hash: executions of one seed have one identifier in each run, and a log has many."""
+    return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _check_row(row: Mapping[str, Any]) -> None:
