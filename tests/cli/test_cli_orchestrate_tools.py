@@ -110,13 +110,19 @@ def test_a_tool_that_gives_nothing_and_one_that_fails_are_told_of_once(here: Pat
 def touch(name: str) -> None:
     """Make a file."""
     Path(name).touch()
+
+@tool
+def word() -> str:
+    """A word."""
+    return "null"
 '''
     (here / "tools.py").write_text(TOOLS + more)
-    nodes = [{"tool": "touch", "arguments": {"name": "new"}}, *COUNT[:1]]
+    nodes = [{"tool": "touch", "arguments": {"name": "new"}}, *COUNT[:1], {"tool": "word"}]
     (here / "touch.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
     (here / "things").rename(here / "other")
     done = run("--plan", "touch.json", "--yes", code=1)
     assert '[0] touch {"name": "new"}\n  nothing\n' in done.stdout
+    assert "[2] word {}\n  null: null\n" in done.stdout, "that is a result"
     assert "  error: FileNotFoundError: " in done.stdout
     assert "Error: FileNotFoundError" not in done.stdout + done.stderr
 
