@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ToolOutcome(NamedTuple):
-    """What came of one call of a known tool."""
+    """The result of one call of a known tool."""
 
     text: str
     """Its whole result, or the error."""

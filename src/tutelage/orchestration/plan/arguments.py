@@ -130,7 +130,7 @@ def _check_references(where: str, arguments: Mapping[str, object]) -> None:
 
 
 def _wrong_step(text: str) -> str:
-    """Of a text that is all of a reference and has what is no step into a result, what to say."""
+    """Of a text that is all of a reference and holds what is no step into a result, what to say."""
     match = _NO_STEP.fullmatch(text)
     if match is None:
         return ""
