@@ -464,7 +464,7 @@ def test_each_execution_of_a_collection_is_a_rollout(here: Path) -> None:
     assert len(found) == len(rows) == 12
     by_task = {rollout.task.id: rollout for rollout in found}
     for row in rows:
-        rollout = by_task[row["id"]]
+        rollout = by_task[row["id"].rpartition("_")[0]]
         assert rollout.label == "collect"
         assert (rollout.last.failure is None) == row["success"]
         asked = [t["worker"] for t in row["tries"] if t["error"] is None and t["worker"]]
@@ -514,6 +514,24 @@ def test_the_policies_of_an_audit_execute_the_same_tasks(here: Path) -> None:
     tasks = {p: [r.task.id for r in found if r.label == p] for p in policies}
     assert len({tuple(sorted(ids)) for ids in tasks.values()}) == 1
     assert "40 rollouts" in show(row["run"])
+
+
+def test_runs_of_one_seed_are_lines_with_identifiers_of_their_own(here: Path) -> None:
+    for name in ("one", "two"):
+        assert run("--logs", "all.jsonl", "--output", f"runs/{name}").exit_code == 0
+    rows = [json.loads(line) for line in (here / "all.jsonl").read_text().splitlines()]
+    assert [row["run_id"] for row in rows] == ["one", "two"]
+    assert len({row["id"] for row in rows}) == 2
+
+
+def test_collections_of_one_seed_are_runs_of_their_own_in_a_log(here: Path) -> None:
+    given = ("--num-executions", "3", "--output-dir", "logs")
+    for name in ("one", "two"):
+        assert call("collect", *given, "--output", name).exit_code == 0
+    text = (here / "logs" / "executions.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row["run_id"] for row in rows] == ["one"] * 3 + ["two"] * 3
+    assert len({row["id"] for row in rows}) == 6
 
 
 def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:

@@ -104,6 +104,29 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
         assert rollout.last.calls == ()
 
 
+def test_a_tool_that_gives_nothing_and_one_that_fails_are_told_of_once(here: Path) -> None:
+    more = '''
+@tool
+def touch(name: str) -> None:
+    """Make a file."""
+    Path(name).touch()
+
+@tool
+def word() -> str:
+    """A word."""
+    return "null"
+'''
+    (here / "tools.py").write_text(TOOLS + more)
+    nodes = [{"tool": "touch", "arguments": {"name": "new"}}, *COUNT[:1], {"tool": "word"}]
+    (here / "touch.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
+    (here / "things").rename(here / "other")
+    done = run("--plan", "touch.json", "--yes", code=1)
+    assert '[0] touch {"name": "new"}\n  nothing\n' in done.stdout
+    assert "[2] word {}\n  null: null\n" in done.stdout, "that is a result"
+    assert "  error: FileNotFoundError: " in done.stdout
+    assert "Error: FileNotFoundError" not in done.stdout + done.stderr
+
+
 def test_the_last_answers_are_looked_for_once_however_many_nodes_there_are(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +293,7 @@ def test_what_rough_tools_do_stays_out_of_the_result(here: Path) -> None:
     assert told["run"] == str(here / "run")  # as it is found from elsewhere
     assert "I am in" in done.stderr
     assert [node["status"] for node in told["nodes"]] == ["succeeded", "succeeded", "failed"]
-    assert told["nodes"][2]["reason"].startswith("raised: Error: ValueError: a\\udc80\n")
+    assert told["nodes"][2]["reason"].startswith("raised: ValueError: a\\udc80\n")
     assert (here / "run/result.json").is_file()
     assert list((here / "elsewhere").iterdir()) == []
     os.chdir(here)

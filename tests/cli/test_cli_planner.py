@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.cli.console import show_table
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.evaluation.results import evaluate
@@ -22,6 +25,7 @@ from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import PlannerConfig
 from tutelage.runs import lifecycle
+from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
@@ -141,6 +145,31 @@ def test_a_score_that_no_plan_has_makes_no_column(run: Path) -> None:
     (score,) = (row for row in planning_tables(test)[0].rows if row.cells[0] == "planner")
     assert planning_tables(test)[0].columns[-1] == "arguments F1"
     assert score.cells[-1] == "50.0"
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (80, ["nearest|+1.0 [-0.5, +2.5] ~|+10.0 [+9.0, +11.0]|+1.0 [-0.5, +2.5] ~"]),
+        (60, ["nearest|+1.0 ~|+10.0|+1.0 ~", "[-0.5, +2.5]|[+9.0, +11.0]|[-0.5, +2.5]"]),
+    ],
+)
+def test_intervals_stay_whole_where_a_table_is_too_wide(width: int, lines: list[str]) -> None:
+    gain, sure = "+1.0 [-0.5, +2.5] ~", "+10.0 [+9.0, +11.0]"
+    columns = ["over", "node F1", "edge F1", "arguments F1"]
+    table = Table(columns, [TableRow(["nearest", gain, sure, gain])], range(1, 4), "Gain", "")
+    console = Console(file=StringIO(), width=width)
+    show_table(console, table)
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue().splitlines()
+    shown = [re.sub(" {2,}", "|", line.strip()) for line in printed]
+    assert shown[-len(lines) :] == lines
+
+
+def test_what_is_next_names_no_tool_that_the_catalog_may_lack(run: Path) -> None:
+    told = invoke("show", run).partition("Next")[2]
+    assert 'tutelage orchestrate plan "..." --checkpoint' in told
+    assert "French" not in told
 
 
 def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
@@ -449,6 +478,33 @@ def test_an_older_planner_that_no_longer_loads_is_refused(
     assert message in " ".join(told.split())
     assert "old.pth" in told
     assert not (tmp_path / "new").exists()
+
+
+def test_an_older_planner_that_counted_no_arguments_is_compared_with_a_warning(
+    run: Path, files: Path, tmp_path: Path
+) -> None:
+    found = torch.load(run / "checkpoints" / "phase1_best.pth", weights_only=True)
+    del found["origins"]
+    found["arguments"].pop()
+    torch.save(found, tmp_path / "old.pth")
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--catalog",
+        files / "tools.json", "--test", files / "test.json", "--against", tmp_path / "old.pth",
+        *SMALL, "--output", tmp_path / "new",
+    )  # fmt: skip
+    assert "train it again with: tutelage train planner" in " ".join(told.split())
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["phase1"]["against"]
+    planned = invoke(
+        "orchestrate", "plan", "Read it", "--checkpoint", tmp_path / "old.pth", "--min-confidence",
+        0,
+    )  # fmt: skip
+    assert "is of a version that did not count" in " ".join(planned.split())
+    dry = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--catalog",
+        files / "tools.json", "--test", files / "test.json", "--against", tmp_path / "old.pth",
+        *SMALL, "--dry-run",
+    )  # fmt: skip
+    assert "is of a version that did not count" in " ".join(dry.split())
 
 
 def test_against_needs_workflows_to_compare_on(run: Path, files: Path, tmp_path: Path) -> None:

@@ -247,7 +247,20 @@ def test_arguments_of_nestful_are_kept_with_references_as_plans_have_them() -> N
     ]
     made = workflow_of({"input": "Count it", "output": calls})
     arguments = [dict(node.arguments) for node in made.plan.nodes]
-    assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body", "all": ["<node-0>", 3]}]
+    assert arguments == [{"path": "a.txt"}, {"text": "<node-0>.body.plain", "all": ["<node-0>", 3]}]
+
+
+@pytest.mark.parametrize("path", [".a[-1].b", '["k"].c', ".Exchange Rate", ".first-name"])
+def test_a_path_of_nestful_that_no_plan_can_have_is_told_and_not_cut(path: str) -> None:
+    label = f"$var_1{path}$"
+    calls = [
+        {"name": "read", "label": "$var_1", "arguments": {"path": "a.txt"}},
+        {"name": "count", "label": "$var_2", "arguments": {"text": f"It is {label}", "of": 3}},
+    ]
+    made = workflow_of({"input": "Count it", "output": calls})
+    assert [dict(node.arguments) for node in made.plan.nodes] == [{"path": "a.txt"}, {}]
+    assert made.plan.edges == ((0, 1),)
+    assert made.untaken == (label,)
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.yaml"])

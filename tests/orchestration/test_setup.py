@@ -61,3 +61,13 @@ def test_tools_that_a_catalog_lacks_are_refused_or_added(tmp_path: Path) -> None
     found = sets_of(train=train, catalog=catalog, missing_tools="add")
     assert found.catalog.names == ("read", "hum", "say")
     assert "missing tools" not in sets_of(train=train).facts
+
+
+def test_references_that_no_plan_can_have_are_counted(tmp_path: Path) -> None:
+    calls = [
+        {"name": "read", "label": "$var_1", "arguments": {}},
+        {"name": "say", "label": "$var_2", "arguments": {"text": "$var_1.Exchange Rate$"}},
+    ]
+    rows = [{"input": f"Say {k}", "output": calls} for k in range(4)]
+    told = sets_of(train=write(tmp_path / "a.json", rows)).facts["arguments"]
+    assert told.startswith("4 references that no plan can have, such as '$var_1.Exchange Rate$'")

@@ -177,6 +177,31 @@ def test_scores_of_a_planner_are_written_as_the_plan_that_ran(tmp_path: Path) ->
     assert row["planner_outputs"]["model_selections"] == [0, 0, 0, 0]
 
 
+def test_lines_of_one_seed_have_identifiers_of_their_own(tmp_path: Path) -> None:
+    times = iter(range(9))
+    told: list[tuple[str, str]] = []
+    for run, text in (("r1", "Do it"), ("r2", "Do it"), ("r2", "Do that"), ("r2", "Do that")):
+        logger = ExecutionLogger(tmp_path, run_id=run, clock=lambda: float(next(times)))
+        system = OrchestrationSystem(
+            lambda text: DIAMOND, ScriptedPool(workers("a"), right()), execution_logger=logger
+        )
+        found = system.execute(text)
+        row = json.loads(logger.path.read_text().splitlines()[-1])
+        told.append((row["id"], found.id))
+    assert len({own for own, _ in told}) == 4
+    assert all(own.startswith(f"{execution}_") for own, execution in told)
+    assert all(len(own.removeprefix(f"{execution}_")) == 16 for own, execution in told)
+
+
+def test_a_log_is_a_folder_or_a_file_that_ends_in_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").mkdir()
+    assert ExecutionLogger(tmp_path / "old.jsonl").path == tmp_path / "old.jsonl/executions.jsonl"
+    assert ExecutionLogger(tmp_path / "new/own.jsonl").path == tmp_path / "new/own.jsonl"
+    (tmp_path / "data.json").write_text("[]")
+    with pytest.raises(RunError, match=r"data.json' is a file, and a log is a folder"):
+        ExecutionLogger(tmp_path / "data.json")
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write to"):

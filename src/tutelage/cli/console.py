@@ -151,16 +151,26 @@ TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
 """How the tones of a table and of its pictures look."""
 
 
+_WIDEST = 1000
+"""Columns of a table that is measured."""
+_INTERVAL = re.compile(r"^(\S+) (\[.+\])( ~)?$")
+
+
 def show_table(console: Console, table: FigureTable) -> None:
     """A table with its title and its lead."""
     say(console, (f"\n{table.title}", "bold"))
     if table.lead:
         prose(console, table.lead, "dim")
-    console.print(drawn_table(table))
+    drawn = drawn_table(table)
+    wide = console.measure(drawn, options=console.options.update(max_width=_WIDEST)).maximum
+    console.print(drawn if wide <= console.width else drawn_table(table, folded=True))
 
 
-def drawn_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
-    """A table, or those columns of it that are `shown`."""
+def drawn_table(
+    table: FigureTable, shown: Iterable[int] | None = None, *, folded: bool = False
+) -> Table:
+    """A table, or those columns of it that are `shown`; `folded`, each interval below its number,
+    which its mark stays at."""
     columns = list(range(len(table.columns)) if shown is None else shown)
     # Columns may share a name ("micro"), so they are set to the right one by one.
     drawn = plain_table(*(visible(table.columns[i]) for i in columns))
@@ -170,7 +180,12 @@ def drawn_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table
         if row.first:
             drawn.add_row("")
         bold = "bold " if row.strong else ""
-        cells = [Text(visible(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns]
+        words = [visible(row.cells[i]) for i in columns]
+        if folded:
+            words = [_INTERVAL.sub(r"\1\3\n\2", each) for each in words]
+        cells = [
+            Text(each, bold + TONES[row.tone(i)]) for each, i in zip(words, columns, strict=True)
+        ]
         drawn.add_row(*cells)
     return drawn
 

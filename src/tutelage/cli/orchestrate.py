@@ -118,6 +118,7 @@ class _EvaluateConfig(Section):
 def _evaluate(asked: _EvaluateConfig, as_json: AsJson = False) -> None:
     """Score a trained planner on a set of workflows."""
     from tutelage.cli.console import output, say, show_table, waiting
+    from tutelage.cli.failures import tell
     from tutelage.files import write_new
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.evaluation.tables import planning_tables
@@ -128,7 +129,7 @@ def _evaluate(asked: _EvaluateConfig, as_json: AsJson = False) -> None:
         from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
         from tutelage.orchestration.planner.saving import load_planner
 
-        model = load_planner(asked.checkpoint)
+        model = load_planner(asked.checkpoint, tell)
         if asked.catalog is not None:
             model.use_catalog(read_catalog(asked.catalog))
         gold = read_workflows(asked.test, model.catalog)

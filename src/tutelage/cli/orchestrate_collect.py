@@ -71,14 +71,14 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     plans, source = _plans(asked, known, workflows)
     plans_of = [workflow.plan for workflow in workflows]
     system = asked.make_system(made, known, plans_of, warn=tell)
-    run_id = f"collect-{asked.seed}"
-    logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers, catalog=known)
+    logger = ExecutionLogger(asked.output_dir, workers=made.workers, catalog=known)
     prose(messages(), f"workers: {describe_pool(made)}", "dim")
     prose(messages(), f"plans: {source}", "dim")
     done: list[Collection] = []
 
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.folder.name, label=_RECIPE)
+        logger.run_id = run.folder.name
         collection = _run(system, assignments_of(workflows, plans), logger, asked, workflows)
         done.append(collection)
         row = asdict(collection)

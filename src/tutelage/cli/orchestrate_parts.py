@@ -52,9 +52,10 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
         return _nearest(catalog, seed)
     path = checkpoint or _newest()
     if path is not None:
+        from tutelage.cli.failures import tell
         from tutelage.orchestration.planner.saving import load_planner
 
-        model = load_planner(path)
+        model = load_planner(path, tell)
         if catalog is not None:
             model.use_catalog(catalog)
         return _searching(model, f"of the planner {path}")

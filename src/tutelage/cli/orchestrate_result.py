@@ -115,7 +115,9 @@ def _show_calls(console: Console, found: Execution) -> set[int]:
             continue
         shown.add(step.node)
         kind = f"  {shown_type(answer.output)}:"
-        if step.node in last and (len(answer.output) > _SHOWN or "\n" in answer.output):
+        if answer.nothing:
+            say(console, ("  nothing", "dim"))
+        elif step.node in last and (len(answer.output) > _SHOWN or "\n" in answer.output):
             say(console, (kind, "dim"))
             _show_lines(console, answer.output)
         else:

@@ -230,6 +230,8 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
     asked, plan, system = prepared.asked, prepared.plan, prepared.system
     fields, permission = prepared.told, prepared.permission
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+    if system.execution_logger is not None:
+        system.execution_logger.run_id = run.folder.name
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
     if prepared.tools:
         keep_place(run, prepared.llm)

@@ -172,24 +172,35 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     facts(console, pairs)
     say(console, ("\nNext", "bold"))
-    path = shown_path(folder.path)
+    path, example = shown_path(folder.path), _example(folder)
     if planner.is_file():
-        say(console, f"  tutelage orchestrate plan {EXAMPLE} --checkpoint {path} --explain")
+        say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
         say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
         options = f"--router {router} {_worker_options(folder)}"
-        say(console, f"  tutelage orchestrate run {EXAMPLE} {options}")
+        say(console, f"  tutelage orchestrate run {example} {options}")
+
+
+def _example(folder: RunFolder) -> str:
+    """An instruction, quoted; of a run over a user's own tools nobody knows one that suits them."""
+    asked = _asked(folder)
+    own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
+    return EXAMPLE if all(path is None for path in own) else '"..."'
+
+
+def _asked(folder: RunFolder) -> PlannerConfig:
+    from tutelage.runs.kinds import stored_settings
+
+    return stored_settings(folder, PlannerConfig)
 
 
 def _worker_options(folder: RunFolder) -> str:
     """Options for the workers that a router was trained on: real servers by the user's own file,
     others by the one that the run made."""
     from tutelage.cli.console import shown_path
-    from tutelage.orchestration.planner.settings import PlannerConfig
-    from tutelage.runs.kinds import stored_settings
 
-    asked = stored_settings(folder, PlannerConfig)
+    asked = _asked(folder)
     if asked.workers is not None and asked.pool == "openai":
         return f"--pool openai --workers {asked.workers}"
     return f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"

@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -114,7 +115,7 @@ class PlannerTraining(RunKind):
             self.sets = read_sets(request, settings.phase1_supervised)
         if not folder.config.is_file():
             if self.sets is not None:
-                self.sets.check_against(request.against)
+                self.sets.check_against(request.against, partial(_warn, progress))
             return
         path = folder.checkpoints / LAST
         for checkpoint in (path, folder.path / PHASE2 / LAST2):
@@ -244,7 +245,7 @@ class PlannerTraining(RunKind):
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),
             log=log,
-            warn=lambda told: progress.note(f"Warning: {told}"),
+            warn=partial(_warn, progress),
             record=record,
         )
         told = place / "phase2.json"
@@ -280,6 +281,10 @@ class PlannerTraining(RunKind):
         return place / OUTCOMES, place / MODELS
 
 
+def _warn(progress: Progress, told: str) -> None:
+    progress.note(f"Warning: {told}")
+
+
 def _keep(folder: RunFolder, fitting: PlannerTrainer) -> None:
     at, optimizer = fitting.at, fitting.optimizer.state_dict()
     content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
@@ -305,8 +310,9 @@ def _measure(
     }
     if sets.test:
         progress.evaluation("test workflows", 0, len(sets.test))
-        before = None if request.against is None else saving.load_planner(request.against)
-        if before is not None:
+        before = None
+        if request.against is not None:
+            before = saving.load_planner(request.against, partial(_warn, progress))
             result["against"] = request.against
         result["leaks"] = list(sets.leaks)
         result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)

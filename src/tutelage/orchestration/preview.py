@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def preview(request: PlannerConfig) -> _Preview:
         return _Preview(shown, facts)
     phase = settings.phase1_supervised
     sets = read_sets(request, phase)
-    sets.check_against(request.against)
+    sets.check_against(request.against, partial(facts.__setitem__, "against"))
     with one_thread():
         return _planning(request, phase, sets, shown, facts)
 
@@ -94,7 +95,7 @@ def _planning(
     wanted = (sets.test or sets.held_out)[0]
     planner = "the untrained planner"
     if request.against is not None:
-        model = saving.load_planner(request.against)
+        model = saving.load_planner(request.against, lambda _: None)  # the check has told it
         model.use_catalog(sets.catalog)
         planner = f"the planner of {request.against}"
     return _Preview(shown, fields, wanted, model.plan(wanted.instruction, 0.0), planner)

@@ -7,7 +7,7 @@ file a tenth of the training file is held back for the test. `job.py` runs it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class PlannerDatasets:
     leaks: tuple[str, ...] = ()
     """Test workflows whose instruction is one of training, by their names or rows."""
 
-    def check_against(self, older: str | None) -> None:
+    def check_against(self, older: str | None, warn: Callable[[str], None]) -> None:
         """Refuse an older planner that cannot be scored, before anything is trained."""
         if older is None:
             return
@@ -63,7 +63,7 @@ class PlannerDatasets:
                 f"--against {older!r} needs workflows to compare on, and there are too few to hold "
                 "some back; give --test FILE"
             )
-        load_planner(older)
+        load_planner(older, warn)
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
@@ -128,6 +128,11 @@ def _files(
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if missing:
         fields["missing tools"] = f"{missing}; added by their names alone"
+    if lost := [text for w in (*workflows, *test) for text in w.untaken]:
+        fields["arguments"] = (
+            f"{counted(len(lost), 'reference')} that no plan can have, such as {lost[0]!r}; calls "
+            "with them are taken without arguments"
+        )
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:

@@ -17,7 +17,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -33,6 +33,16 @@ _LISTED_TOOLS = 8
 ToolFailure = Literal["invalid_arguments", "raised", "timeout", "bad_result"]
 """How a call of a known tool failed."""
 T = TypeVar("T")
+
+
+class ToolOutcome(NamedTuple):
+    """The result of one call of a known tool."""
+
+    text: str
+    """Its whole result, or the error."""
+    failure: ToolFailure | None = None
+    nothing: bool = False
+    """Whether it returned None, which the text writes as `null`."""
 
 
 async def execute_tool_calls(
@@ -60,28 +70,30 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str 
     tool = tools.get(call.name)
     if tool is None:
         return _unknown(call.name, tools), "unknown_tool"
-    return await run_tool(tool, call.arguments)
+    done = await run_tool(tool, call.arguments)
+    return done.text, done.failure
 
 
-async def run_tool(tool: Tool, text: str) -> tuple[str, ToolFailure | None]:
+async def run_tool(tool: Tool, text: str) -> ToolOutcome:
     """One call with arguments as JSON text: its whole result, or an error and a word for it."""
     try:
         arguments = tool.signature.read(text)
     except ArgumentError as error:
-        return f"Error: {tool.name}: {error}", "invalid_arguments"
+        return ToolOutcome(f"Error: {tool.name}: {error}", "invalid_arguments")
     try:
         value, failure = await outcome_of(
             tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
         )
     except TimeoutError:
-        return f"Error: {tool.name} took longer than {tool.timeout:g} seconds", "timeout"
+        late = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
+        return ToolOutcome(late, "timeout")
     if failure is not None:
-        late = isinstance(failure, ToolTimeoutError)
-        return f"Error: {_reason(failure)}", "timeout" if late else "raised"
+        kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
+        return ToolOutcome(f"Error: {_reason(failure)}", kind)
     try:
-        return _text_of(value, tool.fn), None
+        return ToolOutcome(_text_of(value, tool.fn), nothing=value is None)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"Error: {tool.name} returned no usable result: {error}", "bad_result"
+        return ToolOutcome(f"Error: {tool.name} returned no usable result: {error}", "bad_result")
 
 
 async def outcome_of(

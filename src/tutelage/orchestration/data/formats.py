@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.labels import meant, referring, variables
+from tutelage.orchestration.data.labels import meant, referring, untaken, variables
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
@@ -313,10 +313,13 @@ class _Nestful(_Asked):
             [meant(label, node, labels, tools) for label in variables(call.arguments)]
             for node, (_, call) in enumerate(calls)
         ]
+        lost = [untaken(call.arguments) for _, call in calls]
         arguments = [
-            referring(call.arguments, node, labels, tools) for node, (_, call) in enumerate(calls)
+            {} if lost[node] else referring(call.arguments, node, labels, tools)
+            for node, (_, call) in enumerate(calls)
         ]
-        return sorted_workflow(self.instruction, tools, parents, name=self.id, arguments=arguments)
+        made = sorted_workflow(self.instruction, tools, parents, name=self.id, arguments=arguments)
+        return replace(made, untaken=tuple(text for each in lost for text in each))
 
 
 _KINDS: Mapping[str, TypeAdapter[Any]] = {

@@ -1,6 +1,7 @@
 """Labels of NESTFUL, by which a call refers to the result of another one: `$var_1.name$`.
 
-They become the references of plans, `<node-1>.name`.
+They become the references of plans, `<node-1>.name`, with all steps of a path. Some paths have
+what is no step of a plan, such as `$var_1.Exchange Rate$`: they are not cut, but told.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from functools import partial
 from typing import Any, cast
 
 from tutelage.errors import DataError
+from tutelage.orchestration.plan.arguments import STEP
 from tutelage.orchestration.plan.dag import with_texts
 
-_VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
+_VARIABLE = re.compile(r"\$(var[\w-]*?)((?:\.[^$]*|\[[^$]*)?)\$")
+_STEPS = re.compile(rf"(?:{STEP})*")
 
 
 def meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
@@ -33,17 +36,24 @@ def referring(given: Any, node: int, labels: Sequence[str], tools: Sequence[str]
     """Arguments of a NESTFUL call with references as plans have them."""
 
     def named(match: re.Match[str]) -> str:
-        member = re.match(r"\.[A-Za-z_]\w*", match[0][len(match[1]) + 1 :])
-        at = meant(match[1], node, labels, tools)
-        return f"<node-{at}>{member[0] if member else ''}"
+        return f"<node-{meant(match[1], node, labels, tools)}>{match[2]}"
 
     return with_texts(given if isinstance(given, Mapping) else {}, partial(_VARIABLE.sub, named))
 
 
 def variables(value: Any) -> list[str]:
     """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
+    return [found[1] for found in _found(value)]
+
+
+def untaken(value: Any) -> list[str]:
+    """Those of its references, as they are written, whose path no plan can take of a result."""
+    return [found[0] for found in _found(value) if not _STEPS.fullmatch(found[2])]
+
+
+def _found(value: Any) -> list[re.Match[str]]:
     if isinstance(value, str):
-        return _VARIABLE.findall(value)
+        return [*_VARIABLE.finditer(value)]
     inner = cast("Mapping[str, Any]", value).values() if isinstance(value, Mapping) else value
     parts = cast("Iterable[Any]", inner) if isinstance(inner, Iterable) else ()
-    return [label for part in parts for label in variables(part)]
+    return [found for part in parts for found in _found(part)]

@@ -31,6 +31,8 @@ class Workflow:
     """`success`, `cost`, `latency` as the document writes them: costs are negative."""
     name: str = ""
     """The row's own identifier, empty without one."""
+    untaken: tuple[str, ...] = ()
+    """References of its row that no plan can have: the calls with them stand without arguments."""
 
     @property
     def instruction(self) -> str:

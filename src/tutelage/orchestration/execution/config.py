@@ -288,7 +288,7 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     reward: Preset = "normalized"
     """What an execution earns."""
     logs: _WholePath | None = None
-    """Append the execution to the log in this folder too."""
+    """Append the execution to this log too: a folder, or a file that ends in .jsonl."""
     max_replans: CountOrZero = 2
     """Further plans when a subtask failed, of a planner that is a language model."""
     yes: bool = False

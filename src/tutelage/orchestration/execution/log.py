@@ -9,6 +9,7 @@ one. `data/formats.py` reads these lines back.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -29,7 +30,7 @@ FILE = "executions.jsonl"
 
 
 class ExecutionLogger:
-    """Appends executions to `{folder}/executions.jsonl`."""
+    """Appends executions to `{folder}/executions.jsonl`, or to a file that ends in `.jsonl`."""
 
     def __init__(
         self,
@@ -41,10 +42,17 @@ class ExecutionLogger:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`workers` are those that selections are numbered by; a line describes its plan's tools
-        as `catalog` has them. Raises `RunError` when the folder cannot be made."""
-        self.path = Path(folder) / FILE
-        self._run_id, self._clock = run_id, clock
+        as `catalog` has them. Raises `RunError` when the folder cannot be made, or is a file."""
+        given = Path(folder)
+        named = given.suffix == ".jsonl" and not given.is_dir()
+        self.path = given if named else given / FILE
+        self.run_id, self._clock = run_id, clock
         self._workers, self._catalog = tuple(worker.name for worker in workers), catalog
+        if given.is_file() and not named:
+            raise RunError(
+                f"{str(folder)!r} is a file, and a log is a folder, in which {FILE} is written, or "
+                "a file that ends in .jsonl"
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -63,7 +71,8 @@ class ExecutionLogger:
         `RewardError` for a result that is not valid."""
         result = ExecutionResult.read(execution_result)
         check_result(result)
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        clock = self._clock()
+        now = datetime.fromtimestamp(clock, UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
         fields = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
         row: dict[str, Any] = {
@@ -74,13 +83,14 @@ class ExecutionLogger:
             "latency_ms": result.total_latency_ms,
             "planner_outputs": _planned(planner_outputs, result, self._workers),
             "execution_result": {"success": result.success, **fields},
-            "run_id": self._run_id,
+            "run_id": self.run_id,
             "workers": list(self._workers),
         }
         if isinstance(result, Execution):
             own = ("id", "seed", "pool", "router", "mock", "reason", "correct")
             row |= {
                 **{name: getattr(result, name) for name in own},
+                "id": f"{result.id}_{_mark(self.run_id, instruction, clock)}",
                 "nodes": [_node_row(result.plan, node) for node in result.nodes],
                 "tries": [_try_row(step) for step in result.steps],
             }
@@ -106,6 +116,11 @@ class ExecutionLogger:
         """The tools of a plan, where the catalog has schemas of them."""
         known = () if self._catalog is None else self._catalog.tools
         return [tool.to_row() for tool in known if tool.schema and tool.name in names]
+
+
+def _mark(*parts: object) -> str:
+    """A hash: executions of one seed have one identifier in each run, and a log has many."""
+    return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _check_row(row: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
+from tutelage.orchestration.execution.ended import EndedNodes
 from tutelage.orchestration.execution.journal import (
     PLANNING,
     Event,
@@ -60,16 +61,15 @@ class PlanRun:
         self.steps: dict[int, NodeStep] = {}
         self.earlier: dict[int, list[NodeStep]] = {}
         """By node: the steps that an earlier process left."""
-        self.kept: dict[int, bool] = {}
+        self.ended = EndedNodes()
         self._outputs: dict[int, str] = {}
-        self.ends: dict[int, float] = {}
-        """Where each node that ended lies along its longest chain."""
         self.dispatched = 0
         self.reason = self.overspent = ""
         self.references: References | None = None
         self._origin = 0.0
         self._restored = 0 if journal is None else len(journal.nodes)
         self._running: dict[asyncio.Task[NodeResult], int] = {}
+        self._over: asyncio.Queue[asyncio.Task[NodeResult]] = asyncio.Queue()
         self._link()
         self.planned = len(plan.nodes)
         """Nodes of the plan that was begun with; later ones were added when some had failed."""
@@ -227,13 +227,16 @@ class PlanRun:
 
     def start(self, node: int, work: Coroutine[Any, Any, NodeResult]) -> None:
         """Let a node run beside the others."""
-        self._running[asyncio.create_task(work)] = node
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._over.put_nowait)  # asyncio.wait looks at all that run
+        self._running[task] = node
 
     async def end_first(self) -> None:
         """Wait until one of the nodes that run ends."""
         if not self._running:
             return
-        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        done = [await self._over.get()]
+        done += [self._over.get_nowait() for _ in range(self._over.qsize())]
         for task in sorted(done, key=self._running.__getitem__):
             if not self.reason:
                 del self._running[task]
@@ -321,13 +324,14 @@ class PlanRun:
 
     def _end(self, result: NodeResult, *, told: bool = False) -> None:
         node = result.node
-        self.results[node], self.kept[node] = result, result.kept
+        self.results[node] = result
         if result.kept and result.output is not None:
             self._outputs[node] = result.output
         self._candidates.update(self._children[node])
         self.begun(node)
-        before = max((self.ends[k] for k in self._parents[node]), default=0.0)
-        self.ends[node] = before + result.seconds
+        ends = self.ended.ends()
+        before = max((ends[k] for k in self._parents[node]), default=0.0)
+        self.ended.add(node, result.kept, before + result.seconds)
         if told:
             self.tell("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":

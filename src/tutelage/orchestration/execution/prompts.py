@@ -25,12 +25,8 @@ def _said(outputs: Mapping[int, str]) -> Found:
     """What references become in a prompt."""
 
     def found(match: re.Match[str]) -> str:
-        output = outputs.get(int(match[1]), NOTHING)
-        if match[2] is None:
-            return output
-        value = member(output, match[2])
-        # Without such a member, what looked like one was the next sentence.
-        return f"{output}{match[2]}" if value is None else value
+        # What looked like a member and is none was the next sentence.
+        return "".join(member(outputs.get(int(match[1]), NOTHING), match[2]))
 
     return found
 

@@ -201,6 +201,8 @@ class WorkerAnswer:
     """A graded truth behind `correct`, 0 to 1, where the pool has one."""
     arguments: str | None = None
     """What a tool that ran was given, as JSON; None where a model answered."""
+    nothing: bool = False
+    """Whether a tool returned nothing, for which the output has `null`."""
 
     def to_json(self) -> JSON:
         """What logs hold: cost, seconds, and what is not at its default."""

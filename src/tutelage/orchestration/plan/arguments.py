@@ -1,10 +1,10 @@
 """Arguments of a plan's nodes: references filled in, texts read as their schema wants, and checks.
 
 `<node-3>` in an argument becomes the output of node 3, several in one argument each their own;
-`<node-3>.title` becomes that member when the output is a JSON object that has it, and `<node-3>.0`
-or `<node-3>[0]` that entry of a JSON list. Outputs are text;
-where the schema of a tool's parameter takes none, a text is read as JSON. `dag.py` finds the
-references, `execution/pools/tools.py` runs tools with what is made here.
+`<node-3>.title` becomes that member when the output is a JSON object that has it, `<node-3>.0` or
+`<node-3>[0]` that entry of a JSON list, and `<node-3>.pages[0].title` what these steps lead to.
+Outputs are text; where the schema of a tool's parameter takes none, a text is read as JSON.
+`dag.py` finds the references, `execution/pools/tools.py` runs tools with what is made here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ from typing import Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
-from tutelage.orchestration.plan.dag import Plan, references
+from tutelage.orchestration.plan.dag import Plan, references, with_texts
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 from tutelage.tools.unions import resolved
 from tutelage.types import JSON
 
-_REFERENCE = re.compile(r"<node-(\d+)>(\.[A-Za-z_]\w*|\.\d+|\[\d+\])?")
+STEP = r"\.[A-Za-z_]\w*|\.\d+|\[\d+\]"
+"""A step into a result: to a member of an object, or to an entry of a list."""
+_REFERENCE = re.compile(rf"<node-(\d+)>((?:{STEP})*)")
+_STRANGE = r"\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\]"
+"""What looks like a step and is none: in a longer text it is that text's own."""
+_NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*({_STRANGE})(?:{STEP}|{_STRANGE})*")
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -41,15 +46,23 @@ def fill(value: object, found: Found) -> object:
     return value
 
 
-def member(output: str, place: str) -> str | None:
-    """The member of an output that is a JSON object, or the entry of a list, which `.name`, `.0` or
-    `[0]` means, as text; None where it has none."""
-    name = place.strip(".[]")
+def member(output: str, path: str) -> tuple[str, str]:
+    """What the steps of a path lead to in an output that is JSON, as text, and the steps that are
+    left where it has no such member or entry."""
+    steps = re.findall(STEP, path)
     try:
-        members: Any = parse_json(output)
-        return as_text(members[int(name) if isinstance(members, list) else name])
-    except (ValueError, KeyError, TypeError, IndexError):
-        return None
+        value: Any = parse_json(output) if steps else output
+    except ValueError:
+        return output, path
+    taken = 0
+    for step in steps:
+        name = step.strip(".[]")
+        try:
+            value = value[int(name) if isinstance(value, list) else name]
+        except (ValueError, KeyError, TypeError, IndexError):
+            break
+        taken += 1
+    return as_text(value) if taken else output, "".join(steps[taken:])
 
 
 def as_text(value: object) -> str:
@@ -62,18 +75,19 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
     whether the values fit the tool's schema is checked when it is called."""
 
     def found(match: re.Match[str]) -> str:
-        number, place = int(match[1]), match[2]
+        number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
-        output = outputs[number]
-        if place is None:
-            return output
-        value = member(output, place)
-        if value is None and match.group() == match.string:
-            name = place.strip(".[]")
-            raise ArgumentError(f"the output of node {number} has no member {name!r}")
+        if wrong := _wrong_step(match.string):
+            raise ArgumentError(f"it is given {wrong}")
+        value, left = member(outputs[number], path)
+        if left and match.group() == match.string:
+            name = re.findall(STEP, left)[0].strip(".[]")
+            inside = path.removesuffix(left)
+            place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
+            raise ArgumentError(f"{place} of node {number} has no member {name!r}")
         # What looked like a member was the next word of a sentence.
-        return f"{output}{place}" if value is None else value
+        return f"{value}{left}"
 
     schema = tool.parameters
     return cast("JSON", _read(dict(given), [schema], schema, found))
@@ -81,8 +95,10 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
     """Raise `DataError`, naming the node, where a tool's arguments cannot fit: unknown and missing
-    names, and values that do not depend on other nodes and are not of the schema."""
+    names, values that do not depend on other nodes and are not of the schema, and references that
+    are none."""
     for index, node in enumerate(plan.nodes):
+        _check_references(f"node {index} ({node.tool})", node.arguments)
         tool = tools.get(node.tool)
         if tool is None:
             continue
@@ -103,6 +119,25 @@ def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
             takes = ", ".join(known) or "nothing"
             told = "; ".join(words)
             raise DataError(f"node {index} ({node.tool}): {told}; it takes {takes}")
+
+
+def _check_references(where: str, arguments: Mapping[str, object]) -> None:
+    for name, value in arguments.items():
+        texts: list[str] = []
+        with_texts(value, lambda text, kept=texts: kept.append(text) or text)
+        if wrong := next(filter(None, map(_wrong_step, texts)), ""):
+            raise DataError(f"{where}: argument {name!r} is {wrong}")
+
+
+def _wrong_step(text: str) -> str:
+    """Of a text that is all of a reference and holds what is no step into a result, what to say."""
+    match = _NO_STEP.fullmatch(text)
+    if match is None:
+        return ""
+    return (
+        f"{text!r}, and {match[1]!r} is no step into a result: .name is a member of an object, and "
+        ".0 or [0] an entry of a list"
+    )
 
 
 def _read(

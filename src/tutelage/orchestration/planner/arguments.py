@@ -4,24 +4,26 @@ Candidates are the spans of the request, paths that a tool's description lists, 
 earlier nodes. Each pair of a parameter and a candidate has features; a logistic scorer, which
 begins with weights that hold for any tools and is fitted on plans with arguments, says how likely
 the pair is. Pairs are then taken from the most probable down, each parameter once and each part of
-the request once for a node. A required parameter without a likely candidate is missing, by name.
+the request once for a node. Whether a value is the request's or an earlier result is learned from
+the plans too (`origins.py`). A required parameter without a likely candidate is missing, by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan, references
+from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 from tutelage.orchestration.plan.parameters import Parameter, parameters
 from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.logistic import fit_logistic
+from tutelage.orchestration.planner.origins import Origins
 from tutelage.orchestration.planner.pairs import (
     FEATURES,
     GOES,
@@ -63,9 +65,10 @@ _BARE = r"[\w-]+\.[A-Za-z]\w*|\*.+\*"
 
 @dataclass(frozen=True, slots=True)
 class ArgumentScorer:
-    """Weights of `FEATURES`, in their order."""
+    """Weights of `FEATURES`, in their order, and where plans have their arguments from."""
 
     weights: tuple[float, ...] = tuple(FEATURES.values())
+    origins: Origins = field(default_factory=Origins)
 
     def fill(self, plan: Plan, catalog: Catalog) -> tuple[Plan, tuple[str, ...]]:
         """The plan with arguments, and the required parameters that have none, as tool.name; where
@@ -92,21 +95,30 @@ class ArgumentScorer:
         weights = torch.tensor(self.weights, dtype=torch.float64)
         scored: list[tuple[float, int, int]] = []
         for p, parameter in enumerate(own):
+            lean = self.origins.leanings(tool.name, parameter.name)
             rows = [
-                pair_features(text, tool, own, parameter, each, node, before, catalog)
+                pair_features(text, tool, own, parameter, each, node, before, catalog, lean)
                 for each in candidates
             ]
             if rows:
                 chances = torch.sigmoid(torch.tensor(rows, dtype=torch.float64) @ weights).tolist()
                 least = LEAST if parameter.required else LEAST_OPTIONAL
                 scored += [(-c, p, i) for i, c in enumerate(chances) if c >= least]
-        values: dict[int, object] = {}
+        values: dict[int, ArgumentValue] = {}
         taken: list[ArgumentValue] = []
         for _, p, i in sorted(scored):
             if p not in values and not any(overlap(candidates[i], each) for each in taken):
-                values[p] = candidates[i].value
+                values[p] = candidates[i]
                 taken.append(candidates[i])
-        return {own[p].name: typed(values[p], own[p]) for p in sorted(values)}
+        return {own[p].name: self._value(values[p], own[p], node, before) for p in sorted(values)}
+
+    def _value(
+        self, chosen: ArgumentValue, parameter: Parameter, node: Node, before: Sequence[Node]
+    ) -> object:
+        if chosen.node is None:
+            return typed(chosen.value, parameter)
+        source = before[chosen.node].tool
+        return self.origins.referring(node, parameter.name, chosen.node, source)
 
 
 def with_searches(plan: Plan, catalog: Catalog) -> Plan:
@@ -130,25 +142,24 @@ def with_searches(plan: Plan, catalog: Catalog) -> Plan:
         return plan
     pattern = parameters(finder)[0].name
     first = [Node(finder.name, {pattern: v}, description=finder.description) for v in wanted]
-    moved = len(wanted)
+    place = {i: i + len(wanted) for i in range(len(plan.nodes))}
     nodes = [
         replace(
             node,
-            arguments={n: _moved(v, moved, wanted) for n, v in node.arguments.items()},
-            after=tuple(i + moved for i in node.after),
+            arguments=_searched(renumbered(node.arguments, place), wanted),
+            after=tuple(place[i] for i in node.after),
         )
         for node in plan.nodes
     ]
     return Plan(plan.instruction, (*first, *nodes))
 
 
-def _moved(value: object, by: int, wanted: Sequence[str]) -> object:
-    """An argument with its references moved, and a searched name as the result of its search."""
-    if value in wanted:
-        return f"<node-{wanted.index(str(value))}>"
-    if isinstance(value, str) and references(value):
-        return re.sub(r"<node-(\d+)>", lambda m: f"<node-{int(m[1]) + by}>", value)
-    return value
+def _searched(arguments: Mapping[str, object], wanted: Sequence[str]) -> dict[str, object]:
+    """Arguments with the result of a search in place of each name that was searched."""
+    return {
+        name: f"<node-{wanted.index(str(value))}>" if value in wanted else value
+        for name, value in arguments.items()
+    }
 
 
 def _found(text: str, catalog: Catalog) -> list[Span]:
@@ -194,8 +205,9 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
     """A scorer fitted on plans that have arguments; the first weights without any."""
     rows: list[list[float]] = []
     right: list[float] = []
-    for workflow in [w for w in workflows if any(n.arguments for n in w.plan.nodes)][:MOST]:
-        plan = workflow.plan
+    plans = [w.plan for w in workflows if any(node.arguments for node in w.plan.nodes)]
+    origins = Origins.of(plans)
+    for plan in plans[:MOST]:
         found = _found(plan.instruction, catalog)
         for place, node in enumerate(plan.nodes):
             if not node.arguments or node.tool not in catalog:
@@ -205,17 +217,27 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
             bare = replace(node, arguments={}, after=node.parents)
             for parameter in own:
                 wanted = node.arguments.get(parameter.name)
+                known = wanted if place else None
+                lean = origins.leanings(tool.name, parameter.name, known)
                 for each in candidates_of(plan.instruction, tool, found, before):
                     rows.append(
                         pair_features(
-                            plan.instruction, tool, own, parameter, each, bare, before, catalog
+                            plan.instruction,
+                            tool,
+                            own,
+                            parameter,
+                            each,
+                            bare,
+                            before,
+                            catalog,
+                            lean,
                         )
                     )
                     right.append(float(wanted is not None and equal(each.value, wanted)))
     if not 0 < sum(right) < len(right):
-        return ArgumentScorer()
+        return ArgumentScorer(origins=origins)
     first = torch.tensor(tuple(FEATURES.values()), dtype=torch.float64)
     pull = torch.full_like(first, _PULL)
     values = torch.tensor(rows, dtype=torch.float64)
     weights = fit_logistic(values, torch.tensor(right, dtype=torch.float64), pull, first)
-    return ArgumentScorer(tuple(weights.tolist()))
+    return ArgumentScorer(tuple(weights.tolist()), origins)

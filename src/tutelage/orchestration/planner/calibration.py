@@ -7,6 +7,7 @@ no tool of the catalog has to do with. `confidence.py` has the model.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,9 +16,9 @@ import torch
 from tutelage.orchestration.data.elsewhere import other_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan, references
+from tutelage.orchestration.plan.dag import Node, Plan, with_texts
 from tutelage.orchestration.planner.arguments import with_searches
-from tutelage.orchestration.planner.confidence import Confidence, fit_confidence
+from tutelage.orchestration.planner.confidence import Confidence, fit_confidence, never_sure
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.seeds import SeedTree
 
@@ -47,7 +48,7 @@ def same_tools(made: Plan, wanted: Plan) -> bool:
     return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
 
 
-def _is_right(made: Plan, wanted: Plan, catalog: Catalog) -> bool:
+def is_right(made: Plan, wanted: Plan, catalog: Catalog) -> bool:
     """Whether a plan has the tools and, where they are known, the arguments that were wanted."""
     gold = with_searches(wanted, catalog)
     if not same_tools(made, gold):
@@ -58,10 +59,10 @@ def _is_right(made: Plan, wanted: Plan, catalog: Catalog) -> bool:
 
 
 def _call(node: Node) -> str:
-    """A tool with its arguments, whatever their case and types; results of other nodes are alike,
-    since these may stand in another order."""
+    """A tool with its arguments, whatever their case and types; other nodes are alike, since they
+    may stand in another order, but not the parts of their results or the words beside them."""
     given = {
-        name: "result" if references(value) else str(value).lower()
+        name: str(with_texts(value, lambda text: re.sub(r"<node-\d+>", "<node>", text))).lower()
         for name, value in node.arguments.items()
     }
     return f"{node.tool} {sorted(given.items())}"
@@ -71,7 +72,9 @@ def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
     """How sure the planner may be, from workflows that it was not trained on; None where they do
-    not tell. The model is as it was afterwards, and has no confidence while it is asked."""
+    not tell. A planner that gives no held-out plan its right arguments is never sure, since plans
+    with arguments are run as they are. The model is as it was afterwards, and has no confidence
+    while it is asked."""
     whole, kept = model.catalog, list(held_out[:MOST])
     model.confidence = None
     rows: list[torch.Tensor] = []
@@ -87,7 +90,7 @@ def calibrate(
             rows.append(model.signals(found, planned))
             for made in planned:
                 gold = wanted[place]
-                right.append(gold is not None and _is_right(made.plan, gold, model.catalog))
+                right.append(gold is not None and is_right(made.plan, gold, model.catalog))
                 outside.append(gold is None)
                 place += 1
 
@@ -100,4 +103,6 @@ def calibrate(
             model.use_catalog(without(whole, lost))
             ask([w.instruction for w in open_], [None] * len(open_))
     model.use_catalog(whole)
+    if not any(right) and any(node.arguments for w in kept for node in w.plan.nodes):
+        return never_sure(len(right))
     return fit_confidence(torch.cat(rows), right, outside)

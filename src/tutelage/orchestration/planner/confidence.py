@@ -89,6 +89,9 @@ def fit_confidence(
     chance, is_right = torch.sigmoid(rows @ weights), wanted > 0
     ordered = chance[is_right].sort().values
     threshold = float(ordered[math.floor((1 - KEEP) * len(ordered))])
+    # In the middle of what it parts: of few requests, the least sure right one is no bound.
+    below = chance[chance < threshold]
+    threshold = (threshold + float(below.max())) / 2 if len(below) else threshold
     threshold = min(HIGHEST, max(LOWEST, threshold))
     outside = torch.tensor(outside_B)
     refused = float((chance[outside] < threshold).double().mean()) if outside.any() else 0.0
@@ -96,6 +99,13 @@ def fit_confidence(
         tuple(mean.tolist()), tuple(scale.tolist()), tuple(weights.tolist()), threshold,
         float((chance[is_right] >= threshold).double().mean()), refused,
     )  # fmt: skip
+
+
+def never_sure(count: int) -> Confidence:
+    """Of a planner that had none of `count` plans right."""
+    size = len(SIGNALS)
+    weights = (*(0.0,) * size, -math.log(count + 1))
+    return Confidence((0.0,) * size, (1.0,) * size, weights, HIGHEST, kept=0.0, refused=1.0)
 
 
 def _standard(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:

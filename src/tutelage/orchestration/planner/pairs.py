@@ -36,6 +36,7 @@ FEATURES: Mapping[str, float] = {
     "same place among its like": 1.0,
     "a word of the tool": -2.0,
     "taken by an earlier node": -1.0,
+    "a number that an earlier node took for something else": -4.0,
     "a path that an earlier node took": 0.0,
     "a word, for a folder": 2.0,
     "after in, of or from, for a folder": 2.0,
@@ -54,8 +55,10 @@ FEATURES: Mapping[str, float] = {
     "the result before": 0.5,
     "today, where a time that is past ends": 2.5,
     "today, where a time that is past begins": -2.5,
+    "where plans have it from": 1.0,
 }
-"""Names of the features, and the weights that they begin with."""
+"""Names of the features, and the weights that they begin with. All are 0 or 1, but the last: a
+log-odds, see `origins.py`."""
 GOES = frozenset({"to", "destination", "target", "new", "second", "end", "into", "until", "output"})
 _COMES = frozenset({"from", "source", "old", "first", "start", "origin", "begin", "input"})
 _SAME = {"file": "path", "path": "path"}
@@ -121,8 +124,12 @@ def _before(span: Span) -> object:
 def pair_features(
     text: str, tool: CatalogTool, own: Sequence[Parameter], parameter: Parameter,
     candidate: ArgumentValue, node: Node, before: Sequence[Node], catalog: Catalog,
+    leanings: tuple[float, float] = (0.0, 0.0),
 ) -> list[float]:  # fmt: skip
-    """The features of a pair of a parameter and a candidate, in the order of `FEATURES`."""
+    """The features of a pair of a parameter and a candidate, in the order of `FEATURES`.
+
+    `leanings` are how much plans speak for the request and for a result, where there are any.
+    """
     on = {"constant"}
     if candidate.node is not None:
         on |= _of_result(parameter, candidate.node, node, before, catalog)
@@ -132,9 +139,12 @@ def pair_features(
             on.add(f"today, where a time that is past {'ends' if ends else 'begins'}")
     elif candidate.span is not None:
         on |= _of_span(text, tool, own, parameter, candidate.span, before)
+        if _is_taken(text, parameter, candidate.span, node, before):
+            on.add("a number that an earlier node took for something else")
         if candidate.listed:
             on |= {"a path that the tool lists"}
-    return [float(name in on) for name in FEATURES]
+    leaning = leanings[candidate.node is not None] if before else 0.0
+    return [*(float(name in on) for name in [*FEATURES][:-1]), leaning]
 
 
 def _of_result(
@@ -175,6 +185,24 @@ def _of_span(
     elif given:
         on.add("after what an earlier node took")
     return on
+
+
+def _is_taken(
+    text: str, parameter: Parameter, span: Span, node: Node, before: Sequence[Node]
+) -> bool:
+    """Whether a number went to an earlier node and hardly means this parameter too: it is another
+    one's, or the node waits for what was made of it, and the request has it no second time."""
+    if span.kind != "number":
+        return False
+    took = [
+        (place, name)
+        for place, each in enumerate(before)
+        for name, value in each.arguments.items()
+        if equal(span.value, value)
+    ]
+    there = sum(s.kind == "number" and equal(s.value, span.value) for s in spans(text))
+    else_ = any(name != parameter.name or place in node.after for place, name in took)
+    return else_ and len(took) >= there
 
 
 def _of_cues(text: str, own: Sequence[Parameter], parameter: Parameter, span: Span) -> set[str]:
@@ -275,4 +303,6 @@ def equal(made: object, wanted: object) -> bool:
     """Whether a value is the one that was wanted, whatever its case and type."""
     if references(wanted) or references(made):
         return references(made) == references(wanted)
-    return str(made).strip().lower() == str(wanted).strip().lower()
+    alike = isinstance(made, bool) is isinstance(wanted, bool)  # to Python, True is 1
+    told = str(made).strip().lower() == str(wanted).strip().lower()
+    return told or (alike and made == wanted)

@@ -24,12 +24,12 @@ from tutelage.tools.tool import Tool
 
 _LASTING: frozenset[ErrorKind] = frozenset({"invalid_arguments", "bad_result"})
 _LASTING_EXCEPTION = re.compile(
-    r"Error: (?:TypeError|ValueError|ZeroDivisionError|OverflowError|KeyError|IndexError"
+    r"(?:Error: )?(?:TypeError|ValueError|ZeroDivisionError|OverflowError|KeyError|IndexError"
     r"|AttributeError|NameError|NotImplementedError|ImportError|ModuleNotFoundError"
     r"|FileNotFoundError|FileExistsError|NotADirectoryError|IsADirectoryError)(?::|$)"
 )
-"""How the message of a tool that raised begins, as `tools/execute.py` writes it, where the same
-arguments raise the same again."""
+"""How the message of a tool that raised begins where the same arguments raise the same again; in
+journals of before, `Error: ` comes first."""
 
 
 class FailedCalls:

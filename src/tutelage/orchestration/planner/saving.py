@@ -9,6 +9,7 @@ the file. `model.py` has the stored parts.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.origins import Origins
 from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import Vocabulary
 
@@ -55,6 +57,7 @@ def checkpoint(
         "shape": asdict(model.shape),
         "search": asdict(model.settings),
         "arguments": list(model.scorer.weights),
+        "origins": asdict(model.scorer.origins),
         "confidence": model.confidence and asdict(model.confidence),
         "memory": memory and {"texts": list(memory.texts), "plans": memory.plans_MN},
     }
@@ -131,10 +134,11 @@ def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[st
     return found
 
 
-def load_planner(path: str | Path) -> PlannerModel:
+def load_planner(path: str | Path, warn: Callable[[str], None] = warnings.warn) -> PlannerModel:
     """The planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
 
-    Raises `ModelError` when there is none, or another program wrote it.
+    Raises `ModelError` when there is none, or another program wrote it. `warn` is told where it is
+    of a version that knew less.
     """
     place = _find(path)
     values = read(place)
@@ -146,7 +150,7 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"train one with: tutelage train planner"
         )
     try:
-        return _planner_of(values)
+        model = _planner_of(values)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
         # Torch lists every missing tensor on a line of its own; all but the head say the same.
         reason = " ".join(str(error).split())[:160]
@@ -154,6 +158,13 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"{str(place)!r} is a planner of another version of Tutelage and no longer loads "
             f"({reason}); train it again with: tutelage train planner"
         ) from error
+    if "origins" not in values:
+        warn(
+            f"the planner {str(place)!r} is of a version that did not count where plans have their "
+            "arguments from, so it fills arguments as one that was not trained on any; train it "
+            "again with: tutelage train planner"
+        )
+    return model
 
 
 def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
@@ -168,8 +179,11 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
-    if len(found.get("arguments", ())) == len(model.scorer.weights):
-        model.scorer = ArgumentScorer(tuple(found["arguments"]))
+    if "origins" in found:
+        weights, first = tuple(found["arguments"]), model.scorer.weights
+        if len(weights) != len(first):
+            raise ValueError(f"{len(weights)} weights for arguments, not {len(first)}")
+        model.scorer = ArgumentScorer(weights, Origins.read(found["origins"]))
     sure = found.get("confidence")
     if sure is not None and len(sure["mean"]) == len(SIGNALS):
         model.confidence = Confidence(**sure)

@@ -100,7 +100,7 @@ class ToolPool:
         except ArgumentError as error:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
-        text, failure = await run_tool(tool, arguments)
+        text, failure, nothing = await run_tool(tool, arguments)
         if failure == "timeout" and tool.destructive:
             text += LATE
         # Lone surrogates can be neither printed nor sent.
@@ -113,10 +113,13 @@ class ToolPool:
                     "have it return less, or write a file"
                 ),
             )
-        error = None if failure is None else WorkerError(failure, text[:LONGEST])
+        told = text.removeprefix("Error: ")[:LONGEST]  # its kind says so
+        error = None if failure is None else WorkerError(failure, told)
         seconds = time.perf_counter() - begun
         output = text if error is None else ""
-        return WorkerAnswer(output, seconds=seconds, error=error, arguments=arguments)
+        return WorkerAnswer(
+            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing
+        )
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """Tools cost nothing."""

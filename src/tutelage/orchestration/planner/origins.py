@@ -1,0 +1,93 @@
+"""Where plans take an argument's value from: the request, or the result of an earlier node.
+
+Counted by tool and parameter over the plans that a planner learns from, for nodes that had a
+choice: of what runs first every argument is the request's. `pairs.py` makes a feature of it, and
+what is a part of a result in the plans (`<node-0>.title`) is that part again. An argument that
+has words or numbers beside a reference is of its own request, and no form for others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tutelage.orchestration.plan.arguments import STEP
+from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
+
+_RESULT = re.compile(rf"<node-\d+>(?:{STEP})*")
+_SMOOTHING = 0.5
+_BOUND = 3.0
+"""What counts alone may say at most, as a log-odds: words of a request may say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Counts for `tool.parameter`, and for `tool.parameter<source` the form of the reference."""
+
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Values of the request, and results."""
+    forms: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The most frequent argument that is the result of a source, which is node 0 there, and nothing
+    else; none where it is the whole result."""
+
+    @staticmethod
+    def of(plans: Iterable[Plan]) -> Origins:
+        """What these plans do."""
+        counts: dict[str, list[int]] = {}
+        forms: dict[str, Counter[str]] = {}
+        written: dict[str, object] = {}
+        for plan in plans:
+            for place, node in enumerate(plan.nodes):
+                for name, value in node.arguments.items() if place else ():
+                    refers, key = references(value), f"{node.tool}.{name}"
+                    counts.setdefault(key, [0, 0])[bool(refers)] += 1
+                    if len(refers) != 1 or refers[0] >= place or not _is_result(value):
+                        continue
+                    form = renumbered({name: value}, {refers[0]: 0})[name]
+                    source = f"{key}<{plan.nodes[refers[0]].tool}"
+                    forms.setdefault(source, Counter())[repr(form)] += 1
+                    written[repr(form)] = form
+        most = {source: written[found.most_common(1)[0][0]] for source, found in forms.items()}
+        return Origins(
+            {key: (request, result) for key, (request, result) in counts.items()},
+            {source: form for source, form in most.items() if form != "<node-0>"},
+        )
+
+    @staticmethod
+    def read(state: Mapping[str, Any]) -> Origins:
+        """What a checkpoint has of it."""
+        counts = cast("Mapping[str, tuple[int, int]]", state["counts"])
+        return Origins({key: (found[0], found[1]) for key, found in counts.items()}, state["forms"])
+
+    def leanings(self, tool: str, name: str, own: object = None) -> tuple[float, float]:
+        """How much the counts speak for the request, and for a result, as log-odds; `own` is an
+        argument of the plans that is not to count."""
+        request, result = self.counts.get(f"{tool}.{name}", (0, 0))
+        if own is not None:
+            request, result = request - (not references(own)), result - bool(references(own))
+        odds = math.log((result + _SMOOTHING) / (request + _SMOOTHING))
+        odds = max(-_BOUND, min(_BOUND, odds))
+        return -odds, odds
+
+    def referring(self, node: Node, name: str, source: int, tool: str) -> object:
+        """The argument that takes the result of node `source`, which `tool` gives."""
+        form = self.forms.get(f"{node.tool}.{name}<{tool}", "<node-0>")
+        return renumbered({name: form}, {0: source})[name]
+
+
+def _is_result(value: object) -> bool:
+    """Whether an argument is references with their steps, or lists and mappings of such, alone."""
+    match value:
+        case str():
+            return _RESULT.fullmatch(value) is not None
+        case Mapping():
+            inner = [*cast("Mapping[str, object]", value).values()]
+        case list() | tuple():
+            inner = [*cast("Sequence[object]", value)]
+        case _:
+            return False
+    return bool(inner) and all(map(_is_result, inner))
