@@ -104,6 +104,21 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
         assert rollout.last.calls == ()
 
 
+def test_tools_of_several_files_add_up(here: Path) -> None:
+    """Given again, `--tools` does not take the place of what was named before."""
+    (here / "more.py").write_text(
+        "from tutelage import tool\n\n@tool\ndef size(items: list[str]) -> int:\n"
+        '    """How many there are."""\n    return len(items)\n'
+    )
+    done = run("--plan", "count.json", "--tools", "more.py")
+    assert "workers: 4 tools that run here" in done.stderr
+    (here / "more.py").rename(here / "again.py")
+    text = (here / "again.py").read_text().replace("def size", "def count")
+    (here / "again.py").write_text(text)
+    done = run("--plan", "count.json", "--tools", "again.py", "--output", "2", code=2)
+    assert "two tools are named 'count'" in done.stderr
+
+
 def test_a_tool_that_gives_nothing_and_one_that_fails_are_told_of_once(here: Path) -> None:
     more = '''
 @tool

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from tutelage.cli.failures import reported
-from tutelage.config.fields import Paths, RunSettings, Section
+from tutelage.config.fields import Names, Paths, RunSettings, Section
 from tutelage.config.issues import raise_issues
 from tutelage.config.keys import misfit_of
 
@@ -96,7 +96,7 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
     hint: Any = bool if of is bool else str | None
-    many = get_args(Paths)[1] in field.metadata
+    many, listed = get_args(Paths)[1] in field.metadata, _is_listed(field)
     # A key without a value is `null` in a file; an option is left out.
     told = " ".join((field.description or "").split())
     text = re.sub(r"\b(N|n|e)(?:ull|mpty) (?:is|uses)\b", _default, told) + default
@@ -111,8 +111,14 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if field.is_required() else unset,
-        annotation=Annotated[list[str] if many else hint, option],
+        annotation=Annotated[list[str] if many or listed else hint, option],
     )
+
+
+def _is_listed(field: FieldInfo) -> bool:
+    """Whether a field takes names with commas between: given again, its option adds to them."""
+    names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
+    return names in field.metadata or any(names in of for of in inside)
 
 
 def _default(found: re.Match[str]) -> str:
@@ -143,6 +149,9 @@ def _made(model: type[Section], given: dict[str, Any]) -> Section:
     """The model of what was typed. Raises `ConfigError` naming each option that does not fit."""
     fields = {name: given[name] for name in model.model_fields if name in given}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
+    for name, value in fields.items():
+        if isinstance(value, list) and _is_listed(model.model_fields[name]):
+            fields[name] = value[0] if len(value) == 1 else ",".join(value)
     try:
         return model.model_validate(fields)
     except ValidationError as error:

@@ -103,7 +103,7 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
         say(messages(), f"The embedded planner could not be kept: {embedded.unkept}")
     return _searching(
         embedded.model,
-        f"of the EMBEDDED planner: it learned from {RECIPE.workflows} synthetic workflows, "
+        f"of the EMBEDDED planner: it learned from {RECIPE.size(catalog)} synthetic workflows, "
         "not from your data; to train on it: tutelage train planner --train FILE, then "
         "--checkpoint",
     )

@@ -61,6 +61,11 @@ class PlannerRecipe:
     for_each_tool: int = 160
     """Workflows at most for each tool: small catalogs need fewer."""
 
+    def size(self, catalog: Catalog | None) -> int:
+        """Workflows for a catalog, the built-in one where there is none."""
+        tools = builtin_graph().catalog if catalog is None else catalog
+        return min(self.workflows, self.for_each_tool * len(tools))
+
     def fingerprint(self, catalog: Catalog | None) -> str:
         """A hash of what decides the weights: recipe, catalog, and the code that makes workflows
         and planners."""
@@ -131,7 +136,7 @@ def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) 
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
     known, new = by_words(graph)
-    size = min(recipe.workflows, recipe.for_each_tool * len(graph.catalog))
+    size = recipe.size(graph.catalog)
     held = min(recipe.held_out, size // 5)
     if has_schemas(graph.catalog):
         made = tool_requests(graph.catalog, size - held, seeds.child("known"), "known")
