@@ -280,6 +280,9 @@ def test_steps_that_rounding_hides_are_added_up(policy: Policy, tmp_path: Path) 
     step(0.016, [*said[:-1], said[-1] + 0.001])
     file.write_text("no JSON")
     step(0.1, said)
+    now = replace(probe, logprobs=tuple(x + 0.2 for x in probe.logprobs))
+    with pytest.raises(SyncError):  # the same server by another name
+        ProbeReplies(file).check("b", said, now, 0.05)
 
 
 def test_one_tensor_that_stays_old_is_caught(

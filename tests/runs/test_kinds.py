@@ -221,6 +221,13 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     with pytest.raises(StoreError, match=f"another run of the name 'counted', in '{place}'"):
         lifecycle.start(asked, RunFolder(other), Progress())
     assert not other.exists()
+    place.rename(tmp_path / "moved")
+    other.parent.mkdir(exist_ok=True)
+    moved = RunFolder((tmp_path / "moved").rename(other))
+    moved.result.unlink()
+    with pytest.raises(RunError, match=f"as that of the folder '{place}', and this is '{other}'"):
+        lifecycle.resume(counting.Counting, moved, Progress())
+    assert lifecycle.resume(counting.Counting, moved, Progress(), allow_changes=True)["count"] == 3
 
 
 def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:

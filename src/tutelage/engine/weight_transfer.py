@@ -312,7 +312,9 @@ class ProbeReplies:
         """Raises `SyncError` where a server still says what it said before an update: small steps
         move less than the bounds, and more than it rounds. `mean` is how far it is from now."""
         with self._lock:
-            known = self._known.get(url)
+            # The same server may be named otherwise since: its words are known from any name.
+            others = (known for known in self._known.values() if known["server"] == list(theirs))
+            known = next(others, self._known.get(url))
             said = [] if known is None else known["server"]
             if known is not None and len(said) == len(known["trainer"]) == len(theirs):
                 still = _apart(theirs, known["trainer"])[1]

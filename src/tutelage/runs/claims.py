@@ -9,9 +9,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from tutelage.errors import StoreError
+from tutelage.errors import RunError, StoreError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunHeader
 from tutelage.store import open_store
@@ -26,7 +27,7 @@ def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, An
         "algorithm": head.algorithm,
         "config": config,
         "seed": head.settings.seed,
-        "folder": str(folder.path),
+        "folder": str(folder.path.absolute()),
         "status": RolloutStatus.RUNNING,
     }
 
@@ -45,6 +46,25 @@ def name_claimed(head: RunHeader, folder: RunFolder) -> Generator[None]:
     try:
         yield
     except BaseException:
-        with suppress(StoreError), open_store(head.store) as store:
-            store.give_up_name(folder.name, who)
+        if not folder.config.is_file():  # else it has begun, and can be resumed
+            with suppress(StoreError), open_store(head.store) as store:
+                store.give_up_name(folder.name, who)
         raise
+
+
+def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> None:
+    """Raise `RunError` where a named database has a run that goes on for one of another folder,
+    unless that is allowed, as for a folder that was moved: the record would be that of two."""
+    if head.store is None or allow_changes:
+        return
+    with open_store(head.store) as store:
+        place = next((run.folder for run in store.runs() if run.id == folder.name), None)
+    # Rows of before may have a path that was relative to somewhere.
+    if place is None or not Path(place).is_absolute():
+        return
+    if Path(place).resolve() != folder.path.resolve():
+        raise RunError(
+            f"the store has the run {folder.name!r} as that of the folder {place!r}, and this is "
+            f"{str(folder.path.absolute())!r}. If it was moved, continue with --allow-changes (in "
+            "Python: the key allow_changes); a copy would mix its record with the other one's"
+        )

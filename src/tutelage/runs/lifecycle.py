@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
-from tutelage.runs.claims import name_claimed, stored_row
+from tutelage.runs.claims import check_owner, name_claimed, stored_row
 from tutelage.runs.figures import read_object
 from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
@@ -232,6 +232,7 @@ async def _go_on(
         left.prepare(folder, progress)
         with _closed_unless_begun(left):
             check_loggers(left.head.loggers)
+            check_owner(left.head, folder, allow_changes=allow_changes)
             if changed is not None:  # a change that cannot be worked with is asked about again
                 keep_fingerprint(folder, read_object(folder.config), changed)
         steps = folder.checkpoints.glob("step_*")

@@ -54,9 +54,14 @@ def claim(conn: Connection, run: RunRow, row: Row, where: str) -> None:
     c = schema.runs.c
     old = conn.execute(select(c.folder, c.config).where(c.id == run.id)).one_or_none()
     if old is not None and tuple(old) != (row["folder"], row["config"]):
+        whose = (
+            f"another run of the name {run.id!r}, in {old.folder!r}"
+            if old.folder != run.folder
+            else f"a run of the name {run.id!r} that began in this folder, {old.folder!r}, before, "
+            "or on another machine"
+        )
         raise StoreError(
-            f"the store {where!r} has another run of the name {run.id!r}, in {old.folder!r}: names "
-            "in a store are unique; choose another --output"
+            f"the store {where!r} has {whose}: names in a store are unique; choose another --output"
         )
     conn.execute(delete(schema.runs).where(c.id == run.id))
     conn.execute(insert(schema.runs).values(row))

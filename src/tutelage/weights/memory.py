@@ -165,6 +165,7 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
     if lora.rank:
         told = adapter_count(folder, lora.rank, lora.target_modules)
         trained = int(ADAPTED * count) if told is None else told
+        count += trained
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     own = config.critic.model.path is not None
     models = Models(count, trained, config.needs_reference, has_critic(config), own)

@@ -119,7 +119,10 @@ def _addresses(config: RunConfig) -> Iterator[Finding]:
     """Where records go: the configuration is written into the run folder, so it holds no secret."""
     store = config.trainer.store_url
     if store is not None:
-        address = urlsplit(store)
+        try:
+            address = urlsplit(store)
+        except ValueError:  # brackets that do not close
+            address = urlsplit("")
         database = address.scheme.partition("+")[0] in ("postgresql", "postgres")
         if not database or not address.path.strip("/"):
             yield (
