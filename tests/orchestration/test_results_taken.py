@@ -11,7 +11,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.pools.tools import described
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.planner.arguments import fit_scorer
+from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
 from tutelage.orchestration.planner.origins import Origins
 from tutelage.tools import tool
 
@@ -37,14 +37,15 @@ def stock_of(item: str) -> dict[str, object]:
 
 
 @tool
-def total(price: float, quantity: float) -> float:
+def total(price: float, quantity: float, discount: float = 0.0) -> float:
     """What pieces cost.
 
     Args:
         price: Price of one piece.
         quantity: How many pieces.
+        discount: Less in percent.
     """
-    return price * quantity
+    return price * quantity * (1 - discount / 100)
 
 
 @tool
@@ -108,6 +109,12 @@ def test_an_argument_takes_the_result_of_the_tool_that_plans_take_it_of() -> Non
     turned = Plan(asked.instruction, tuple(bare(asked).nodes[k] for k in (1, 0, 2)))
     taken = {"price": "<node-1>", "quantity": "<node-0>.left"}
     assert scorer.fill(turned, SHOP)[0].nodes[2].arguments == taken
+
+
+def test_an_argument_that_no_plan_takes_from_a_result_gets_none_that_is_taken() -> None:
+    scorer = ArgumentScorer(origins=Origins.of([worth(item).plan for item in ITEMS]))
+    plan, _ = scorer.fill(bare(worth("vase").plan), SHOP)
+    assert plan.nodes[2].arguments == worth("vase").plan.nodes[2].arguments
 
 
 def test_two_parts_of_one_result_are_two_values() -> None:

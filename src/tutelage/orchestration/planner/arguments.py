@@ -109,11 +109,11 @@ class ArgumentScorer:
         taken: list[tuple[ArgumentValue, object]] = []
         for _, p, i in sorted(scored):
             mine, value = candidates[i], self._value(candidates[i], own[p], node, before)
-            # Two parts of one result are two values.
-            if p not in values and not any(
-                overlap(mine, each) and (mine.node is None or value == other)
-                for each, other in taken
-            ):
+            clash = [other for each, other in taken if overlap(mine, each)]
+            if mine.node is not None and self.origins.takes(node, own[p].name, mine.node, before):
+                # Two parts of one result are two values, where plans take both.
+                clash = [other for other in clash if other == value]
+            if p not in values and not clash:
                 values[p] = value
                 taken.append((mine, value))
         return {own[p].name: values[p] for p in sorted(values)}

@@ -87,14 +87,17 @@ class Origins:
         odds = _odds(result, request)
         return -odds, odds
 
+    def takes(self, node: Node, name: str, source: int, before: Sequence[Node]) -> int:
+        """How often the plans have an argument from the result of such a node."""
+        return self.sources.get(f"{node.tool}.{name}<{_named(source, node.after, before)}", 0)
+
     def choices(
         self, node: Node, name: str, before: Sequence[Node], own: object = None
     ) -> list[float]:
         """How much the counts speak for each of the earlier results before the others, as log-odds;
         none where there is one only, or the plans have it from none of these."""
-        keys = [f"{node.tool}.{name}<{_named(k, node.after, before)}" for k in range(len(before))]
-        found = [self.sources.get(key, 0) - (references(own) == (k,)) for k, key in enumerate(keys)]
-        found = [max(0, count) for count in found]
+        found = [self.takes(node, name, k, before) for k in range(len(before))]
+        found = [max(0, n - (references(own) == (k,))) for k, n in enumerate(found)]
         total = sum(found)
         if len(before) < 2 or not total:
             return [0.0] * len(before)
