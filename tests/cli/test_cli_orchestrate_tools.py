@@ -361,6 +361,31 @@ def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
     assert not (here / "run").exists()
 
 
+def test_a_run_says_how_sure_the_planner_was_of_its_plan(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Node("list_files", {"folder": "things"})
+    plan = Plan("x", (listed, Node("count", {"items": "<node-0>"})))
+
+    def judge(_: str) -> PlanPrediction:
+        return PlanPrediction(plan, None, True, 0.62, 0.4)
+
+    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
+        return [[plan][:count] for _ in texts]
+
+    def planner(*_: object) -> ChosenPlanner:
+        return ChosenPlanner(candidates, "of a test", judge)
+
+    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
+    told = run("Count").stdout
+    assert "62 % sure of its plan; 40 % is the least" in told
+    told = json.loads(run("Count", "--json", "--min-confidence", "0.25", "--output", "b").stdout)
+    assert (told["confidence"], told["min_confidence"]) == (0.62, 0.25)
+    (here / "own.json").write_text(json.dumps({"instruction": "x", "nodes": COUNT}))
+    told = json.loads(run("--plan", "own.json", "--json", "--output", "c").stdout)
+    assert (told["confidence"], told["min_confidence"]) == (None, None)
+
+
 def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> None:
     plan = {"instruction": "x", "nodes": [*COUNT, {**DELETE[0], "after": [1]}]}
     (here / "both.json").write_text(json.dumps(plan))

@@ -139,6 +139,26 @@ def test_only_the_part_and_the_words_that_were_wanted_are_right() -> None:
     assert not right(["<node-0>", 3], ["<node-0>", 4])
 
 
+@pytest.mark.parametrize("also", ["b", "a"])
+def test_a_plan_that_swaps_two_results_is_wrong(also: str) -> None:
+    def planned(first: str, second: str, to: str, *paths: str) -> Plan:
+        nodes = [Node("add_up", {"path": path}) for path in paths]
+        return Plan(
+            "x",
+            (
+                *nodes,
+                Node("send", {"to": first, "text": second}),
+                Node("send", {"to": to, "text": "<node-2>"}),
+            ),
+        )
+
+    gold = planned("<node-0>", "<node-1>", "c", "a", also)
+    assert is_right(gold, gold, SEND)
+    assert is_right(planned("<node-1>", "<node-0>", "c", also, "a"), gold, SEND)
+    assert is_right(planned("<node-1>", "<node-0>", "c", "a", also), gold, SEND) is (also == "a")
+    assert not is_right(planned("<node-0>", "<node-1>", "<node-1>", "a", also), gold, SEND)
+
+
 def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:
     signals = torch.zeros(22, len(SIGNALS))
     signals[:2, 0] = torch.tensor([2.0, 2.2])

@@ -81,7 +81,7 @@ def brought_about(plan: Plan) -> tuple[FolderState, str] | None:
                 given = tool_arguments(node.arguments, outputs, tool)
             except ValueError:
                 return None
-            text, failure = asyncio.run(run_tool(tool, as_text(given)))
+            text, failure, _ = asyncio.run(run_tool(tool, as_text(given)))
             if failure is not None:
                 return None
             outputs[number] = text

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutelage.cli.failures import tell
-from tutelage.cli.orchestrate_parts import make_planner
+from tutelage.cli.orchestrate_parts import ChosenPlanner, make_planner
 from tutelage.cli.orchestrate_result import usd
 from tutelage.errors import ConfigError, DataError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
@@ -33,12 +33,21 @@ _WAYS = (
 _OTHERS = "Say it in other words, or give a plan of your own (--plan FILE)"
 
 
+class Sure(NamedTuple):
+    """How sure a planner was of its plan, and the least that it plans at."""
+
+    confidence: float
+    least: float
+
+
 class ChosenPlan(NamedTuple):
     """A plan, whose it is in words, and the language model that plans further where it fails."""
 
     plan: Plan
     source: str
     llm: LLMPlanner | None
+    sure: Sure | None = None
+    """None for plans of planners that do not tell."""
 
 
 def choose_plan(
@@ -55,7 +64,7 @@ def choose_plan(
         return _asked(llm, asked, instruction)
     try:
         planner = make_planner(asked.checkpoint, catalog, asked.seed)
-        plan = planner.sure_plan(instruction, asked.min_confidence)
+        plan, sure = _judged(planner, instruction, asked.min_confidence)
         check_arguments(plan, tools)
     except DataError as error:
         if llm is not None:
@@ -64,7 +73,20 @@ def choose_plan(
             "" if isinstance(error, NoPlanError) else "the trained planner has no plan that runs: "
         )
         raise DataError(f"{told}{error}. {_WAYS if tools else _OTHERS}") from error
-    return ChosenPlan(plan, planner.source, llm)
+    return ChosenPlan(plan, planner.source, llm, sure)
+
+
+def _judged(
+    planner: ChosenPlanner, instruction: str, least: float | None
+) -> tuple[Plan, Sure | None]:
+    """The best plan, and how sure the planner is of it. Raises `NoPlanError`."""
+    if planner.judge is None:
+        return planner.plan(instruction), None
+    made = planner.judge(instruction)
+    plan = made.sure(least)
+    if made.confidence is None:
+        return plan, None
+    return plan, Sure(made.confidence, made.least if least is None else least)
 
 
 def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenPlan:

@@ -15,6 +15,7 @@ from tutelage.orchestration.execution.record import steps_by_node
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tutelage.cli.orchestrate_planner import Sure
     from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.record import Execution
     from tutelage.runs.folder import RunFolder
@@ -26,7 +27,9 @@ _REASON = 300
 """Characters of why a node failed."""
 
 
-def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
+def show_result(
+    folder: RunFolder, found: Execution, preset: Preset, as_json: bool, sure: Sure | None
+) -> None:
     """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
     from tutelage.cli.console import (
         facts,
@@ -40,7 +43,7 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
 
     reward = found.earned(preset).value
     if as_json:
-        typer.echo(json.dumps(_json(folder, found, reward), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_json(folder, found, reward, sure), indent=2, ensure_ascii=False))
         return
     console = output()
     table = plain_table(
@@ -64,7 +67,7 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         table.add_row(str(node.node), *words, *numbers)
     console.print(table)
     say(console)
-    facts(console, _told(found, preset, reward).items())
+    facts(console, _told(found, preset, reward, sure).items())
     _show_outputs(console, found, _show_calls(console, found))
     kept = shown_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
@@ -72,7 +75,7 @@ def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bo
         say(console, ("What had ended is kept in ", "dim"), kept)
 
 
-def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
+def _told(found: Execution, preset: Preset, reward: float, sure: Sure | None) -> dict[str, str]:
     """The sums, in words."""
     from tutelage.cli.console import number, one_line
     from tutelage.errors import counted
@@ -85,6 +88,9 @@ def _told(found: Execution, preset: Preset, reward: float) -> dict[str, str]:
         "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
         "reward": f"{number(reward)} ({preset})",
     }
+    if sure is not None:
+        own, least = (f"{100 * share:.0f} %" for share in sure)
+        fields["planner"] = f"{own} sure of its plan; {least} is the least"
     if found.abandoned:
         lost = counted(len(found.abandoned), "node")
         fields["replanned"] = f"{lost} failed or skipped, replaced by nodes of a further plan"
@@ -147,7 +153,7 @@ def _show_lines(console: Console, text: str) -> None:
         say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
 
 
-def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
+def _json(folder: RunFolder, found: Execution, reward: float, sure: Sure | None) -> dict[str, Any]:
     """The result as one object."""
     from tutelage.cli.console import shown_path
     from tutelage.orchestration.execution.journal import plan_json
@@ -158,6 +164,8 @@ def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
         **{name: getattr(found, name) for name in first},
         "reward": reward,
         **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
+        "confidence": sure and sure.confidence,
+        "min_confidence": sure and sure.least,
         "plan": plan_json(found.plan),
         "nodes": [asdict(node) for node in found.nodes],
         "steps": [step.to_json() for step in found.steps],

@@ -21,7 +21,7 @@ import typer
 from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import describe_pool
-from tutelage.cli.orchestrate_planner import ChosenPlan, choose_plan, llm_planner, spent_words
+from tutelage.cli.orchestrate_planner import ChosenPlan, Sure, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission, check_place, check_terminal, keep_place
 from tutelage.cli.orchestrate_unplanned import keep_unplanned
@@ -76,6 +76,7 @@ class _Prepared(NamedTuple):
     """The model that plans further, where there is one."""
     planned_from: float | None
     """When planning began, in seconds since 1970; None for a plan that was there."""
+    sure: Sure | None
 
 
 class _RunFlags(Section):
@@ -217,7 +218,7 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
         else:
             lifecycle.start(job, folder, warnings)
     (execution,) = executed
-    show_result(folder, execution, prepared.asked.reward, as_json)
+    show_result(folder, execution, prepared.asked.reward, as_json, prepared.sure)
     if not execution.success:
         raise typer.Exit(1)
 
@@ -258,7 +259,8 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
             tell(spent_words(chosen.llm))
         raise
     told = {"workers": describe_pool(pool), "plan": chosen.source}
-    return _Prepared(asked, chosen.plan, system, told, permission, tools, chosen.llm, began)
+    parts = (chosen.llm, began, chosen.sure)
+    return _Prepared(asked, chosen.plan, system, told, permission, tools, *parts)
 
 
 def _planned(

@@ -4,8 +4,9 @@ Candidates are the spans of the request, paths that a tool's description lists, 
 earlier nodes. Each pair of a parameter and a candidate has features; a logistic scorer, which
 begins with weights that hold for any tools and is fitted on plans with arguments, says how likely
 the pair is. Pairs are then taken from the most probable down, each parameter once and each part of
-the request once for a node. Whether a value is the request's or an earlier result is learned from
-the plans too (`origins.py`). A required parameter without a likely candidate is missing, by name.
+the request once for a node. Whether a value is the request's or an earlier result, and which, is
+learned from the plans too (`origins.py`). A required parameter without a likely candidate is
+missing, by name.
 """
 
 from __future__ import annotations
@@ -95,22 +96,27 @@ class ArgumentScorer:
         weights = torch.tensor(self.weights, dtype=torch.float64)
         scored: list[tuple[float, int, int]] = []
         for p, parameter in enumerate(own):
-            lean = self.origins.leanings(tool.name, parameter.name)
+            leanings = _leanings(self.origins, candidates, node, parameter.name, before)
             rows = [
                 pair_features(text, tool, own, parameter, each, node, before, catalog, lean)
-                for each in candidates
+                for each, lean in zip(candidates, leanings, strict=True)
             ]
             if rows:
                 chances = torch.sigmoid(torch.tensor(rows, dtype=torch.float64) @ weights).tolist()
                 least = LEAST if parameter.required else LEAST_OPTIONAL
                 scored += [(-c, p, i) for i, c in enumerate(chances) if c >= least]
-        values: dict[int, ArgumentValue] = {}
-        taken: list[ArgumentValue] = []
+        values: dict[int, object] = {}
+        taken: list[tuple[ArgumentValue, object]] = []
         for _, p, i in sorted(scored):
-            if p not in values and not any(overlap(candidates[i], each) for each in taken):
-                values[p] = candidates[i]
-                taken.append(candidates[i])
-        return {own[p].name: self._value(values[p], own[p], node, before) for p in sorted(values)}
+            mine, value = candidates[i], self._value(candidates[i], own[p], node, before)
+            clash = [other for each, other in taken if overlap(mine, each)]
+            if mine.node is not None and self.origins.takes(node, own[p].name, mine.node, before):
+                # Two parts of one result are two values, where plans take both.
+                clash = [other for other in clash if other == value]
+            if p not in values and not clash:
+                values[p] = value
+                taken.append((mine, value))
+        return {own[p].name: values[p] for p in sorted(values)}
 
     def _value(
         self, chosen: ArgumentValue, parameter: Parameter, node: Node, before: Sequence[Node]
@@ -119,6 +125,16 @@ class ArgumentScorer:
             return typed(chosen.value, parameter)
         source = before[chosen.node].tool
         return self.origins.referring(node, parameter.name, chosen.node, source)
+
+
+def _leanings(
+    origins: Origins, candidates: Sequence[ArgumentValue], node: Node, name: str,
+    before: Sequence[Node], own: object = None,
+) -> list[float]:  # fmt: skip
+    """How much plans speak for each candidate of a parameter, by where it is from."""
+    request, result = origins.leanings(node.tool, name, own)
+    choices = origins.choices(node, name, before, own)
+    return [request if each.node is None else result + choices[each.node] for each in candidates]
 
 
 def with_searches(plan: Plan, catalog: Catalog) -> Plan:
@@ -215,24 +231,14 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
             tool, before = catalog[node.tool], plan.nodes[:place]
             own = parameters(tool)
             bare = replace(node, arguments={}, after=node.parents)
+            candidates = candidates_of(plan.instruction, tool, found, before)
             for parameter in own:
                 wanted = node.arguments.get(parameter.name)
                 known = wanted if place else None
-                lean = origins.leanings(tool.name, parameter.name, known)
-                for each in candidates_of(plan.instruction, tool, found, before):
-                    rows.append(
-                        pair_features(
-                            plan.instruction,
-                            tool,
-                            own,
-                            parameter,
-                            each,
-                            bare,
-                            before,
-                            catalog,
-                            lean,
-                        )
-                    )
+                leanings = _leanings(origins, candidates, bare, parameter.name, before, known)
+                for each, lean in zip(candidates, leanings, strict=True):
+                    pair = (plan.instruction, tool, own, parameter, each, bare, before, catalog)
+                    rows.append(pair_features(*pair, lean))
                     right.append(float(wanted is not None and equal(each.value, wanted)))
     if not 0 < sum(right) < len(right):
         return ArgumentScorer(origins=origins)

@@ -124,11 +124,11 @@ def _before(span: Span) -> object:
 def pair_features(
     text: str, tool: CatalogTool, own: Sequence[Parameter], parameter: Parameter,
     candidate: ArgumentValue, node: Node, before: Sequence[Node], catalog: Catalog,
-    leanings: tuple[float, float] = (0.0, 0.0),
+    leaning: float = 0.0,
 ) -> list[float]:  # fmt: skip
     """The features of a pair of a parameter and a candidate, in the order of `FEATURES`.
 
-    `leanings` are how much plans speak for the request and for a result, where there are any.
+    `leaning` is how much plans speak for the candidate, by where it is from.
     """
     on = {"constant"}
     if candidate.node is not None:
@@ -143,8 +143,7 @@ def pair_features(
             on.add("a number that an earlier node took for something else")
         if candidate.listed:
             on |= {"a path that the tool lists"}
-    leaning = leanings[candidate.node is not None] if before else 0.0
-    return [*(float(name in on) for name in [*FEATURES][:-1]), leaning]
+    return [*(float(name in on) for name in [*FEATURES][:-1]), leaning if before else 0.0]
 
 
 def _of_result(
