@@ -70,7 +70,7 @@ def test_a_token_that_is_missing_is_told_with_what_to_do(monkeypatch: pytest.Mon
     none = import_ray().exceptions.AuthenticationError("no authentication token was found")
     assert refused(monkeypatch, none, "token") == f"{asks}: {needed}"
     told = refused(monkeypatch, ConnectionError("Failed to connect"), None)
-    assert "Failed to connect; start one with `ray start --head`" in told
+    assert "Failed to connect; start one with `ray start --head --port=6379`" in told
 
 
 @pytest.mark.parametrize(

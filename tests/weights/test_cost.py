@@ -70,7 +70,8 @@ def test_what_is_left_is_told_after_the_second_step_of_each_process(
     monkeypatch.setattr(cost, "seconds_left", lambda ctx: None)
     notes = list[str]()
     trainer = SimpleNamespace(control="none", test_freq=0)
-    config = SimpleNamespace(trainer=trainer, rollouts_per_batch=4)
+    ahead = SimpleNamespace(staleness_threshold=0)
+    config = SimpleNamespace(trainer=trainer, rollouts_per_batch=4, async_training=ahead)
     ctx: Any = SimpleNamespace(
         state=SimpleNamespace(phase_step=step),
         setting=SimpleNamespace(config=config, tasks=SimpleNamespace(val=(), test=()), given=0),
@@ -79,6 +80,9 @@ def test_what_is_left_is_told_after_the_second_step_of_each_process(
     )
     cost.tell_cost(ctx, 1.0, made)
     assert [note[:26] for note in notes] == [f"Cost from here: {left} rollouts"] * bool(left)
+    ahead.staleness_threshold = 1
+    cost.tell_cost(ctx, 1.0, made)
+    assert len(notes) == bool(left), "how fast it plays beside its updates was not measured"
 
 
 def test_a_plan_of_one_is_counted_as_one() -> None:
