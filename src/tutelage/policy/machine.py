@@ -220,7 +220,7 @@ def settle(choice: ComputeSettings, *, large: bool) -> None:
     """Have this process compute as chosen. With a large model all threads allocate from one heap,
     where the C library can (glibc): each would keep what tensors leave in one of its own. And of
     oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024. On a GPU it
-    is the one of this process, and cuBLAS repeats; `gradients.py` has what else must."""
+    is the one of this process, and cuBLAS repeats; see also `gradients.py`."""
     if choice.device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _REPEATS)  # before its first product
         torch.cuda.set_device(choice.device)

@@ -20,7 +20,7 @@ from tutelage.types import JSON, RolloutStatus
 
 
 def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
-    """What the store is told of a run that begins, or goes on."""
+    """A run that begins, or goes on, as the store has it."""
     return {
         "name": head.title or folder.name,
         "recipe": head.recipe,

@@ -62,7 +62,7 @@ class PlannerRecipe:
     """Workflows at most for each tool: small catalogs need fewer."""
 
     def size(self, catalog: Catalog | None) -> int:
-        """Workflows for a catalog, the built-in one where there is none."""
+        """Workflows for a catalog; without one, for the built-in one."""
         tools = builtin_graph().catalog if catalog is None else catalog
         return min(self.workflows, self.for_each_tool * len(tools))
 
