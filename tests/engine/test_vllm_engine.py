@@ -262,6 +262,21 @@ def test_a_server_that_still_lies_is_caught_in_a_resumed_run_too(
     assert engine.probed < 1e-5
 
 
+def test_one_of_two_equal_servers_that_lies_is_caught(policy: Policy, tmp_path: Path) -> None:
+    """They say the same to the last bit, until one does not follow."""
+    first = WeightProbe.of(policy, torch.float32)
+    versions = [
+        replace(first, logprobs=tuple(x + 1e-4 * n for x in first.logprobs)) for n in range(4)
+    ]
+    replies = ProbeReplies(tmp_path / "replies.json")
+    for version in versions[:3]:
+        for url in "ab":
+            replies.check(url, version.logprobs, version, 0.0)
+    replies.check("a", versions[3].logprobs, versions[3], 0.0)
+    with pytest.raises(SyncError, match="server 'b' has the weights of a version before"):
+        replies.check("b", versions[2].logprobs, versions[3], 1e-4)
+
+
 def test_steps_that_rounding_hides_are_added_up(policy: Policy, tmp_path: Path) -> None:
     """A server that says the same to the last bit, while the trainer moves on in bfloat16."""
     probe, file = WeightProbe.of(policy, torch.bfloat16), tmp_path / "replies.json"

@@ -330,7 +330,9 @@ class ProbeReplies:
                         f"by {mean:.3g} from those of now. Nothing of it was trained on. Restart "
                         "the server, and continue the run"
                     )
-                if same:
+                if same:  # what was said when the trainer said so stays, under this name too
+                    self._known[url] = known
+                    self._keep()
                     return
             self._known[url] = {"server": list(theirs), "trainer": list(probe.logprobs)}
             self._keep()
