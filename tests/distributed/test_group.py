@@ -187,8 +187,10 @@ def test_several_nodes_do_not_share_a_file_of_sqlite(monkeypatch: pytest.MonkeyP
         ({"RANK": ""}, r"RANK is not set"),
         ({"RANK": "2"}, r"RANK=2 is no rank of WORLD_SIZE=2"),
         ({"WORLD_SIZE": "two"}, r"WORLD_SIZE='two' is no number"),
+        ({"MASTER_PORT": "29500a"}, r"MASTER_PORT='29500a' is no number"),
+        ({"MASTER_PORT": "70000"}, r"MASTER_PORT=70000 is no port"),
     ],
-    ids=["no master", "no rank", "beyond", "no number"],
+    ids=["no master", "no rank", "beyond", "no number", "no number of a port", "no port"],
 )
 def test_variables_that_are_no_launchers_are_refused(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], told: str

@@ -300,6 +300,18 @@ def test_steps_that_rounding_hides_are_added_up(policy: Policy, tmp_path: Path) 
         ProbeReplies(file).check("b", said, now, 0.05)
 
 
+@pytest.mark.parametrize("text", ["no JSON", "[1]", '{"a": {"server": [1.0]}}', '{"a": 1}'])
+def test_a_damaged_record_of_what_servers_said_is_told(tmp_path: Path, text: str) -> None:
+    told: list[str] = []
+    file = tmp_path / "replies.json"
+    ProbeReplies(file, told.append)
+    assert not told  # a run that begins has none
+    file.write_text(text)
+    ProbeReplies(file, told.append)
+    assert len(told) == 1
+    assert "replies.json cannot be read" in told[0]
+
+
 def test_one_tensor_that_stays_old_is_caught(
     server: VLLMServer, engine_of: Made, policy: Policy
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_run_trains_on_what_servers_sample(
     assert len(probes) == 3
     assert all("2 of 2 servers" in note for note in probes)
     assert [server.weight_version for server in servers] == ["free", "free"]
+    assert not (folder.path / "vllm_weights").exists()
     with open_store(folder.store) as store:
         calls = [c for r in store.rollouts(folder.name, step=2) for c in r.last.calls]
     assert {c.sampled.policy_version for c in calls} == {1}

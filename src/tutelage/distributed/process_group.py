@@ -290,10 +290,11 @@ def joined() -> TorchProcessGroup:
     """The group that this process was started in. Raises `ConfigError` where a launcher's variables
     are not all there, `RunError` where the other ranks do not come, or one of them ends first."""
     size, rank = _number("WORLD_SIZE"), _number("RANK")
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        _variable(name)
+    _variable("MASTER_ADDR")
     if not 0 <= rank < size:
         raise ConfigError(f"RANK={rank} is no rank of WORLD_SIZE={size}")
+    if not 0 <= (port := _number("MASTER_PORT")) < 1 << 16:
+        raise ConfigError(f"MASTER_PORT={port} is no port: one has a number below 65536")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))

@@ -13,7 +13,7 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -296,17 +296,25 @@ class ProbeReplies:
     """What each server said to the probe when it last said something new, and what the trainer
     said then: an update that changed nothing is known by them, in a resumed run too."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """They are kept in this file, where there is one; what cannot be read is as none."""
+    def __init__(
+        self, path: Path | None = None, note: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """They are kept in this file, where there is one; `note` is told where it is damaged."""
         self._path, self._lock = path, threading.Lock()
         self._known: dict[str, dict[str, list[float]]] = {}
-        if path is not None:
-            with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
+        if path is not None and path.exists():
+            try:
                 kept = json.loads(path.read_text())
                 self._known = {
                     url: {who: [float(x) for x in said[who]] for who in ("server", "trainer")}
                     for url, said in kept.items()
                 }
+            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+                note(
+                    f"{path} cannot be read ({type(error).__name__}: {error}), so what vLLM "
+                    "servers said before is not known: where an update changes nothing there, "
+                    "small steps may hide that until the one after it. Restart servers in doubt"
+                )
 
     def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
         """Raises `SyncError` where a server still says what it said before an update: small steps

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tutelage.engine.weight_transfer import WeightTransfer
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
-"""In the run folder: what is sent to the servers, and until the run ends what one of its own
+"""In the run folder until the run ends: what is sent to the servers, and what one of its own
 serves."""
 
 
@@ -43,7 +43,8 @@ class Servers:
         # A temporary name, so that nothing of the user's is there, and the next run clears it.
         model = files.temporary_path(folder.path / MODEL)
         with ExitStack() as closing:
-            closing.callback(shutil.rmtree, model, ignore_errors=True)
+            for place in (model, folder.path / WEIGHTS):
+                closing.callback(shutil.rmtree, place, ignore_errors=True)
             urls = rollout.servers
             if not urls:
                 local = _local(setting, folder, model, progress)
