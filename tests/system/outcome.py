@@ -1,7 +1,8 @@
 """Everything about a run that two equal runs must have in common, to compare bit for bit.
 
 Only clock readings are left out: times of attempts, calls and tool calls, the metrics that
-`is_wall_clock` names, and the times in `result.json` and in a checkpoint's state.
+`is_wall_clock` names, and the times in `result.json` and in a checkpoint's state; and where the
+folder of the run is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tutelage.store import open_store
 from tutelage.types import Rollout
 from tutelage.weights import checkpoint
 
-CLOCK_RESULTS = ("wall_seconds", "phases")
+NOT_EQUAL = ("wall_seconds", "phases", "policy")
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "policy": {p.name: digest(p.read_bytes()) for p in sorted(run.policy.iterdir())},
         "metrics": [without_clock(line) for line in run.read_metrics()],
         "stored metrics": metrics,
-        "result": {k: v for k, v in result.items() if k not in CLOCK_RESULTS},
+        "result": {k: v for k, v in result.items() if k not in NOT_EQUAL},
         "rollouts": rollouts,
         "training rows": trained,
         "status": stored.status.value,

@@ -22,8 +22,8 @@ class Reference:
         self.seconds = time.monotonic() - begun
         self.outcome = outcome(folder / "run")
 
-    def check(self, command: Command) -> None:
-        """Finish the run of `command` and compare."""
-        command("resume", "run").check()
-        assert_equal(outcome(command.cwd / "run"), self.outcome)
-        assert (command.cwd / "run" / "report.html").is_file()
+    def check(self, command: Command, run: str = "run") -> None:
+        """Finish a run of `command` and compare."""
+        command("resume", run).check()
+        assert_equal(outcome(command.cwd / run), self.outcome)
+        assert (command.cwd / run / "report.html").is_file()

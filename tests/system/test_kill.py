@@ -59,13 +59,15 @@ def test_killed_again_and_again_at_random_moments(
 def test_killed_during_sampling(
     references: dict[str, Reference], kind: str, share: float, tutelage: Command
 ) -> None:
-    """The kill comes from inside the run, at one rollout's reward, others of its step at work."""
+    """The kill comes from inside the run, at one rollout's reward, others of its step at work; and
+    the folder is renamed before it is resumed."""
     reference = references[kind]
     total = len(reference.outcome["rollouts"])
     job = tutelage.start(*reference.arguments, KILL_AT=str(1 + int(share * total))).end()
     assert job.code == -9
     assert 0 < len(stored(tutelage.cwd / "run")) < total
-    reference.check(tutelage)
+    (tutelage.cwd / "run").rename(tutelage.cwd / "renamed")
+    reference.check(tutelage, "renamed")
 
 
 @pytest.mark.parametrize("kind", [LONGEST, "with_tools"])

@@ -133,7 +133,7 @@ def _policies(asked: _AuditConfig, pool: WorkerPool) -> tuple[Path, dict[str, li
         found.update(run_virtual(run_policies(pool, plans, seeds, graph.catalog)))
         for policy, executions in found.items():
             preset = asked.preset or "normalized"
-            record = ExecutionRecorder(run.writer, run.folder.name, preset, asked.weights, policy)
+            record = ExecutionRecorder(run.writer, run.id, preset, asked.weights, policy)
             for execution in executions:
                 place = execution.seeds.child(policy)
                 record(replace(execution, seeds=place), Sampling(0.0), began, 0.0)

@@ -77,8 +77,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     done: list[Collection] = []
 
     def work(run: Run) -> JSON:
-        system.recorder = ExecutionRecorder(run.writer, run.folder.name, label=_RECIPE)
-        logger.run_id = run.folder.name
+        system.recorder = ExecutionRecorder(run.writer, run.id, label=_RECIPE)
+        logger.run_id = run.id
         collection = _run(system, assignments_of(workflows, plans), logger, asked, workflows)
         done.append(collection)
         row = asdict(collection)

@@ -230,9 +230,9 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
 
     asked, plan, system = prepared.asked, prepared.plan, prepared.system
     fields, permission = prepared.told, prepared.permission
-    system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+    system.recorder = ExecutionRecorder(run.writer, run.id, asked.reward)
     if system.execution_logger is not None:
-        system.execution_logger.run_id = run.folder.name
+        system.execution_logger.run_id = run.id
     journal, instruction = run.folder.path / JOURNAL, plan.instruction
     if prepared.tools:
         keep_place(run, prepared.llm)

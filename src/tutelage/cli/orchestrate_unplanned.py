@@ -51,7 +51,7 @@ def keep_unplanned(
     seconds = time.time() - began
 
     def work(run: Run) -> JSON:
-        recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+        recorder = ExecutionRecorder(run.writer, run.id, asked.reward)
         recorder(execution, Sampling(0.0, max_tokens=asked.max_tokens), began, seconds)
         run.failed = True
         return {

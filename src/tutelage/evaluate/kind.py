@@ -188,7 +188,7 @@ class PolicyEvaluation(RunKind):
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
 
-        played = await self.ready.play(run.progress, run.folder.name, _judged(run), keep)
+        played = await self.ready.play(run.progress, run.id, _judged(run), keep)
         evaluation = self.ready.add_up(played, run.progress)
         if evaluation.ungraded:
             raise FailureBudgetError(
@@ -257,7 +257,7 @@ def _measure(asked: EvaluationConfig) -> Measure:
 def _judged(run: Run) -> dict[str, Rollout]:
     """The rollouts that earlier processes played, by id; what was lost is played again, and all
     where the grader could judge none."""
-    name = run.folder.name
+    name = run.id
     rollouts = list(run.store.rollouts(name))
     none = bool(summarise(rollouts).ungraded)
     lost = {rollout.id for rollout in rollouts if none or rollout.reward is None}

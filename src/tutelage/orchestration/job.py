@@ -223,7 +223,7 @@ class PlannerTraining(RunKind):
             terms = RewardTerms(phase.reward, phase.weights, query_table.scenario.rates)
             run.writer.submit(
                 routed_rollouts(
-                    folder.name,
+                    run.id,
                     _place(request),
                     label,
                     step,
@@ -320,7 +320,7 @@ def _measure(
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)
         plans, place, epoch = [p.plan for p in planned], _place(request), fitting.at.best_epoch
-        run.writer.submit(plan_rollouts(folder.name, place, plans, sets.test, model.catalog, epoch))
+        run.writer.submit(plan_rollouts(run.id, place, plans, sets.test, model.catalog, epoch))
         progress.evaluation("test workflows", len(sets.test), len(sets.test))
     return result
 

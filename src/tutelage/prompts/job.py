@@ -184,9 +184,7 @@ class PromptSearch(RunKind):
             # The winner as versions of its resources, where a later run can find them.
             for name, text in result.components.items():
                 data, kind = {"text": text}, "prompt_template"
-                run.store.put_resource(
-                    run.folder.name, name, version=1, step=0, kind=kind, data=data
-                )
+                run.store.put_resource(run.id, name, version=1, step=0, kind=kind, data=data)
 
     def result(self, status: str) -> JSON | None:
         """The outcome; a search that was stopped has its journal instead."""
@@ -358,9 +356,9 @@ class _Recorder(Observer):
         `FailureBudgetError`."""
         run = self._run
         run.writer.flush()
-        count, failed = run.store.count(run.folder.name), run.store.failures(run.folder.name)
+        count, failed = run.store.count(run.id), run.store.failures(run.id)
         if [(f.cause, f.number) for f in failed] == [(FailureCause.ANSWER_ERROR, count)]:
-            stop_if_alike(list(run.store.rollouts(run.folder.name)), count)
+            stop_if_alike(list(run.store.rollouts(run.id)), count)
 
 
 def _look_at(rollout: Rollout, folder: RunFolder) -> str:

@@ -63,12 +63,12 @@ async def open_resources(
             heard(rollout)
 
     # What a killed process recorded and did not get to journal is played again.
-    left = {*run.store.rollout_ids(folder.name)}
+    left = {*run.store.rollout_ids(run.id)}
 
     def begins(rollout_id: str) -> None:
         if rollout_id in left:
             left.remove(rollout_id)
-            run.store.discard_rollout(folder.name, rollout_id)
+            run.store.discard_rollout(run.id, rollout_id)
 
     place = folder.path / JOURNAL
     with closing(SearchJournal(place, recorded=recorded, warn=run.progress.note)) as journal:
@@ -78,7 +78,7 @@ async def open_resources(
             async with CandidateRunner(
                 setup.bundle,
                 seeds.child("prompt"),
-                _limits(setup, folder.name),
+                _limits(setup, run.id),
                 runners=setup.settings.runners,
                 on_rollout=keep,
                 on_spans=run.writer.submit_spans,

@@ -53,14 +53,19 @@ def name_claimed(head: RunHeader, folder: RunFolder) -> Generator[None]:
 
 
 def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> None:
-    """Raise `RunError` where a named database has a run that goes on for one of another folder,
-    unless that is allowed, as for a folder that was moved: the record would be that of two."""
+    """Raise `RunError` where a named database has no run of this name to go on with, or has it for
+    another folder, unless that is allowed: a record would be cut in two, or be that of two."""
     if head.store is None or allow_changes:
         return
     with open_store(head.store) as store:
         place = next((run.folder for run in store.runs() if run.id == folder.name), None)
-    # Rows of before may have a path that was relative to somewhere.
-    if place is None or not Path(place).is_absolute():
+    if place is None:
+        raise RunError(
+            f"the store has no run {folder.name!r}, and this folder's has begun: if the folder was "
+            "renamed, give it its name back, since the record is found by it; to go on with a new "
+            "record, continue with --allow-changes (in Python: the key allow_changes)"
+        )
+    if not Path(place).is_absolute():  # a row of before
         return
     if Path(place).resolve() != folder.path.resolve():
         raise RunError(

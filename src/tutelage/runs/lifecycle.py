@@ -43,6 +43,7 @@ from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
+from tutelage.runs.stored import id_in
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -55,6 +56,8 @@ class Run:
     """One process's work on a run: where its records go, and whether it is to stop."""
 
     folder: RunFolder
+    id: str
+    """That of its record in the store."""
     store: Store
     writer: StoreWriter
     progress: Progress
@@ -78,7 +81,7 @@ class Run:
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
         with deferred_signals():
-            self.store.put_metrics(self.folder.name, tick, dict(line))
+            self.store.put_metrics(self.id, tick, dict(line))
         for logger in self.loggers:
             logger.log(line)
 
@@ -296,9 +299,11 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=traced))
-            store.put_run(folder.name, **stored_row(head, folder, read_object(folder.config)))
+            run_id = id_in(store, folder, own=head.store is None)
+            store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
-        yield Run(folder, store, writer, progress, stop, loggers, folder.read_events(), traced)
+        events = folder.read_events()
+        yield Run(folder, run_id, store, writer, progress, stop, loggers, events, traced)
 
 
 @contextmanager
@@ -373,5 +378,5 @@ def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
                 write_json(run.folder.result, result)
         except (TypeError, ValueError) as error:
             raise RunError(f"the result of {run.folder.name!r} cannot be JSON: {error}") from error
-        run.store.set_run_status(run.folder.name, status, result)
+        run.store.set_run_status(run.id, status, result)
     run.result = result or {}

@@ -58,7 +58,11 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
             f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:
-        ids = [run.id for run in store.runs()]
-        # A folder that was renamed still holds the one run that it was made for.
-        run_id = ids[0] if len(ids) == 1 else folder.name
-        yield store, run_id
+        yield store, id_in(store, folder, own=address == folder.store)
+
+
+def id_in(store: Store, folder: RunFolder, *, own: bool) -> str:
+    """The id of a folder's run in its store: the name that the folder had as the run began. With a
+    store of its `own` that is known where it was renamed or copied since."""
+    ids = [run.id for run in store.runs()] if own else []
+    return ids[0] if len(ids) == 1 else folder.name

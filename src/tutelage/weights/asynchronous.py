@@ -137,7 +137,7 @@ class GroupQueue:
             return
         ctx = self._ctx
         temperature = ctx.setting.config.rollout.temperature
-        workers = ctx.placement.workers(PlaySettings(ctx.run.folder.name, Mode.TRAIN, temperature))
+        workers = ctx.placement.workers(PlaySettings(ctx.run.id, Mode.TRAIN, temperature))
         for number in sorted(missing):
             work = self._play(workers, number, self._specs(number))
             task = ctx.loop.get_loop().create_task(work, context=copy_context())
@@ -181,7 +181,7 @@ class GroupQueue:
         ctx, mode = self._ctx, Mode.TRAIN
         keys = [key for key in ctx.recorded if key[1:] == (mode.value, self._label)]
         known = [rollout for key in keys for rollout in ctx.recorded.pop(key).values()]
-        run_id, first = ctx.run.folder.name, min(self._open.values(), default=ctx.state.tick + 1)
+        run_id, first = ctx.run.id, min(self._open.values(), default=ctx.state.tick + 1)
         if first <= ctx.state.tick:
             stored = ctx.run.store.rollouts(run_id, after=first - 1, label=self._label, mode=mode)
             known += [

@@ -155,7 +155,7 @@ class TrainingContext:
             keep=self.setting.config.trainer.max_actor_ckpt_to_keep,
             write_parts=(lambda place: group.write_parts(place, trained)) if parts else None,
         )
-        self.run.store.put_checkpoint(self.run.folder.name, state.tick, str(path))
+        self.run.store.put_checkpoint(self.run.id, state.tick, str(path))
 
     def bind_others(self) -> None:
         """Take further policies over from a checkpoint, where it has them, and keep their weights
@@ -218,7 +218,7 @@ class TrainingContext:
         fresh, start = found is None, time.perf_counter()
         if fresh and group.rank == 0:
             play = PlaySettings(
-                self.run.folder.name,
+                self.run.id,
                 specs[0].mode,
                 temperature,
                 with_tools=with_tools,
@@ -254,7 +254,7 @@ class TrainingContext:
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
-        ids = [s.seeds.id("roll", self.run.folder.name) for s in specs]
+        ids = [s.seeds.id("roll", self.run.id) for s in specs]
         # What the run stopped at has been fixed since, so it is played again.
         played = list(known.values())
         built_in = self._own_agent is None
@@ -283,10 +283,10 @@ class TrainingContext:
                 listener(rollout)
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            self.run.writer.submit_spans(self.run.folder.name, spans)
+            self.run.writer.submit_spans(self.run.id, spans)
             self.run.writer.submit([rollout])
 
-        traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name)
+        traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.id)
         workers = self.placement.workers(play, keep, traces)
         return given.manager.play(workers, specs, done)
 
@@ -383,10 +383,10 @@ class TrainingContext:
         self.run.writer.flush()
         kept = [
             r
-            for r in self.run.store.rollouts(self.run.folder.name, step=tick)
+            for r in self.run.store.rollouts(self.run.id, step=tick)
             if (r.step, r.mode.value, r.label) not in {key, *self.recorded}
         ]
-        self.run.store.discard_after(self.run.folder.name, tick - 1)
+        self.run.store.discard_after(self.run.id, tick - 1)
         self.run.writer.submit(kept)
         self.recorded.clear()
 

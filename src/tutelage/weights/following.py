@@ -235,7 +235,7 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                 status=RolloutStatus.RUNNING,
             )
             try:
-                _work(asked, Run(folder, store, writer, Progress(), StopSignal(_nothing)))
+                _work(asked, Run(folder, name, store, writer, Progress(), StopSignal(_nothing)))
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except FirstRankLostError:

@@ -68,7 +68,7 @@ def _run_steps(
     recorder = StepRecorder(
         ctx.run.store,
         ctx.run.writer,
-        ctx.run.folder.name,
+        ctx.run.id,
         tick=state.tick,
         limit=config.trainer.record_tokens,
     )

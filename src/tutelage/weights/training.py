@@ -248,7 +248,7 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
     setting, state, tensors = share_start(asked)
     clock = Clock(state.seconds.get("total", 0.0))
-    recorded = _recorded_after(run.store, run.folder.name, state.tick)
+    recorded = _recorded_after(run.store, run.id, state.tick)
     ctx = TrainingContext(
         run, setting, state, asked.loop, clock, recorded, pool=asked.pool, servers=asked.servers
     )
