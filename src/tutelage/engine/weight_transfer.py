@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,8 +43,7 @@ _BOUNDS = {"float32": (1e-3, 1e-3), "bfloat16": (0.2, 1.0)}
 """The mean over the tokens, and one token: what two ways of rounding differ by is less. Of a model
 of 135 million parameters in bfloat16 that was 0.07, and 0.23."""
 _MOVED = 4
-"""What an update moved is told from rounding where it is this many times what a server's numbers
-differ from those of the version before."""
+"""What updates moved is told from rounding where it is this many times as much."""
 _UNSEEN = 0.05
 """The part of the bound that updates may move the trainer by while a server says to the last bit
 what it said: in bfloat16 small steps change few weights, and rounding may hide those."""
@@ -292,64 +291,83 @@ class WeightProbe:
         return max(worst, cool)
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a server said to the probe, and what the trainer said then."""
+
+    server: tuple[float, ...]
+    trainer: tuple[float, ...]
+    bound: float
+    """That of the probe: in another number format both say something else."""
+
+    def kept_by(self, theirs: Sequence[float], probe: WeightProbe) -> bool:
+        """Whether a server that says `theirs` has the weights of then: it stands where it was, by
+        its own rounding and that of then, while the trainer moved away."""
+        moved = _apart(probe.logprobs, self.trainer)[1]
+        off, changed = (_apart(some, self.server)[1] for some in (self.trainer, theirs))
+        return moved > _MOVED * max(off, changed) or (not changed and moved > _UNSEEN * probe.bound)
+
+    def followed_by(self, theirs: Sequence[float], probe: WeightProbe) -> bool:
+        """Whether it has moved as the trainer has, told from rounding."""
+        went = [now - then for now, then in zip(probe.logprobs, self.trainer, strict=True)]
+        came = [now - then for now, then in zip(theirs, self.server, strict=True)]
+        return _apart(went, [0.0] * len(went))[1] > _MOVED * _apart(came, went)[1]
+
+
 class ProbeReplies:
-    """What each server said to the probe when it last said something new, and what the trainer
-    said then: an update that changed nothing is known by them, in a resumed run too."""
+    """What each server said to the probe when it last was seen to follow the trainer: an update
+    that changed nothing is known by it, in a resumed run too. Steps that move less than a server
+    rounds are added up."""
 
     def __init__(
         self, path: Path | None = None, note: Callable[[str], None] = lambda _: None
     ) -> None:
         """They are kept in this file, where there is one; `note` is told where it is damaged."""
         self._path, self._lock = path, threading.Lock()
-        self._known: dict[str, dict[str, list[float]]] = {}
+        self._known: dict[str, _Said] = {}
         if path is not None and path.exists():
             try:
                 kept = json.loads(path.read_text())
-                self._known = {
-                    url: {who: [float(x) for x in said[who]] for who in ("server", "trainer")}
-                    for url, said in kept.items()
-                }
+                self._known = {url: _read(said) for url, said in kept.items()}
             except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
                 note(
                     f"{path} cannot be read ({type(error).__name__}: {error}), so what vLLM "
-                    "servers said before is not known: where an update changes nothing there, "
-                    "small steps may hide that until the one after it. Restart servers in doubt"
+                    "servers said before is not known: one that keeps older weights is known once "
+                    "an update has moved more than rounding. Restart servers in doubt"
                 )
 
     def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
-        """Raises `SyncError` where a server still says what it said before an update: small steps
-        move less than the bounds, and more than it rounds. `mean` is how far it is from now."""
+        """Raises `SyncError` where a server still says what it said before an update. `mean` is
+        how far it is from what the trainer says now."""
+        now = _Said(tuple(theirs), probe.logprobs, probe.bound)
         with self._lock:
             # The same server may be named otherwise since: its words are known from any name.
-            others = (known for known in self._known.values() if known["server"] == list(theirs))
-            known = next(others, self._known.get(url))
-            said = [] if known is None else known["server"]
-            if known is not None and len(said) == len(known["trainer"]) == len(theirs):
-                still = _apart(theirs, known["trainer"])[1]
-                moved = _apart(probe.logprobs, known["trainer"])[1]
-                same = list(theirs) == said
-                if (mean > still and moved > _MOVED * still) or (
-                    same and moved > _UNSEEN * probe.bound
-                ):
+            equal = [known for known in self._known.values() if known.server == now.server]
+            own = self._known.get(url, now)
+            if own.bound != now.bound or len(own.server) != len(now.server):
+                own = now
+            for known in (*equal, own):
+                if known.bound == now.bound and known.kept_by(theirs, probe):
                     raise SyncError(
                         f"the vLLM server {url!r} has the weights of a version before, after an "
                         f"update that it reported as done: the log-probabilities of {_TOKENS} "
-                        f"tokens differ by {still:.3g} on average from those of that version, and "
-                        f"by {mean:.3g} from those of now. Nothing of it was trained on. Restart "
-                        "the server, and continue the run"
+                        f"tokens differ by {_apart(theirs, known.trainer)[1]:.3g} on average from "
+                        f"those of that version, and by {mean:.3g} from those of now. Nothing of "
+                        "it was trained on. Restart the server, and continue the run"
                     )
-                if same:  # what was said when the trainer said so stays, under this name too
-                    self._known[url] = known
-                    self._keep()
-                    return
-            self._known[url] = {"server": list(theirs), "trainer": list(probe.logprobs)}
-            self._keep()
+            followed = own is now or own.followed_by(theirs, probe)
+            self._known[url] = equal[0] if equal else now if followed else own
+            if self._path is not None and self._path.parent.is_dir():
+                aside = temporary_path(self._path)
+                aside.write_text(json.dumps({u: asdict(s) for u, s in self._known.items()}))
+                aside.replace(self._path)
 
-    def _keep(self) -> None:
-        if self._path is not None and self._path.parent.is_dir():
-            aside = temporary_path(self._path)
-            aside.write_text(json.dumps(self._known))
-            aside.replace(self._path)
+
+def _read(said: JSON) -> _Said:
+    server, trainer = (tuple(map(float, said[who])) for who in ("server", "trainer"))
+    if len(server) != len(trainer):
+        raise ValueError(f"{len(server)} numbers beside {len(trainer)}")
+    return _Said(server, trainer, float(said["bound"]))
 
 
 def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -185,7 +185,8 @@ def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Mo
     most = max(1, machine.cuda_devices) if gpu else 1
     numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
     numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
-    few = replace(models, trained=int(ADAPTED * models.policy))
+    base = models.policy - (models.trained if models.trained < models.policy else 0)
+    few = replace(models, policy=base, trained=int(ADAPTED * base))
     for asked, adapters in ((models, ""), (few, "model.lora.rank=16 and ")):
         for nodes, ranks in numbers:
             there = replace(machine, nodes=nodes, ranks=ranks)
@@ -204,4 +205,6 @@ def _there(machine: Machine, gpu: bool) -> str:
 
 
 def _gb(size: int) -> str:
+    if size < 10e6:
+        return f"{size / 1e6:.2f} MB"
     return f"{size / 1e9:.2f} GB" if size < 10e9 else f"{size / 1e9:.0f} GB"
