@@ -17,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.errors import RunError
-from tutelage.evaluate.targets import run_of
+from tutelage.errors import ConfigError, RunError
+from tutelage.evaluate.config import AskConfig
+from tutelage.evaluate.targets import ask, run_of
 from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
 from tutelage.testing.loopback import listening
@@ -406,3 +407,9 @@ def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) ->
     assert found["cost"]["completion_tokens"] > 12
     assert found["cost"]["dollars"] == 0.0
     assert told("agent.py", "--model", "model", "--samples", "2") == found
+
+
+@pytest.mark.parametrize("target", ["smollm2", "http://127.0.0.1:9"])
+def test_a_field_of_a_question_that_nothing_reads_is_refused(target: str) -> None:
+    with pytest.raises(ConfigError, match="nothing reads the field 'prices': .* without tools"):
+        ask(target, "What do 12 lamps cost?", AskConfig(), {"prices": {"lamp": 23}})

@@ -80,6 +80,10 @@ def test_what_is_left_is_told_after_the_second_step_of_each_process(
     )
     cost.tell_cost(ctx, 1.0, made)
     assert [note[:26] for note in notes] == [f"Cost from here: {left} rollouts"] * bool(left)
+    cost.tell_cost(ctx, None, made)
+    flat = ", and 0:0" not in notes[-1] and "nothing to learn from" in notes[-1] if notes else True
+    assert flat, "a step that trained nothing says nothing of what updates take"
+    notes[1:] = []
     ahead.staleness_threshold = 1
     cost.tell_cost(ctx, 1.0, made)
     assert len(notes) == bool(left), "how fast it plays beside its updates was not measured"

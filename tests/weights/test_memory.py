@@ -17,7 +17,7 @@ from tutelage.config import Machine
 from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
 from tutelage.policy.lora import with_lora
-from tutelage.policy.stored import adapter_count, described_count, stored_count
+from tutelage.policy.stored import adapter_counts, described_count, stored_count
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
@@ -30,6 +30,8 @@ from .samples import LAPTOP
 GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
 MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
+RANK = Models(policy=3_390_000_000, trained=1_850_000_000, merged=2_620_000_000)
+"""The same with adapters of rank 1,600."""
 """16 bytes of each are 24.6 GB."""
 PPO = replace(MIDDLE, critic=True)
 
@@ -99,13 +101,14 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
     [
         (SEVEN, gpus(2, 2), True, "torchrun --nnodes=4 --nproc-per-node=2 -m tutelage ..."),
         (SEVEN, gpus(1, 1), True, "torchrun --nnodes=8 --nproc-per-node=1 -m tutelage ..."),
-        (SEVEN, Machine(0, 2, memory=64 * GB), False, "model.lora.rank=16"),
+        (SEVEN, Machine(0, 2, memory=110 * GB), False, "model.lora.rank=16"),
+        (RANK, Machine(0, 2, memory=25 * GB), False, "model.lora.rank=16"),
         (MIDDLE, Machine(0, 2, 1, 25 * GB, ranks=2), False, "model.lora.rank=16 and one process"),
         (MIDDLE, Machine(0, 2, 1, 28 * GB, ranks=2), False, "one process"),
-        (PPO, Machine(0, 2, memory=25 * GB), False, "model.lora.rank=16"),
+        (PPO, Machine(0, 2, memory=40 * GB), False, "model.lora.rank=16"),
         (
             replace(PPO, whole_critic=True),
-            Machine(0, 2, memory=25 * GB),
+            Machine(0, 2, memory=40 * GB),
             False,
             "a smaller model",
         ),
@@ -116,6 +119,7 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
         "nodes",
         "nodes of one",
         "adapters",
+        "adapters of a smaller rank",
         "no room beside",
         "room",
         "ppo",
@@ -164,14 +168,24 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
         (folder / "model.safetensors").unlink()
     lora = LoraConfig(rank=3, target_modules=modules)
     made = with_lora(policy, lora, seed=0).parameters()
-    assert adapter_count(folder, 3, modules) == sum(p.numel() for p in made if p.requires_grad)
+    adapters = sum(p.numel() for p in made if p.requires_grad)
+    matrices = sum(
+        tensor.numel()
+        for name, tensor in policy.hf_tensors()
+        if ".layers." in name
+        and tensor.dim() == 2
+        and (not modules or name.split(".")[-2] in modules)
+    )
+    assert adapter_counts(folder, 3, modules) == (adapters, matrices)
     keys = ["agent.reward_name=math", "model.lora.rank=512"]
     flags = {"model": str(folder), "train": "tasks.jsonl"}
     asked = resolve("rl", keys, machine=LAPTOP, flags=flags)
     found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
     assert found is not None
-    assert found[0].trained == adapter_count(folder, 512)
-    assert adapter_count(tmp_path, 3) is None
+    told = adapter_counts(folder, 512)
+    assert told is not None
+    assert (found[0].trained, found[0].merged) == (told[0], 2 * told[1])
+    assert adapter_counts(tmp_path, 3) is None
 
 
 def test_a_model_in_another_format_is_refused_by_its_config(

@@ -273,6 +273,11 @@ def ask(
         raise ConfigError(
             f"--endpoint and --model have no use for {target!r}, which answers itself"
         )
+    if kind in ("model", "server") and fields and not asked.tools:
+        raise ConfigError(
+            f"nothing reads the field {next(iter(fields))!r}: {target!r} is asked without tools; "
+            "name some that do, as --tools calculator,price_list"
+        )
     if kind == "agent" and asked.tools is not None:
         raise ConfigError(f"--tools has no use for {target!r}, which has the tools of its file")
     if run is not None:

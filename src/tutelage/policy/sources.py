@@ -77,7 +77,8 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
         raise ConfigError(
             f"{name!r} means the model {HUB_ID}, and is also something in this directory: write "
             f"./{name} for what is here, or {HUB_ID} for the model (in a training: --model "
-            f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE})"
+            f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE}); a run that was begun with "
+            "the model goes on from another directory"
         )
     # What its folder has in it beside the weights decides its name too.
     mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()

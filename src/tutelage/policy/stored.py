@@ -70,17 +70,20 @@ def described_count(folder: Path) -> int | None:
     return None if shapes is None else sum(map(math.prod, shapes.values()))
 
 
-def adapter_count(folder: Path, rank: int, modules: Collection[str] = ()) -> int | None:
+def adapter_counts(
+    folder: Path, rank: int, modules: Collection[str] = ()
+) -> tuple[int, int] | None:
     """The parameters of LoRA's adapters of that rank on the linear layers in the blocks of a
-    model's folder, all or those with these names; None where the folder does not say."""
+    model's folder, all or those with these names, and the parameters of these layers; None where
+    the folder does not say."""
     shapes = _stored_shapes(folder) or _described_shapes(folder) or {}
     named = [(name.split("."), shape) for name, shape in shapes.items() if len(shape) == 2]
-    adapted = (
-        sum(shape)
+    adapted = [
+        shape
         for parts, shape in named
         if any(part.isdecimal() for part in parts) and (not modules or parts[-2] in modules)
-    )
-    return rank * sum(adapted) or None
+    ]
+    return (rank * sum(map(sum, adapted)), sum(map(math.prod, adapted))) if adapted else None
 
 
 def _stored_shapes(folder: Path) -> dict[str, Sequence[int]] | None:

@@ -129,8 +129,8 @@ def check_room(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
     free = shutil.disk_usage(place).free
     if kept * each > free:
         raise RunError(
-            f"{kept} checkpoints of {each / 1e9:.2f} GB do not fit in {str(place)!r}, which has "
-            f"{free / 1e9:.2f} GB left; lower trainer.max_actor_ckpt_to_keep, or choose an "
+            f"{kept} checkpoints of {each / 1e6:,.1f} MB do not fit in {str(place)!r}, which has "
+            f"{free / 1e6:,.1f} MB left; lower trainer.max_actor_ckpt_to_keep, or choose an "
             "--output on another disk"
         )
 

@@ -75,22 +75,27 @@ def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]
     return steps * config.rollouts_per_batch, measuring
 
 
-def tell_cost(ctx: TrainingContext, update: float, made: int) -> None:
+def tell_cost(ctx: TrainingContext, update: float | None, made: int) -> None:
     """Say what is left of a training, once, after the second step that this process made: the first
-    has work that is done once. `update` is what the step's update took, in seconds."""
+    has work that is done once. `update` is what the step's update took, in seconds; None where no
+    rollout of it had an advantage."""
     state, setting, pace = ctx.state, ctx.setting, ctx.pace
     ahead = setting.config.async_training.staleness_threshold > 0
     if pace is None or made != 2 or ahead:  # its pace beside the updates was not measured
         return
-    each = update / setting.config.rollouts_per_batch
+    each = (update or 0.0) / setting.config.rollouts_per_batch
     limit, left = step_limit(setting), seconds_left(ctx)
     words: list[str] = []
     if limit is not None and limit > state.phase_step:
         training, measuring = _left(setting, limit, state.phase_step)
-        told = pace.words(training + measuring, more=training * each, what="updates")
-        words.append(told)
+        what = "" if update is None else "updates"
+        words.append(pace.words(training + measuring, more=training * each, what=what))
     if left is not None:
         fit = int(left / (pace.seconds / pace.rollouts + each))
         words.append(f"{duration(left)} are left, in which about {fit:,} rollouts fit")
+    if words and update is None:
+        words.append(
+            "the time of updates comes on top: in this step there was nothing to learn from"
+        )
     if words:
         ctx.run.progress.note(f"Cost from here: {'; '.join(words)}")

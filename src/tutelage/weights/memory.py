@@ -1,9 +1,10 @@
 """What a rank holds in memory beside activations, and whether it fits: told before a run begins.
 
-A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. They are shared
-out over the ranks from 20 million parameters on, and the policy that samples is whole: beside the
-engine's copy on the first rank's device, and in the main memory of the others. `inputs.py` has the
-models, `process_group.py` the ranks.
+A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. A matrix with
+adapters is there three times: without them, as it is sampled from, and as a step computes with it.
+Parameters are shared out over the ranks from 20 million on, and the policy that samples is whole:
+beside the engine's copy on the first rank's device, and in the main memory of the others.
+`inputs.py` has the models, `process_group.py` the ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import adapter_count, described_count, stored_count
+from tutelage.policy.stored import adapter_counts, described_count, stored_count
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -47,19 +48,29 @@ class Models:
     critic: bool = False
     whole_critic: bool = False
     """Whether the critic is a model of its own, which has no adapters."""
+    merged: int = 0
+    """Those of the copies of matrices that have adapters; see `_merged`."""
 
 
 def models_of(setting: TrainingInputs) -> Models:
     """Those of a run."""
     policies = [setting.policy, *setting.others.values()]
-    config = setting.config
+    config, named = setting.config, dict(setting.policy.named())
+    pairs = [(t, named[f"{name[:-1]}B"]) for name, t in named.items() if name.endswith(".lora_A")]
     return Models(
         sum(policy.count() for policy in policies),
         sum(p.numel() for policy in policies for p in policy.parameters() if p.requires_grad),
         config.needs_reference,
         has_critic(config),
         config.critic.model.path is not None,
+        _merged(sum(a.shape[1] * b.shape[0] for a, b in pairs), config),
     )
+
+
+def _merged(adapted: int, config: RunConfig) -> int:
+    """Parameters of the copies of matrices that have adapters: one is sampled from, and one is what
+    a step computes with, which gradient checkpointing has block by block."""
+    return adapted * (1 if config.model.enable_gradient_checkpointing else 2)
 
 
 def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
@@ -73,6 +84,8 @@ def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
         # A copy of the policy has its adapters, too.
         trained = models.policy if models.whole_critic else models.trained
         out["critic"] = (4 * models.policy + 12 * trained) // share
+    if models.merged and share == 1:
+        out["adapters merged"] = 4 * models.merged
     if share > 1:
         out["weights to sample from"] = 4 * models.policy
     if gpu:
@@ -161,14 +174,15 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
         count = described_count(folder)
     if count is None:
         return None
-    trained, lora = count, config.model.lora
+    trained, adapted, lora = count, 0, config.model.lora
     if lora.rank:
-        told = adapter_count(folder, lora.rank, lora.target_modules)
-        trained = int(ADAPTED * count) if told is None else told
+        told = adapter_counts(folder, lora.rank, lora.target_modules)
+        trained, adapted = (int(ADAPTED * count), count) if told is None else told
         count += trained
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     own = config.critic.model.path is not None
-    models = Models(count, trained, config.needs_reference, has_critic(config), own)
+    merged = _merged(adapted, config)
+    models = Models(count, trained, config.needs_reference, has_critic(config), own, merged)
     return models, here(gpu=gpu), gpu
 
 
@@ -185,8 +199,9 @@ def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Mo
     most = max(1, machine.cuda_devices) if gpu else 1
     numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
     numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
-    base = models.policy - (models.trained if models.trained < models.policy else 0)
-    few = replace(models, policy=base, trained=int(ADAPTED * base))
+    base = models.policy - (models.trained if models.merged else 0)
+    rank16 = int(ADAPTED * base)
+    few = replace(models, policy=base + rank16, trained=rank16, merged=models.merged or 2 * base)
     for asked, adapters in ((models, ""), (few, "model.lora.rank=16 and ")):
         for nodes, ranks in numbers:
             there = replace(machine, nodes=nodes, ranks=ranks)

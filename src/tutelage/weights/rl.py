@@ -99,7 +99,9 @@ def _run_steps(
         if phase == RL:
             steps.append(values)
             _tell_health(ctx, steps)
-            tell_cost(ctx, values["time/update"], state.phase_step - begun)
+            trained = any(name.endswith("ratio/max") for name in values)
+            took = values["time/update"] if trained else None
+            tell_cost(ctx, took, state.phase_step - begun)
         end_step(ctx, phase, values)
     if queue is not None:
         queue.close()
