@@ -411,5 +411,5 @@ def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) ->
 
 @pytest.mark.parametrize("target", ["smollm2", "http://127.0.0.1:9"])
 def test_a_field_of_a_question_that_nothing_reads_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match="nothing reads the field 'prices': .* without tools"):
+    with pytest.raises(ConfigError, match=r"nothing reads the field 'prices': .* without tools"):
         ask(target, "What do 12 lamps cost?", AskConfig(), {"prices": {"lamp": 23}})
