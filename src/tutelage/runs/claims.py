@@ -53,7 +53,7 @@ def name_claimed(head: RunHeader, folder: RunFolder) -> Generator[None]:
 
 
 def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> None:
-    """Raise `RunError` where a named database has no run of this name to go on with, or has it for
+    """Raise `RunError` where a named database has no run of this name to continue, or has it for
     another folder, unless that is allowed: a record would be cut in two, or be that of two."""
     if head.store is None or allow_changes:
         return
@@ -62,8 +62,8 @@ def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> N
     if place is None:
         raise RunError(
             f"the store has no run {folder.name!r}, and this folder's has begun: if the folder was "
-            "renamed, give it its name back, since the record is found by it; to go on with a new "
-            "record, continue with --allow-changes (in Python: the key allow_changes)"
+            "renamed, give it its name back, since the record is found by it; to begin a new "
+            "record, resume with --allow-changes (in Python: the key allow_changes)"
         )
     if not Path(place).is_absolute():  # a row of before
         return

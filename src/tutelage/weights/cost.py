@@ -95,7 +95,7 @@ def tell_cost(ctx: TrainingContext, update: float | None, made: int) -> None:
         words.append(f"{duration(left)} are left, in which about {fit:,} rollouts fit")
     if words and update is None:
         words.append(
-            "the time of updates comes on top: in this step there was nothing to learn from"
+            "the time of updates is not included: in this step there was nothing to learn from"
         )
     if words:
         ctx.run.progress.note(f"Cost from here: {'; '.join(words)}")
