@@ -228,6 +228,9 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     with pytest.raises(RunError, match=f"as that of the folder '{place}', and this is '{other}'"):
         lifecycle.resume(counting.Counting, moved, Progress())
     assert lifecycle.resume(counting.Counting, moved, Progress(), allow_changes=True)["count"] == 3
+    (tmp_path / "link").symlink_to(other)
+    moved.result.unlink()
+    assert lifecycle.resume(counting.Counting, RunFolder(tmp_path / "link"), Progress())
     moved.result.unlink()
     renamed = RunFolder(other.rename(other.with_name("renamed")))
     with pytest.raises(RunError, match=r"the store has no run 'renamed'.*give it its name back"):

@@ -54,8 +54,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = path.name
-        """The folder's name, which is the run's identifier."""
+        self.name = path.resolve().name
+        """The folder's name, which is the run's identifier, also by a link or as `.`."""
         self.config = path / "config.json"
         """The resolved configuration."""
         self.conditions = path / "conditions.json"
