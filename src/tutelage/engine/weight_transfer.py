@@ -352,8 +352,10 @@ class ProbeReplies:
                         f"the vLLM server {url!r} has the weights of a version before, after an "
                         f"update that it reported as done: the log-probabilities of {_TOKENS} "
                         f"tokens differ by {_apart(theirs, known.trainer)[1]:.3g} on average from "
-                        f"those of that version, and by {mean:.3g} from those of now. Nothing of "
-                        "it was trained on. Restart the server, and continue the run"
+                        f"those of that version, and by {mean:.3g} from those of now. Nothing is "
+                        "trained on it from this update on; where steps before moved less than it "
+                        "rounds, they may have been sampled from that version as well. Restart "
+                        "the server, and continue the run"
                     )
             followed = own is now or own.followed_by(theirs, probe)
             self._known[url] = equal[0] if equal else now if followed else own
