@@ -79,6 +79,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ),
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
+        ('{"nodes": [{"tool": "numbers", "args": {}}]}', "'args'; did you mean 'arguments'?"),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),

@@ -39,6 +39,7 @@ from tutelage.orchestration.data.rows import (
     parse_nested_json,
     read_as,
     read_rows,
+    spelled,
 )
 from tutelage.orchestration.data.workflows import (
     Workflow,
@@ -145,6 +146,11 @@ class _PlanRecord(FileRecord):
             return found
         named = zip(found, self.arguments, strict=True)
         return [sorted({*before, *references(used)}) for before, used in named]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled(cls, row: Any) -> Any:
+        return spelled(row, cls.model_fields)
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
@@ -26,7 +26,7 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import PLANNING
+from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
@@ -68,6 +68,8 @@ may use the results of the nodes that were done. When nothing can help, reply {{
 
 
 class _Nodes(FileRecord):
+    model_config = ConfigDict(extra="forbid")
+
     nodes: tuple[Node, ...] = Field(max_length=100)
 
 
@@ -254,7 +256,8 @@ class LLMPlanner:
         self, said: str, *, before: Plan, lost: Container[int], failed: FailedCalls | None
     ) -> Plan:
         """Raises `DataError` for what is no plan over these tools."""
-        nodes = read_as(_NODES, _json_of(said), "this is no plan: it").nodes
+        known = {"": ("nodes",), "nodes": NODE_FIELDS}
+        nodes = read_as(_NODES, _json_of(said), "this is no plan: it", known=known).nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
         if gone := [k for node in nodes for k in node.parents if k in lost]:
