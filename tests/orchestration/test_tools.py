@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from tutelage.orchestration.execution.pools.tools import (
     refuse,
 )
 from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import cheapest
@@ -152,9 +154,42 @@ def test_a_reference_with_what_is_no_step_is_refused_and_not_taken_for_text(
     told = str(refused.value)
     assert told.startswith(f"node 1 (say): argument 'text' is {whole!r}")
     assert f"{step.removesuffix('.name')!r} is no step into a result" in told
-    done = run(*plan.nodes)
-    assert done.nodes[1].status == "failed"
-    assert f"it is given {whole!r}, and" in done.nodes[1].reason
+    with pytest.raises(DataError) as refused:
+        run(*plan.nodes)
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("<node0>", "<node-0>"),
+        ("<nod-0>", "<node-0>"),
+        ("<Node-0>", "<node-0>"),
+        ("<node_0>", "<node-0>"),
+        ("< node 0 >", "<node-0>"),
+        ("<nodes-0>", "<node-0>"),
+        ("<node-0.rows[1]>", "<node-0>.rows[1]"),
+    ],
+)
+def test_what_is_nearly_a_reference_is_refused_with_the_right_form(wrong: str, right: str) -> None:
+    plan = Plan("x", (Node("tables"), Node("say", {"text": f"It is {wrong}."})))
+    with pytest.raises(DataError, match=re.escape(f"{wrong!r} looks like a reference")) as refused:
+        OrchestrationSystem(pool=ToolPool(TOOLS)).execute("x", plan=plan)
+    assert str(refused.value).endswith(f"write {right!r}")
+    check_arguments(Plan("x", (Node("say", {"text": "<note-1> <node> <b>3</b> a<node-b>"}),)), {})
+
+
+def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
+    system = OrchestrationSystem(pool=ToolPool(TOOLS))
+    plan = Plan("x", (Node("numbers", {"count": 2}), Node("say", {"txt": "a"})))
+    events: list[Any] = []
+    for refuse_it in (
+        lambda: system.execute("x", plan=plan, observers=[events.append]),
+        lambda: system.check(plan),
+    ):
+        with pytest.raises(DataError, match=r"^node 1 \(say\): unknown argument 'txt'"):
+            refuse_it()
+    assert not events
 
 
 @pytest.mark.parametrize(

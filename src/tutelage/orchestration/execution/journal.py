@@ -174,6 +174,8 @@ class _Planned(FileRecord):
     instruction: str
     nodes: tuple[Node, ...]
     calls: tuple[PlannerCall, ...] = ()
+    expected: Any = None
+    """What `orchestrate plan --out` thinks that it costs, which is for who reads the file."""
 
 
 _PLAN = TypeAdapter(_Planned)

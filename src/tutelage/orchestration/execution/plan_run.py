@@ -33,6 +33,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerPool,
     capable_workers,
 )
+from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
@@ -141,6 +142,7 @@ class PlanRun:
         plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
+        check_arguments(plan, getattr(pool, "tools", {}))
         works = [self.work(node) for node in range(len(plan.nodes))]
         masks = [capable_workers(pool.workers, work) for work in works]
         roots = [k for k, parents in enumerate(self._parents) if not parents]

@@ -28,6 +28,10 @@ _REFERENCE = re.compile(rf"<node-(\d+)>((?:{STEP})*)")
 _STRANGE = r"\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\]"
 """What looks like a step and is none: in a longer text it is that text's own."""
 _NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*({_STRANGE})(?:{STEP}|{_STRANGE})*")
+_NEARLY = re.compile(
+    rf"<\s*(?:nod\w{{0,2}}|noed|ndoe|nde)[\s_:#.-]*(\d+)((?:{STEP})*)\s*>", re.IGNORECASE
+)
+"""What is or was meant to be a reference: with typing errors, or with its steps inside."""
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -78,8 +82,6 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
-        if wrong := _wrong_step(match.string):
-            raise ArgumentError(f"it is given {wrong}")
         value, left = member(outputs[number], path)
         if left and match.group() == match.string:
             name = re.findall(STEP, left)[0].strip(".[]")
@@ -130,7 +132,12 @@ def _check_references(where: str, arguments: Mapping[str, object]) -> None:
 
 
 def _wrong_step(text: str) -> str:
-    """Of a text that is all of a reference and holds what is no step into a result, what to say."""
+    """What to say of a text with what is nearly a reference, and of one that is all of a reference
+    and holds what is no step into a result."""
+    for near in _NEARLY.finditer(text):
+        if near.group() != (meant := f"<node-{near[1]}>"):
+            told = f"{near.group()!r} looks like a reference and is none; write"
+            return f"{text!r:.80}, and {told} {meant + near[2]!r}"
     match = _NO_STEP.fullmatch(text)
     if match is None:
         return ""
