@@ -156,10 +156,20 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """Texts; any other value becomes empty, and so does anything but a list."""
+    value = parse_nested_json(value)
+    if not isinstance(value, list):
+        return ()
+    return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
+
+
 Opened = BeforeValidator(parse_nested_json)
 """Marks a field whose value may be JSON written as text."""
 AsText = Annotated[str, BeforeValidator(str)]
 """A text, or what has one: identifiers may be numbers."""
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+"""A list of texts, or one written as text."""
 Number = Annotated[float, BeforeValidator(_number)]
 """A finite number, also one that is written as text: YAML 1.1 takes `3e-5` for text."""
 Whole = Annotated[int, BeforeValidator(_number)]
