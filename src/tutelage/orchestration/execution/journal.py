@@ -175,7 +175,7 @@ class _Planned(FileRecord):
     nodes: tuple[Node, ...]
     calls: tuple[PlannerCall, ...] = ()
     expected: Any = None
-    """What `orchestrate plan --out` thinks that it costs, which is for who reads the file."""
+    """What `orchestrate plan --out` thinks that it costs, for a person to read."""
 
 
 _PLAN = TypeAdapter(_Planned)
