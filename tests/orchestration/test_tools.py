@@ -13,7 +13,7 @@ import pytest
 from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.execution.context import ExecutorSettings
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.tools import (
@@ -26,6 +26,7 @@ from tutelage.orchestration.execution.pools.tools import (
 )
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import cheapest
@@ -177,6 +178,27 @@ def test_what_is_nearly_a_reference_is_refused_with_the_right_form(wrong: str, r
         OrchestrationSystem(pool=ToolPool(TOOLS)).execute("x", plan=plan)
     assert str(refused.value).endswith(f"write {right!r}")
     check_arguments(Plan("x", (Node("say", {"text": "<note-1> <node> <b>3</b> a<node-b>"}),)), {})
+
+
+@pytest.mark.parametrize("kind", ["exact", "known"])
+def test_a_verifier_without_what_it_compares_with_is_refused_before_any_tool_runs(
+    kind: str,
+) -> None:
+    plan, events = Plan("x", (Node("numbers", {"count": 2}),)), list[Any]()
+    verifiers = Verifiers(
+        make_verifier({"kind": "present"}), {"numbers": make_verifier({"kind": kind})}
+    )
+    system = OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=verifiers)
+    with pytest.raises(ConfigError, match=rf"{kind}.* for node 0 \('numbers'\).*regex, schema"):
+        system.execute("x", plan=plan, observers=[events.append])
+    assert not events
+    told = {0: NodeHint(expected="[1, 2]")}
+    if kind == "exact":
+        assert system.execute("x", plan=plan, hints=told).success
+    others = Verifiers(make_verifier({"kind": kind}))
+    assert (
+        OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=others).execute("x", plan=plan).success
+    )
 
 
 def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
