@@ -96,4 +96,4 @@ def calibrate(
     model.use_catalog(whole)
     if not any(right) and any(node.arguments for w in kept for node in w.plan.nodes):
         return never_sure(len(right))
-    return fit_confidence(torch.cat(rows), right, outside)
+    return fit_confidence(torch.cat(rows), right, outside, len(kept))
