@@ -73,7 +73,7 @@ class Confidence:
 
 
 def floor_of(held_out: int) -> float:
-    """The least threshold that so many held-out plans allow.
+    """The least threshold that a number of held-out plans allows.
 
     A kind of mistake that is a share s of all plans is in none of n held-out ones with the chance
     (1 - s)^n. Those with a share of up to 1 - DOUBT^(1 / n) may have escaped the model, so what it
