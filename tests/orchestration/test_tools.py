@@ -142,6 +142,37 @@ def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str
     assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
 
 
+@tool
+def nobody() -> None:
+    """Nothing."""
+
+
+@tool
+def known(name: str | None) -> dict[str, str | None]:
+    """Somebody whose number is not known."""
+    return {"name": name, "phone": None}
+
+
+@pytest.mark.parametrize(
+    ("first", "text", "said"),
+    [
+        (Node("known", {"name": "Ada"}), "Call <node-0>.phone!", "'phone' in the output"),
+        (Node("known", {"name": "Ada"}), "<node-0>.phone", "'phone' in the output"),
+        (Node("nobody"), "It says <node-0>", "the output"),
+    ],
+)
+def test_what_is_null_becomes_no_text(first: Node, text: str, said: str) -> None:
+    tools = {"known": known, "nobody": nobody, "say": say}
+    nodes = (first, Node("say", {"text": text}), Node("known", {"name": text}))
+    executor = Executor(ToolPool(tools), cheapest())
+    done = asyncio.run(executor.run(Plan("x", nodes), seeds=SeedTree(0)))
+    assert done.nodes[1].status == "failed"
+    assert f"{said} of node 0 is null: there is no value to take" in done.nodes[1].reason
+    # A parameter that takes null gets it, where it is all of the argument.
+    whole = text.startswith("<")
+    assert done.nodes[2].output == ('{"name": null, "phone": null}' if whole else None)
+
+
 @pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]", "[-1].name"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_reference_with_what_is_no_step_is_refused_and_not_taken_for_text(

@@ -50,9 +50,13 @@ def fill(value: object, found: Found) -> object:
     return value
 
 
-def member(output: str, path: str) -> tuple[str, str]:
-    """What the steps of a path lead to in an output that is JSON, as text, and the steps that are
-    left where it has no such member or entry."""
+class _NothingError(ArgumentError):
+    """What a reference leads to is null."""
+
+
+def member(output: str, path: str) -> tuple[object, str]:
+    """What the steps of a path lead to in an output that is JSON, and the steps that are left where
+    it has no such member or entry."""
     steps = re.findall(STEP, path)
     try:
         value: Any = parse_json(output) if steps else output
@@ -66,7 +70,7 @@ def member(output: str, path: str) -> tuple[str, str]:
         except (ValueError, KeyError, TypeError, IndexError):
             break
         taken += 1
-    return as_text(value) if taken else output, "".join(steps[taken:])
+    return value if taken else output, "".join(steps[taken:])
 
 
 def as_text(value: object) -> str:
@@ -88,8 +92,12 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
             inside = path.removesuffix(left)
             place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
             raise ArgumentError(f"{place} of node {number} has no member {name!r}")
+        if value is None or (match.group(2) == left and value == "null"):
+            inside = path.removesuffix(left).removeprefix(".")
+            place = f"{inside!r} in the output" if inside else "the output"
+            raise _NothingError(f"{place} of node {number} is null: there is no value to take")
         # What looked like a member was the next word of a sentence.
-        return f"{value}{left}"
+        return f"{as_text(value)}{left}"
 
     schema = tool.parameters
     return cast("JSON", _read(dict(given), [schema], schema, found))
@@ -156,8 +164,14 @@ def _read(
     branches = [each for schema in schemas for each in _branches(schema, root)]
     value = given
     if isinstance(given, str):
-        value = given if found is None else _REFERENCE.sub(found, given)
-        value = _parsed(value, branches, whole=_REFERENCE.fullmatch(given) is not None)
+        whole, kinds = _REFERENCE.fullmatch(given) is not None, _all_kinds(branches)
+        try:
+            value = given if found is None else _REFERENCE.sub(found, given)
+        except _NothingError:
+            if whole and not kinds.isdisjoint(("null", "any")):
+                return None
+            raise
+        value = _parsed(value, branches, whole=whole)
         found = None
     if depth > _DEPTH:
         return value
@@ -180,7 +194,7 @@ def _read(
 def _parsed(text: str, branches: Sequence[JSON], *, whole: bool) -> object:
     """A text as these branches of a schema want it; `whole`: it is all of a result. A list of one
     text is that text where a text and no list is wanted: a search that found one thing."""
-    kinds = {kind for each in branches for kind in _kinds(each)}
+    kinds = _all_kinds(branches)
     takes_text = not kinds or not kinds.isdisjoint(("string", "any"))
     if takes_text and not (whole and text[:1] in ("[", "{")):
         return text
@@ -237,6 +251,10 @@ def _kinds(branch: JSON) -> tuple[str, ...]:
         told = {"properties": "object", "items": "array", "prefixItems": "array"}
         return ("any", *(own for key, own in told.items() if key in branch))
     return ("string",) if any(isinstance(each, str) for each in listed) else ("other",)
+
+
+def _all_kinds(branches: Sequence[JSON]) -> set[str]:
+    return {kind for each in branches for kind in _kinds(each)}
 
 
 def _fits(branch: JSON, value: Mapping[str, object]) -> bool:
