@@ -549,6 +549,17 @@ def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
     assert not (here / "run").exists()
 
 
+def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    first = [{"tool": "list_files", "arguments": {"folder": folder}} for folder in ("no", "things")]
+    nodes = [*first, {"tool": "count", "arguments": {"items": "<node-0>"}}]
+    (here / "fast.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
+    done = run("--plan", "fast.json", "--on-failure", "fail_fast", code=1)
+    told = " ".join(done.stdout.split())
+    assert "cancelled: another subtask failed (fail_fast)" in told
+    assert "execution failed, ended at the first failed subtask (fail_fast)" in told
+
+
 @pytest.mark.parametrize(("typed", "then", "allowed"), [("y\n", "\n", False), ("", "y\n", True)])
 def test_what_was_typed_before_the_question_is_no_answer(
     typed: str, then: str, allowed: bool, monkeypatch: pytest.MonkeyPatch

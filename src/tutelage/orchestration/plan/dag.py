@@ -20,7 +20,7 @@ from tutelage.errors import DataError, counted
 
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
-_REFERENCE = re.compile(r"<node-(\d+)>")
+REFERENCE = re.compile(r"<node-(\d+)>")
 
 
 def references(value: object) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ def references(value: object) -> tuple[int, ...]:
     while waiting:
         match waiting.pop():
             case str() as text:
-                numbers.update(int(k) for k in _REFERENCE.findall(text))
+                numbers.update(int(k) for k in REFERENCE.findall(text))
             case Mapping() as inner:
                 waiting.extend(cast("Mapping[object, object]", inner).values())
             case list() | tuple() as inner:
@@ -58,7 +58,7 @@ def renumbered(arguments: Mapping[str, object], place: Mapping[int, int]) -> dic
     """Arguments whose references follow nodes to other places."""
 
     def moved(text: str) -> str:
-        return _REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
+        return REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
 
     return {name: with_texts(value, moved) for name, value in arguments.items()}
 
