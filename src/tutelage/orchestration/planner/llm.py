@@ -41,6 +41,8 @@ SHOWN_TOOLS = 30
 """Tools in a prompt: of more, those whose words are nearest to the instruction's."""
 SHOWN_RESULT = 1000
 """Characters of a result, or of an error, that the model sees when it plans the rest."""
+SHOWN_ABOUT = 200
+"""Characters of what is said of a parameter that the model sees."""
 SHOWN_REPLY = 8000
 """Characters of a reply that go back to the model with what is wrong with it."""
 NO_TOOL = "no tool fits what is asked for"
@@ -346,14 +348,17 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
 
 
 def _described(tool: Tool) -> str:
-    """A tool on one line: its name, its parameters with their types, what it does."""
-    takes = _members(tool.parameters, tool.parameters, 0)
-    return f"- {tool.name}({takes}): {' '.join(tool.description.split())}"
+    """A tool: its name, its parameters with their types, what it does; below, what each means."""
+    takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
+    lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
+    for name, each in cast("JSON", root.get("properties", {})).items():
+        if about := " ".join(str(resolved(each, root).get("description", "")).split()):
+            lines.append(f"    {name}: {_cut(about, SHOWN_ABOUT)}")
+    return "\n".join(lines)
 
 
 def _members(schema: JSON, root: JSON, depth: int) -> str:
-    known = cast("JSON", schema.get("properties", {}))
-    required = schema.get("required", ())
+    known, required = cast("JSON", schema.get("properties", {})), schema.get("required", ())
     return ", ".join(
         f"{name}{'' if name in required else '?'}: {_kind(each, root, depth)}"
         for name, each in known.items()
