@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -16,16 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
+from tutelage.cli.orchestrate_tools import Permission
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
+from tutelage.tools.tool import tool
 from tutelage.types import RolloutStatus
 
 TOOLS = '''
@@ -542,3 +547,42 @@ def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
         "from its beginning."
     )
     assert not (here / "run").exists()
+
+
+def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    first = [{"tool": "list_files", "arguments": {"folder": folder}} for folder in ("no", "things")]
+    nodes = [*first, {"tool": "count", "arguments": {"items": "<node-0>"}}]
+    (here / "fast.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
+    done = run("--plan", "fast.json", "--on-failure", "fail_fast", code=1)
+    told = " ".join(done.stdout.split())
+    assert "cancelled: another subtask failed (fail_fast)" in told
+    assert "execution failed, ended at the first failed subtask (fail_fast)" in told
+
+
+@pytest.mark.parametrize(("typed", "then", "allowed"), [("y\n", "\n", False), ("", "y\n", True)])
+def test_what_was_typed_before_the_question_is_no_answer(
+    typed: str, then: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = pty.openpty()
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if "Run it?" in text:
+                os.write(master, then.encode())
+            return super().write(text)
+
+    console = Console(file=Screen())
+    monkeypatch.setattr("tutelage.cli.console.messages", lambda: console)
+    with os.fdopen(slave, "r") as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        os.write(master, typed.encode())
+        select.select([terminal], [], [], 1 if typed else 0)
+        said = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", ""))
+    os.close(master)
+    assert said == ("" if allowed else "you said no")
+
+
+def _wipe() -> str:
+    """Wipe it."""
+    return "wiped"

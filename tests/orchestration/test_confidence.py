@@ -22,7 +22,13 @@ from tutelage.orchestration.planner.calibration import (
     same_tools,
     without,
 )
-from tutelage.orchestration.planner.confidence import KEEP, SIGNALS, fit_confidence
+from tutelage.orchestration.planner.confidence import (
+    KEEP,
+    LOWEST,
+    SIGNALS,
+    fit_confidence,
+    floor_of,
+)
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.embedded import PlannerRecipe, embedded_planner
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -41,20 +47,20 @@ def drawn() -> tuple[Tensor, list[bool]]:
 
 def test_it_tells_right_plans_from_wrong_ones_and_keeps_most_of_them() -> None:
     signals, right = drawn()
-    fitted = fit_confidence(signals, right, [not each for each in right])
+    fitted = fit_confidence(signals, right, [not each for each in right], 400)
     assert fitted is not None
     sure = fitted.of(signals) >= fitted.threshold
     kept = sure[torch.tensor(right)].double().mean()
     assert KEEP - 0.01 <= kept <= KEEP + 0.02
     assert fitted.kept == pytest.approx(float(kept))
     assert fitted.refused > 0.9
-    assert fitted == fit_confidence(signals, right, [not each for each in right])
+    assert fitted == fit_confidence(signals, right, [not each for each in right], 400)
 
 
 def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
     signals, _ = drawn()
     right = [i % 2 == 0 for i in range(400)]
-    fitted = fit_confidence(signals, right, [False] * 400)
+    fitted = fit_confidence(signals, right, [False] * 400, 400)
     assert fitted is not None
     assert ((fitted.of(signals) - 0.5).abs() < 0.35).all()
 
@@ -62,7 +68,7 @@ def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
     signals, _ = drawn()
-    assert fit_confidence(signals, [right] * 400, [False] * 400) is None
+    assert fit_confidence(signals, [right] * 400, [False] * 400, 400) is None
 
 
 def test_a_planner_that_gives_no_plan_its_arguments_is_never_sure() -> None:
@@ -162,11 +168,29 @@ def test_a_plan_that_swaps_two_results_is_wrong(also: str) -> None:
 def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:
     signals = torch.zeros(22, len(SIGNALS))
     signals[:2, 0] = torch.tensor([2.0, 2.2])
-    fitted = fit_confidence(signals, [True] * 2 + [False] * 20, [False] * 2 + [True] * 20)
+    fitted = fit_confidence(signals, [True] * 2 + [False] * 20, [False] * 2 + [True] * 20, 22)
     assert fitted is not None
     right, wrong = fitted.of(signals)[:2].min(), fitted.of(signals)[2:].max()
     assert fitted.threshold == pytest.approx(float(right + wrong) / 2)
     assert fitted.kept == fitted.refused == 1.0
+
+
+def test_few_held_out_plans_allow_no_low_threshold() -> None:
+    signals = torch.zeros(22, len(SIGNALS))
+    signals[:2, 0] = torch.tensor([2.0, 2.2])
+    right, outside = [True] * 2 + [False] * 20, [False] * 2 + [True] * 20
+    by_count = {n: fit_confidence(signals, right, outside, n) for n in (5, 400)}
+    few, many = by_count[5], by_count[400]
+    assert few is not None
+    assert many is not None
+    assert few.weights == many.weights
+    assert few.threshold == floor_of(5) > many.threshold
+    assert few.kept == float((few.of(signals)[:2] >= few.threshold).double().mean())
+    floors = [floor_of(n) for n in (1, 2, 4, 8, 20, 100, 400)]
+    assert floors == sorted(floors, reverse=True)
+    assert (floors[0], floors[-1]) == (0.5, LOWEST)
+    # Of plans of which such a share is wrong, 20 show none with the chance of one in twenty.
+    assert (1 - floor_of(20)) ** 20 == pytest.approx(0.05)
 
 
 def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:

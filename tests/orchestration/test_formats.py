@@ -171,6 +171,14 @@ ONE = {"task_types": [0], "dependencies": [[]]}
         ({**DOCUMENT, "targets": {**ONE, "arguments": [{}, {}]}}, "'arguments' has the length 2"),
         ({**DOCUMENT, "targets": {**ONE, "arguments": [{"a": "<node-4>"}]}}, "node 4"),
         ({**DOCUMENT, "targets": {**ONE, "arguments": ["a"]}}, r"arguments\[0\]"),
+        (
+            {**DOCUMENT, "targets": {**ONE, "args": [{}]}},
+            "the plan has an unknown field 'args'; did you mean 'arguments'",
+        ),
+        (
+            {**LOG, "planner_outputs": {**LOG["planner_outputs"], "argumets": [{}, {}]}},
+            "the plan has an unknown field 'argumets'; did you mean 'arguments'",
+        ),
     ],
 )
 def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str) -> None:
@@ -179,6 +187,12 @@ def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str
         read_workflows(path, CATALOG)
     assert "rows.json" in str(raised.value)
     assert "row 1" in str(raised.value)
+
+
+def test_fields_of_others_beside_a_plan_are_no_spelling_errors() -> None:
+    told = {"subtask_embeddings": [[0.1], [0.2]], "adjacency_logits": [], "note": "ours"}
+    outputs = {**LOG["planner_outputs"], **told}
+    assert workflow_of({**LOG, "planner_outputs": outputs}, CATALOG) == workflow_of(LOG, CATALOG)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[3]"])

@@ -79,6 +79,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ),
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
+        ('{"nodes": [{"tool": "numbers", "args": {}}]}', "'args'; did you mean 'arguments'?"),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
@@ -140,6 +141,27 @@ def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None
     told = f"place: {place}, color?: red|blue, day?: string (date), others?: array of {place}, "
     told += "size?: integer or string, sizes?: object of (array of (integer or string))"
     assert f"- mark({told}): Mark a place." in (client.calls[0].messages[0].content or "")
+
+
+def test_the_model_is_told_what_a_schema_says_of_parameters() -> None:
+    schema: JSON = {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string", "description": "An address,\n  such as a@b.c"},
+            "text": {"type": "string"},
+            "more": {"type": "string", "description": "x" * 1000},
+        },
+        "required": ["to"],
+    }
+    send = Tool("send", "Send it.", mark.fn, replace(mark.signature, schema=schema))
+    llm, client = planner('{"nodes": []}', tools={"send": send})
+    with pytest.raises(NoPlanError):
+        llm.plan("Send it to a@b.c")
+    told = client.calls[0].messages[0].content or ""
+    assert "more?: string): Send it.\n    to: An address, such as a@b.c\n    more: xx" in told
+    assert "    text:" not in told
+    assert f"{'x' * 200} ... (800 more characters)" in told
+    assert "x" * 201 not in told
 
 
 def test_the_model_is_told_the_types_behind_references_and_unions_of_unions() -> None:

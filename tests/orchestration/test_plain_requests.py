@@ -89,6 +89,9 @@ def test_each_is_planned_with_its_tools_or_declined(tmp_path: Path) -> None:
     """The embedded planner, trained as the first use does."""
     model = embedded_planner(cache=tmp_path).model
     assert model.confidence is not None
+    # The first command of the documentation.
+    first = model.plan("Summarise the article and translate it to French")
+    assert [node.tool for node in first.nodes] == ["summarize_text", "translate_text"]
     planned = 0
     for request, tools in acceptable().items():
         (made,) = model.plan_all([request])

@@ -69,3 +69,23 @@ def test_arguments_count_by_tool_name_and_value_and_references_by_their_tool() -
     assert score(Node("read"), Node("count")) == 0.0
     bare = Workflow(Plan("x", (Node("read"),)))
     assert PlanScores.of([wanted.plan], [bare], catalog).argument_f1 == []
+
+
+def test_arguments_that_take_each_others_results_are_wrong() -> None:
+    def plan(first: str, second: str, *, turned: bool = False) -> Plan:
+        reads = [Node("read", {"path": path}) for path in ("a.txt", "b.txt")]
+        reads = reads[::-1] if turned else reads
+        return Plan("x", (*reads, Node("join", {"first": first, "second": second})))
+
+    catalog = Catalog((CatalogTool("read"), CatalogTool("join")))
+    wanted = Workflow(plan("<node-0>", "<node-1>"))
+
+    def score(made: Plan) -> float:
+        return PlanScores.of([made], [wanted], catalog).argument_f1[0]
+
+    assert score(plan("<node-0>", "<node-1>")) == 1.0
+    assert score(plan("<node-1>", "<node-0>", turned=True)) == 1.0
+    assert score(plan("<node-1>", "<node-0>")) == 0.5
+    both = Workflow(plan("<node-0>, <node-1>", ""))
+    swapped = plan("<node-1>, <node-0>", "")
+    assert PlanScores.of([swapped], [both], catalog).argument_f1[0] == 0.75

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.prepare import prepare
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.pools.tools import described
+from tutelage.orchestration.execution.pools.tools import ToolPool, described
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.tools.tool import tool
+from tutelage.tools.tool import ToolError, tool
 
 
 def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:
@@ -96,6 +100,63 @@ def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> 
     assert [node.arguments for node in made.workflows[0].plan.nodes] == [n.arguments for n in nodes]
     assert made.catalog().tools == tools.tools
     assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
+
+
+def test_what_succeeded_by_a_further_plan_is_kept_without_what_failed(tmp_path: Path) -> None:
+    @tool
+    def say(text: str) -> str:
+        """Say a text."""
+        return text
+
+    @tool
+    def fail(text: str) -> str:
+        """Fail."""
+        raise ToolError("broken")
+
+    class Planner:
+        def plan(self, instruction: str) -> Plan:
+            nodes = (Node("say", {"text": "a"}), Node("fail", {"text": "<node-0>"}))
+            return Plan(instruction, (*nodes, Node("say", {"text": "<node-1>!"})))
+
+        async def rest(self, execution: Execution, budget: Budget) -> Plan:
+            more = (Node("say", {"text": "<node-0>b"}), Node("say", {"text": "<node-3>!"}))
+            return replace(execution.plan, nodes=(*execution.plan.nodes, *more))
+
+    system = OrchestrationSystem(
+        Planner(),
+        ToolPool({"say": say, "fail": fail}),
+        execution_logger=ExecutionLogger(tmp_path),
+    )
+    done = system.execute("Say it")
+    assert done.success
+    assert done.abandoned == (1, 2)
+    assert done.correct is None
+    made = prepare([tmp_path])
+    assert (made.executions, made.failed) == (1, 0)
+    (workflow,) = made.workflows
+    assert [node.arguments["text"] for node in workflow.plan.nodes] == [
+        "a",
+        "<node-0>b",
+        "<node-1>!",
+    ]
+    assert workflow.tools == ("say", "say", "say")
+
+
+def test_an_instruction_that_was_done_by_several_plans_is_counted(tmp_path: Path) -> None:
+    def by(*texts: str, matrix: list[list[int]]) -> dict[str, Any]:
+        outputs = {
+            "task_types": ["say"] * len(texts),
+            "arguments": [{"text": text} for text in texts],
+            "workflow_graph": {"adjacency": matrix},
+        }
+        return line("one", 0.0, planner_outputs=outputs)
+
+    chain, turned = [[0, 1], [0, 0]], [[0, 0], [1, 0]]
+    same = [by("a", "<node-0>!", matrix=chain), by("<node-1>!", "a", matrix=turned)]
+    assert prepare([write(tmp_path, *same)]).disagreed == 0
+    other = by("a", "a!", matrix=chain)
+    made = prepare([write(tmp_path, *same, other, other)])
+    assert (made.disagreed, made.repeated, len(made.workflows)) == (1, 3, 1)
 
 
 def test_a_cheaper_worker_stays_with_its_node_where_arguments_alone_order_them(

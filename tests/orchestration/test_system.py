@@ -393,6 +393,22 @@ def test_plans_read_back_as_they_were_written() -> None:
         read_plan({"instruction": "x"})
 
 
+@pytest.mark.parametrize(
+    ("node", "more", "message"),
+    [
+        ({"args": {"t": 1}}, {}, r"nodes\[0\] has an unknown field 'args'.*mean 'arguments'"),
+        ({"afer": [0]}, {}, r"nodes\[0\] has an unknown field 'afer'; did you mean 'after'"),
+        ({"thought": ""}, {}, "'thought'; there are tool, arguments, after, description"),
+        ({}, {"edges": []}, "it has an unknown field 'edges'; did you mean 'nodes'"),
+    ],
+)
+def test_keys_of_a_plan_that_nobody_knows_are_refused(
+    node: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read_plan({"instruction": "x", "nodes": [{"tool": "a", **node}], **more})
+
+
 KILLED = """
 import os, signal, sys
 from tutelage.orchestration import Node, Plan

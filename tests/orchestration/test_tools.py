@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import pytest
 from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.execution.context import ExecutorSettings
+from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.tools import (
@@ -24,6 +25,8 @@ from tutelage.orchestration.execution.pools.tools import (
     refuse,
 )
 from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import cheapest
@@ -139,6 +142,37 @@ def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str
     assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
 
 
+@tool
+def nobody() -> None:
+    """Nothing."""
+
+
+@tool
+def known(name: str | None) -> dict[str, str | None]:
+    """Somebody whose number is not known."""
+    return {"name": name, "phone": None}
+
+
+@pytest.mark.parametrize(
+    ("first", "text", "said"),
+    [
+        (Node("known", {"name": "Ada"}), "Call <node-0>.phone!", "'phone' in the output"),
+        (Node("known", {"name": "Ada"}), "<node-0>.phone", "'phone' in the output"),
+        (Node("nobody"), "It says <node-0>", "the output"),
+    ],
+)
+def test_what_is_null_becomes_no_text(first: Node, text: str, said: str) -> None:
+    tools = {"known": known, "nobody": nobody, "say": say}
+    nodes = (first, Node("say", {"text": text}), Node("known", {"name": text}))
+    executor = Executor(ToolPool(tools), cheapest())
+    done = asyncio.run(executor.run(Plan("x", nodes), seeds=SeedTree(0)))
+    assert done.nodes[1].status == "failed"
+    assert f"{said} of node 0 is null: there is no value to take" in done.nodes[1].reason
+    # A parameter that takes null gets it, where it is all of the argument.
+    whole = text.startswith("<")
+    assert done.nodes[2].output == ('{"name": null, "phone": null}' if whole else None)
+
+
 @pytest.mark.parametrize("step", ["[-1]", '["a b"]', "['a']", "[1:2]", "[*]", "[-1].name"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_reference_with_what_is_no_step_is_refused_and_not_taken_for_text(
@@ -152,9 +186,63 @@ def test_a_reference_with_what_is_no_step_is_refused_and_not_taken_for_text(
     told = str(refused.value)
     assert told.startswith(f"node 1 (say): argument 'text' is {whole!r}")
     assert f"{step.removesuffix('.name')!r} is no step into a result" in told
-    done = run(*plan.nodes)
-    assert done.nodes[1].status == "failed"
-    assert f"it is given {whole!r}, and" in done.nodes[1].reason
+    with pytest.raises(DataError) as refused:
+        run(*plan.nodes)
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("<node0>", "<node-0>"),
+        ("<nod-0>", "<node-0>"),
+        ("<Node-0>", "<node-0>"),
+        ("<node_0>", "<node-0>"),
+        ("< node 0 >", "<node-0>"),
+        ("<nodes-0>", "<node-0>"),
+        ("<node-0.rows[1]>", "<node-0>.rows[1]"),
+    ],
+)
+def test_what_is_nearly_a_reference_is_refused_with_the_right_form(wrong: str, right: str) -> None:
+    plan = Plan("x", (Node("tables"), Node("say", {"text": f"It is {wrong}."})))
+    with pytest.raises(DataError, match=re.escape(f"{wrong!r} looks like a reference")) as refused:
+        OrchestrationSystem(pool=ToolPool(TOOLS)).execute("x", plan=plan)
+    assert str(refused.value).endswith(f"write {right!r}")
+    check_arguments(Plan("x", (Node("say", {"text": "<note-1> <node> <b>3</b> a<node-b>"}),)), {})
+
+
+@pytest.mark.parametrize("kind", ["exact", "known"])
+def test_a_verifier_without_what_it_compares_with_is_refused_before_any_tool_runs(
+    kind: str,
+) -> None:
+    plan, events = Plan("x", (Node("numbers", {"count": 2}),)), list[Any]()
+    verifiers = Verifiers(
+        make_verifier({"kind": "present"}), {"numbers": make_verifier({"kind": kind})}
+    )
+    system = OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=verifiers)
+    with pytest.raises(ConfigError, match=rf"{kind}.* for node 0 \('numbers'\).*regex, schema"):
+        system.execute("x", plan=plan, observers=[events.append])
+    assert not events
+    told = {0: NodeHint(expected="[1, 2]")}
+    if kind == "exact":
+        assert system.execute("x", plan=plan, hints=told).success
+    others = Verifiers(make_verifier({"kind": kind}))
+    assert (
+        OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=others).execute("x", plan=plan).success
+    )
+
+
+def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
+    system = OrchestrationSystem(pool=ToolPool(TOOLS))
+    plan = Plan("x", (Node("numbers", {"count": 2}), Node("say", {"txt": "a"})))
+    events: list[Any] = []
+    for refuse_it in (
+        lambda: system.execute("x", plan=plan, observers=[events.append]),
+        lambda: system.check(plan),
+    ):
+        with pytest.raises(DataError, match=r"^node 1 \(say\): unknown argument 'txt'"):
+            refuse_it()
+    assert not events
 
 
 @pytest.mark.parametrize(

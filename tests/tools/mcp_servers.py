@@ -49,6 +49,24 @@ def point(x: int, y: int) -> dict[str, int]:
     return {"x": x, "y": y}
 
 
+@server.tool()
+def titles(count: int) -> list[str]:
+    """A list of texts."""
+    return [f"part {number}" for number in range(count)]
+
+
+@server.tool()
+def wrapping() -> dict[str, list[str]]:
+    """An object that looks like what lists are wrapped in."""
+    return {"result": ["a"]}
+
+
+@server.tool()
+def phone(name: str) -> str | None:
+    """A telephone number, if there is one."""
+    return None
+
+
 @server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
 def look() -> str:
     """Read something."""

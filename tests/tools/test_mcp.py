@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import shlex
 import shutil
@@ -131,6 +132,15 @@ async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, 
     assert len(long.text) <= shared["long"].max_chars
     assert "characters cut" in long.text
     assert dotted.text == "dotted"
+
+
+async def test_a_list_stays_a_list_however_many_items_it_has(shared: dict[str, Tool]) -> None:
+    asked = [ask("titles", f'{{"count": {count}}}') for count in range(3)]
+    none, one, two, wrapping = await run(shared, *asked, ask("wrapping"))
+    assert (none.text, one.text, two.text) == ("[]", '["part 0"]', '["part 0", "part 1"]')
+    assert json.loads(wrapping.text) == {"result": ["a"]}
+    (nothing,) = await run(shared, ask("phone", '{"name": "Ada"}'))
+    assert nothing.text == "null"
 
 
 @pytest.mark.full  # three seconds of starting a server

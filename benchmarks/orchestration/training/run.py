@@ -32,7 +32,7 @@ DEMONSTRATIONS = """sft --model smollm2 --steps 37 batch_size=3 lr=2e-4 actor.op
     trainer.test_freq=-1 trainer.save_freq=-1"""
 REWARDS = """--algorithm advantage_filtered --steps 16 --runners 32 agent.template=smollm2
     data.train_batch_size=8 agent.num_chains=4 lr=3e-5 actor.optim.lr_scheduler_type=linear
-    rollout.temperature=0.7 rollout.correction=token_tis model.dtype=bfloat16 rollout.max_len=1536
+    rollout.temperature=0.7 rollout.correction=token_tis model.dtype=bfloat16 rollout.max_len=2048
     actor.entropy_coeff=0 actor.use_kl_loss=false actor.loss_agg_mode=token-mean
     trainer.test_freq=-1 trainer.save_freq=-1 trainer.max_actor_ckpt_to_keep=1"""
 

@@ -82,11 +82,13 @@ def _prepare(asked: _PrepareConfig) -> None:
     texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
     write_new(texts, "--output")
     examples, cheaper = number(len(made.workflows)), counted(made.cheaper, "subtask")
+    several = f"{counted(made.disagreed, 'instruction')} done by more than one plan"
     facts(
         console_output(),
         [
             ("executions", f"{number(made.executions)}, {number(made.failed)} of them failed"),
             ("examples", f"{examples}, one an instruction, the cheapest that succeeded"),
+            ("disagreeing", f"{several}; the cheapest plan is kept, of equals the fastest"),
             ("cheaper", f"{cheaper} with a cheaper worker that also succeeded"),
             ("written", shown_path(output)),
             ("catalog", shown_path(tools)),

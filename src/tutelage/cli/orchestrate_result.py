@@ -56,7 +56,9 @@ def show_result(
         tries = sum(step.worker is not None for step in mine)
         result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         planned, parents = found.plan.nodes[node.node], found.plan.nodes[node.node].parents
-        whole = result if node.kept or node.status == "skipped" else f"{result}: {node.reason}"
+        first = node.status == "cancelled" and node.reason == "failed"
+        reason = "another subtask failed (fail_fast)" if first else node.reason
+        whole = result if node.kept or node.status == "skipped" else f"{result}: {reason}"
         words = (
             visible(planned.tool),
             ", ".join(map(str, parents)),
@@ -81,7 +83,9 @@ def _told(found: Execution, preset: Preset, reward: float, sure: Sure | None) ->
     from tutelage.errors import counted
 
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
-    state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
+    reason = "ended at the first failed subtask (fail_fast)"
+    reason = reason if found.reason == "failed" else found.reason
+    state = "succeeded" if found.success else f"failed{f', {reason}' if reason else ''}"
     fields = {
         "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
         "cost": f"{usd(found.total_cost)} USD",

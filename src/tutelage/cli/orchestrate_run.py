@@ -28,7 +28,6 @@ from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.runs.progress import Progress
 from tutelage.tools.registry import close_tools
 
@@ -280,7 +279,6 @@ def _planned(
             raise DataError(text if str(path) in text else f"{str(path)!r}: {text}") from error
         if not plan.nodes:
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
-        check_arguments(plan, tools)
         whole = replace(plan, instruction=instruction or plan.instruction)
         return ChosenPlan(whole, str(path), llm_planner(asked, tools))
     if instruction is None or not instruction.strip():

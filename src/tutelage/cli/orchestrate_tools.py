@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,21 @@ class Permission:
             console = messages()
             shown = one_line(arguments, _SHOWN)
             say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{done}")
+            _forget_typed()
             console.print("Run it? [y/N] ", end="", markup=False)
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         finally:
             if self.display is not None:
                 self.display.start(refresh=True)
+
+
+def _forget_typed() -> None:
+    """Drop what was typed before the question, which it cannot have answered."""
+    with suppress(ImportError, OSError, ValueError):  # no terminals of this kind here
+        import termios
+
+        with suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 _BEGAN = "tools_began"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tutelage.store import Store
     from tutelage.types import JSON, Rollout
 
-EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
+EXAMPLE = '"Summarise the article, translate the summary to French and read it aloud"'
 
 
 class _Flags(Section):

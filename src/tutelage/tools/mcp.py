@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 from referencing import Registry
 
+from tutelage.bounded import parse_json
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
@@ -349,9 +351,20 @@ def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
 def _text(result: CallToolResult) -> str:
     """What the model observes: the texts, and a word for what is no text."""
     parts = [_block(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(parts)
+    text, given = "\n".join(parts), cast("object", result.structured_content)
+    # Servers wrap what is no object, and tell each item of a list in a block of its own.
+    if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
+        value = cast("JSON", given)["result"]
+        if not parts or (isinstance(value, list) and _value_of(text) != given):
+            return json.dumps(value, ensure_ascii=False)
+    return text if parts or given is None else json.dumps(given, ensure_ascii=False)
+
+
+def _value_of(text: str) -> object:
+    """What a text is as JSON; None where it is none."""
+    with contextlib.suppress(ValueError):
+        return parse_json(text)
+    return None
 
 
 def _block(block: Any) -> str:

@@ -35,10 +35,12 @@ from tutelage.orchestration.data.rows import (
     FileRecord,
     Number,
     Opened,
+    Texts,
     Whole,
     parse_nested_json,
     read_as,
     read_rows,
+    spelled,
 )
 from tutelage.orchestration.data.workflows import (
     Workflow,
@@ -55,6 +57,7 @@ LINK_KEYS = ("tool_links", "task_links", "links")
 STEP_KEYS = ("tool_steps", "task_steps", "steps")
 CALL_KEYS = ("output", "calls")
 TOOL_KEYS = ("task", "tool", "name", "id")
+_FAILED = ("failed", "skipped", "cancelled")
 RESULT_CALL = "var_result"
 """NESTFUL's last entry, which collects answers and calls nothing."""
 
@@ -79,14 +82,6 @@ def _task_type(value: Any, info: ValidationInfo) -> str:
     return f"type {found}" if catalog is None else catalog.names[found]
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """Texts; any other value becomes empty, and so does anything but a list."""
-    value = parse_nested_json(value)
-    if not isinstance(value, list):
-        return ()
-    return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
-
-
 def _node(value: Any) -> Any:
     """A node that is only a name, and one that has it under another key."""
     row: Mapping[str, Any] = value if isinstance(value, Mapping) else {"task": value}
@@ -104,7 +99,6 @@ def _link(value: Any) -> Any:
 _TaskTypes = Annotated[list[Annotated[str, PlainValidator(_task_type)]], Opened]
 _Worker = Annotated[int | str, PlainValidator(partial(_name_or_number, "a worker"))]
 _Workers = Annotated[list[_Worker], Opened]
-_Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 _Matrix = Annotated[list[list[Any]], Opened, AfterValidator(dependencies_of)]
 """An adjacency matrix, read as the parents of each subtask."""
 
@@ -132,7 +126,7 @@ class _PlanRecord(FileRecord):
     adjacency: _Matrix | None = None
     workflow_graph: Annotated[_Graph, Opened] | None = None
     model_selections: _Workers | None = None
-    subtasks: _Texts = ()
+    subtasks: Texts = ()
     arguments: Annotated[Sequence[Annotated[Mapping[str, Any], Opened]], Opened] = ()
 
     @property
@@ -145,6 +139,11 @@ class _PlanRecord(FileRecord):
             return found
         named = zip(found, self.arguments, strict=True)
         return [sorted({*before, *references(used)}) for before, used in named]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled(cls, row: Any) -> Any:
+        return spelled(row, cls.model_fields)
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -166,7 +165,7 @@ class _Document(_Asked):
 
     targets: Annotated[_PlanRecord, Opened]
     rewards: Mapping[str, Number] = {}
-    subtasks: _Texts = ()
+    subtasks: Texts = ()
 
     def workflow(self) -> Workflow:
         plan = self.targets
@@ -194,6 +193,7 @@ class _Log(_Asked):
     cost: Number | None = None
     latency_ms: Number | None = None
     workers: Annotated[Any, Opened] = None
+    nodes: Sequence[Mapping[str, Any]] = ()
     tries: Sequence[_Try] = ()
     alternatives: Sequence[_Try] = ()
 
@@ -213,6 +213,9 @@ class _Log(_Asked):
         return {**fields, "planner_outputs": {**outputs, "task_types": types}}
 
     def workflow(self) -> Workflow:
+        return self._whole().without(self._lost)
+
+    def _whole(self) -> Workflow:
         rewards = {"success": float(bool(self.success))}
         if self.cost is not None:
             rewards["cost"] = -self.cost
@@ -223,13 +226,21 @@ class _Log(_Asked):
                                self._chosen(), plan.subtasks, rewards, self.id,
                                plan.arguments)  # fmt: skip
 
+    @property
+    def _lost(self) -> set[int]:
+        """Places of nodes that failed in what succeeded: a further plan took theirs."""
+        ended = {n.get("node"): n.get("status") for n in self.nodes if self.success}
+        order = forward_order(self.planner_outputs.parents or ())
+        return {
+            p for p, k in enumerate(order) if ended.get(k) in ("failed", "skipped", "cancelled")
+        }
+
     def labelled(self) -> tuple[Workflow, int]:
         """The workflow, with cheaper workers in place of those that did it where the line knows
-        them to have passed; and how many those are.
-        """
-        workflow = self.workflow()
+        them to have passed; and how many those are."""
+        workflow, lost = self._whole(), self._lost
         if workflow.workers is None:
-            return workflow, 0
+            return workflow.without(lost), 0
         prices = {step.node: step.cost for step in self.tries if step.passed}
         chosen = list(workflow.workers)
         order = forward_order(self.planner_outputs.parents or ())
@@ -245,7 +256,7 @@ class _Log(_Asked):
                 prices[other.node] = other.cost
                 chosen[order.index(other.node)] = other.worker
                 changed.add(other.node)
-        return replace(workflow, workers=tuple(chosen)), len(changed)
+        return replace(workflow, workers=tuple(chosen)).without(lost), len(changed)
 
     def _chosen(self) -> list[int | str] | None:
         """Workers that are given by number are places in the line's `workers`."""
@@ -281,7 +292,7 @@ class _TaskBench(_Asked):
     links: Annotated[list[Annotated[_Link, BeforeValidator(_link)]], Opened] = Field(
         [], validation_alias=AliasChoices(*LINK_KEYS)
     )
-    steps: _Texts = Field((), validation_alias=AliasChoices(*STEP_KEYS))
+    steps: Texts = Field((), validation_alias=AliasChoices(*STEP_KEYS))
 
     def workflow(self) -> Workflow:
         tools = [node.task for node in self.nodes]

@@ -18,6 +18,7 @@ from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
+from tutelage.orchestration.plan.dag import Plan, numbered_calls
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class _Prepared:
     """Executions that did not succeed and so say nothing about how it is done."""
     repeated: int = 0
     """Executions of an instruction that another did for less."""
+    disagreed: int = 0
+    """Instructions that were done by more than one plan."""
     cheaper: int = 0
     """Nodes whose label is a cheaper worker that also succeeded."""
     tools: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -59,6 +62,12 @@ def _described(row: Mapping[str, Any]) -> tuple[CatalogTool, ...]:
     return tools_of(tools) if written else ()
 
 
+def _calls(plan: Plan, known: dict[str, int]) -> object:
+    """What a plan does and in which order, equal for plans whose nodes alone stand otherwise."""
+    numbers = numbered_calls(plan, known)
+    return tuple(sorted(numbers)), tuple(sorted((numbers[i], numbers[j]) for i, j in plan.edges))
+
+
 def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:
     """Make a training set of logs.
 
@@ -66,6 +75,8 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
     """
     made = _Prepared()
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
+    calls: dict[str, int] = {}
+    done: dict[str, set[object]] = {}
     for path in _log_files(paths):
         for index, row in enumerate(read_rows(path)):
             made.executions += 1
@@ -78,6 +89,8 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             made.tools |= {tool.name: tool.to_row() for tool in described}
+            plans = done.setdefault(workflow.instruction, set())
+            plans.add(_calls(workflow.plan, calls))
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
             known = best.get(workflow.instruction)
             if known is not None:
@@ -90,5 +103,6 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
             f"of {counted(made.executions, 'execution')} none succeeded, so there is nothing to "
             "learn from; collect more, or with better workers"
         )
+    made.disagreed = sum(len(plans) > 1 for plans in done.values())
     made.workflows = [workflow for _, workflow in best.values()]
     return made

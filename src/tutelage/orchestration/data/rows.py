@@ -156,10 +156,20 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """Texts; any other value becomes empty, and so does anything but a list."""
+    value = parse_nested_json(value)
+    if not isinstance(value, list):
+        return ()
+    return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
+
+
 Opened = BeforeValidator(parse_nested_json)
 """Marks a field whose value may be JSON written as text."""
 AsText = Annotated[str, BeforeValidator(str)]
 """A text, or what has one: identifiers may be numbers."""
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+"""A list of texts, or one written as text."""
 Number = Annotated[float, BeforeValidator(_number)]
 """A finite number, also one that is written as text: YAML 1.1 takes `3e-5` for text."""
 Whole = Annotated[int, BeforeValidator(_number)]
@@ -190,12 +200,13 @@ def read_as(
     where: str = "",
     *,
     error: type[TutelageError] = DataError,
-    known: Iterable[str] = (),
+    known: Iterable[str] | Mapping[str, Iterable[str]] = (),
     context: Any = None,
 ) -> Read:
     """`value` as `kind`. Raises `error` that says where, which field, its value, and the remedy.
 
-    `known` are fields, for a hint at one that does not exist.
+    `known` are fields, for a hint at one that does not exist; or those of each field that holds
+    objects by its name, with those of `value` itself under the empty one.
     """
     try:
         return kind.validate_python(value, context=context)
@@ -221,7 +232,11 @@ _REMEDIES = {
 }
 
 
-def _explained(misfit: ValidationError, where: str = "", known: Iterable[str] = ()) -> str:
+def _explained(
+    misfit: ValidationError,
+    where: str = "",
+    known: Iterable[str] | Mapping[str, Iterable[str]] = (),
+) -> str:
     """The first finding of pydantic in our words; `where` names the file and the row."""
     found = misfit.errors(include_url=False)[0]
     *above, last = found["loc"] or ("",)
@@ -230,6 +245,8 @@ def _explained(misfit: ValidationError, where: str = "", known: Iterable[str] = 
     if found["type"] == "missing":
         return f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if isinstance(known, Mapping):
+            known = known.get(str(above[0]) if above else "", ())
         hint = nearest(str(last), known)
         return f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; {hint}"
     remedy = remedy_of(found)
@@ -259,6 +276,19 @@ def _spelled(place: Iterable[str | int]) -> str:
         plain = isinstance(part, str) and (not text or part.isidentifier())
         text += f"{'.' if text else ''}{part}" if plain else f"[{part!r}]"
     return text
+
+
+def spelled(row: Any, known: Iterable[str]) -> Any:
+    """`row`. Raises `ValueError` for a field that is nearly one that it lacks; others, such as the
+    document's `subtask_embeddings`, are of who wrote it."""
+    given = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {}
+    lost = [name for name in known if name not in given]
+    for key in [key for key in given if key not in known]:
+        near = difflib.get_close_matches(key, [n for n in lost if len(key) <= len(n) + 1], n=1)
+        if near:
+            told = f"the plan has an unknown field {key!r}"
+            raise ValueError(f"{told}; did you mean {near[0]!r}?")
+    return row
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

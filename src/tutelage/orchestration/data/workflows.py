@@ -6,7 +6,7 @@ decode them from left to right. `formats.py` reads files of them, `synthetic.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import parse_nested_json
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan, renumbered
+from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
@@ -52,6 +52,21 @@ class Workflow:
             return "single"
         straight = tuple((i - 1,) if i else () for i in range(len(parents)))
         return "chain" if parents == straight else "dag"
+
+    def without(self, lost: Container[int]) -> Workflow:
+        """It without some nodes. Raises `DataError` where another takes the result of one."""
+        kept = [k for k in range(len(self.plan.nodes)) if k not in lost]
+        place = {k: number for number, k in enumerate(kept)}
+        nodes: list[Node] = []
+        for k in kept:
+            node = self.plan.nodes[k]
+            if gone := [p for p in references(node.arguments) if p in lost]:
+                raise DataError(f"subtask {k} takes the result of subtask {gone[0]}, which failed")
+            after = tuple(place[p] for p in node.after if p in place)
+            moved = renumbered(node.arguments, place)
+            nodes.append(replace(node, arguments=moved, after=after))
+        chosen = self.workers and tuple(self.workers[k] for k in kept)
+        return replace(self, plan=Plan(self.instruction, tuple(nodes)), workers=chosen)
 
     def to_row(self, catalog: Catalog) -> dict[str, Any]:
         """It as one row of the document's training set; types are places in the catalog."""

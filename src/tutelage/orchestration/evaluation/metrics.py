@@ -7,14 +7,15 @@ Comparisons between planners are paired bootstraps over the same workflows (`eva
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag, references
+from tutelage.orchestration.plan.dag import REFERENCE, Node, Plan, adjacency, is_valid_dag
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
@@ -85,7 +86,9 @@ class PlanScores:
             made.node_f1.append(_f1(has, needs, nodes))
             made.edge_f1.append(_f1(links, wishes, edges))
             if any(node.arguments for node in wanted.plan.nodes):
-                made.argument_f1.append(_f1(_arguments(plan), _arguments(wanted.plan), [0, 0, 0]))
+                several = {tool for tool, count in needs.items() if count > 1}
+                own, right = _arguments(plan, several), _arguments(wanted.plan, several)
+                made.argument_f1.append(_f1(own, right, [0, 0, 0]))
             made.exact_nodes.append(float(has == needs))
             made.exact.append(float(has == needs and links == wishes))
             made.shapes.append(wanted.shape)
@@ -113,12 +116,21 @@ def _nodes(plan: Plan) -> Counter[str]:
     return Counter(node.tool for node in plan.nodes)
 
 
-def _arguments(plan: Plan) -> Counter[tuple[str, str, str]]:
-    """Arguments by tool, name and value; a reference is the tool that it refers to."""
+def _arguments(plan: Plan, several: Container[str]) -> Counter[tuple[str, str, str]]:
+    """Arguments by tool, name and value; references are, in their order, the tools that they refer
+    to, of those in `several` with what they are called with: that tells which node is meant."""
+
+    def called(match: re.Match[str]) -> str:
+        tool = plan.nodes[int(match[1])].tool
+        return f"<{tool} {given(int(match[1]))}>" if tool in several else f"<{tool}>"
+
+    def given(node: int) -> list[tuple[str, str]]:
+        items = plan.nodes[node].arguments.items()
+        return sorted((name, REFERENCE.sub(called, str(value)).lower()) for name, value in items)
 
     def told(value: object) -> str:
-        names = [plan.nodes[node].tool for node in references(value)]
-        return f"<{names}>" if names else str(value).strip().lower()
+        names = [called(match) for match in REFERENCE.finditer(str(value))]
+        return f"{names}" if names else str(value).strip().lower()
 
     return Counter(
         (node.tool, name, told(value))

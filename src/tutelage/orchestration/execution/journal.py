@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import FileRecord, read_as
@@ -163,10 +163,19 @@ def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) 
     step.ended, step.queued = now, now - step.started
 
 
+NODE_FIELDS = tuple(Node.__dataclass_fields__)
+PLAN_FIELDS = {"": ("instruction", "nodes"), "nodes": NODE_FIELDS}
+"""What may stand in a plan that is read, and in its nodes."""
+
+
 class _Planned(FileRecord):
+    model_config = ConfigDict(extra="forbid")
+
     instruction: str
     nodes: tuple[Node, ...]
     calls: tuple[PlannerCall, ...] = ()
+    expected: Any = None
+    """What `orchestrate plan --out` thinks that it costs, for a person to read."""
 
 
 _PLAN = TypeAdapter(_Planned)
@@ -203,7 +212,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
-    planned = read_as(_PLAN, row, "this is no plan: it")
+    planned = read_as(_PLAN, row, "this is no plan: it", known=PLAN_FIELDS)
     return Plan(planned.instruction, planned.nodes, planned.calls)
 
 

@@ -33,6 +33,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerPool,
     capable_workers,
 )
+from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
 from tutelage.seeds import SeedTree
@@ -141,7 +142,9 @@ class PlanRun:
         plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
+        check_arguments(plan, getattr(pool, "tools", {}))
         works = [self.work(node) for node in range(len(plan.nodes))]
+        verifiers.refuse(works, pool)
         masks = [capable_workers(pool.workers, work) for work in works]
         roots = [k for k, parents in enumerate(self._parents) if not parents]
         if self.budget.enforced and roots:
@@ -165,9 +168,7 @@ class PlanRun:
         for node in range(len(self.plan.nodes)):
             if node not in self.results:
                 self._needs[node] = self._need(node)
-        least, expected = (
-            math.fsum(need[part] for need in self._needs.values()) for part in (0, 1)
-        )
+        least, expected = (math.fsum(need[k] for need in self._needs.values()) for k in (0, 1))
         if not await self.budget.admit(self, least, 0.0 if self.steps else expected):
             self.reason = "budget"
 
@@ -263,7 +264,7 @@ class PlanRun:
         try:
             grown = await rest(self._so_far(), self.budget)
             calls = grown.calls
-            PlanRun(self.place, grown, self.seeds, Budget(), {}, (), None).check()
+            PlanRun(self.place, grown, self.seeds, Budget(), self._hints, (), None).check()
         except asyncio.CancelledError as error:
             calls = getattr(error, "calls", calls)[asked:]
             self._grow((), (), calls)

@@ -26,7 +26,8 @@ def _said(outputs: Mapping[int, str]) -> Found:
 
     def found(match: re.Match[str]) -> str:
         # What looked like a member and is none was the next sentence.
-        return "".join(member(outputs.get(int(match[1]), NOTHING), match[2]))
+        value, left = member(outputs.get(int(match[1]), NOTHING), match[2])
+        return f"{as_text(value)}{left}"
 
     return found
 

@@ -216,8 +216,10 @@ class Execution(ExecutionResult):
 
     @property
     def correct(self) -> bool | None:
-        """Whether all kept outputs are right; None where a pool does not know."""
-        known = [node.correct for node in self.nodes]
-        if any(not node.kept for node in self.nodes):
+        """Whether all kept outputs are right; None where a pool does not know. Nodes that a further
+        plan took the place of do not count."""
+        counted = [node for node in self.nodes if node.node not in self.abandoned]
+        known = [node.correct for node in counted]
+        if any(not node.kept for node in counted):
             return False
         return None if None in known else all(known)

@@ -13,7 +13,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
 
@@ -24,7 +24,12 @@ from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
-from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Verification,
+    WorkerAnswer,
+    WorkerPool,
+)
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
 from tutelage.types import Message, Sampling
 
@@ -57,6 +62,16 @@ class Verifiers:
             return Verification(True, "the tool ran")
         return await self._of(work).check(work, answer)
 
+    def refuse(self, works: Iterable[Subtask], pool: WorkerPool) -> None:
+        """Raise `ConfigError` for a verifier that lacks what it compares with: after the work it
+        would end the plan, and so would every resume."""
+        tools = {worker.name for worker in pool.workers if worker.tool}
+        for work in works:
+            judged = work.type not in tools or any(k in self.by_type for k in work.labels)
+            ready = getattr(self._of(work), "ready", None)
+            if judged and ready is not None:
+                ready(work, pool.mock)
+
     def _of(self, work: Subtask) -> _Verifier:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
         return next(verifiers, self.default)
@@ -72,13 +87,18 @@ class Verifiers:
 class _Known:
     """Reads `answer.correct`; a pool that does not know the truth is refused."""
 
-    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
-        if answer.correct is None:
+    def ready(self, work: Subtask, mock: bool) -> None:
+        """Raises `ConfigError` without the truth."""
+        if not mock:
             raise ConfigError(
                 f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
                 "simulated and replayed pools know it; choose exact, regex, schema, tests or judge"
             )
+
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+        """See `_Verifier`."""
+        self.ready(work, answer.correct is not None)
+        assert answer.correct is not None
         return Verification(answer.correct, "right" if answer.correct else "wrong")
 
 
@@ -98,11 +118,18 @@ class _Exact:
 
     expected: str | None = None
 
+    def ready(self, work: Subtask, mock: bool = False) -> None:
+        """Raises `ConfigError` without an answer to compare with."""
+        if self.expected is None and work.expected is None:
+            raise ConfigError(
+                f"the verifier 'exact' knows no answer for node {work.node} ({work.type!r}): give "
+                "it 'expected', or choose regex, schema, tests or judge"
+            )
+
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
+        self.ready(work)
         wanted = self.expected if self.expected is not None else work.expected
-        if wanted is None:
-            raise ConfigError(f"the verifier 'exact' knows no answer for node {work.node}")
         same = _plain(answer.output) == _plain(str(wanted))
         return Verification(same, "equal" if same else f"not {str(wanted)!r:.60}")
 

@@ -28,6 +28,10 @@ _REFERENCE = re.compile(rf"<node-(\d+)>((?:{STEP})*)")
 _STRANGE = r"\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\]"
 """What looks like a step and is none: in a longer text it is that text's own."""
 _NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*({_STRANGE})(?:{STEP}|{_STRANGE})*")
+_NEARLY = re.compile(
+    rf"<\s*(?:nod\w{{0,2}}|noed|ndoe|nde)[\s_:#.-]*(\d+)((?:{STEP})*)\s*>", re.IGNORECASE
+)
+"""What is or was meant to be a reference: with typing errors, or with its steps inside."""
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -46,9 +50,13 @@ def fill(value: object, found: Found) -> object:
     return value
 
 
-def member(output: str, path: str) -> tuple[str, str]:
-    """What the steps of a path lead to in an output that is JSON, as text, and the steps that are
-    left where it has no such member or entry."""
+class _NothingError(ArgumentError):
+    """What a reference leads to is null."""
+
+
+def member(output: str, path: str) -> tuple[object, str]:
+    """What the steps of a path lead to in an output that is JSON, and the steps that are left where
+    it has no such member or entry."""
     steps = re.findall(STEP, path)
     try:
         value: Any = parse_json(output) if steps else output
@@ -62,7 +70,7 @@ def member(output: str, path: str) -> tuple[str, str]:
         except (ValueError, KeyError, TypeError, IndexError):
             break
         taken += 1
-    return as_text(value) if taken else output, "".join(steps[taken:])
+    return value if taken else output, "".join(steps[taken:])
 
 
 def as_text(value: object) -> str:
@@ -78,16 +86,18 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
-        if wrong := _wrong_step(match.string):
-            raise ArgumentError(f"it is given {wrong}")
         value, left = member(outputs[number], path)
         if left and match.group() == match.string:
             name = re.findall(STEP, left)[0].strip(".[]")
             inside = path.removesuffix(left)
             place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
             raise ArgumentError(f"{place} of node {number} has no member {name!r}")
+        if value is None or (match.group(2) == left and value == "null"):
+            inside = path.removesuffix(left).removeprefix(".")
+            place = f"{inside!r} in the output" if inside else "the output"
+            raise _NothingError(f"{place} of node {number} is null: there is no value to take")
         # What looked like a member was the next word of a sentence.
-        return f"{value}{left}"
+        return f"{as_text(value)}{left}"
 
     schema = tool.parameters
     return cast("JSON", _read(dict(given), [schema], schema, found))
@@ -130,7 +140,12 @@ def _check_references(where: str, arguments: Mapping[str, object]) -> None:
 
 
 def _wrong_step(text: str) -> str:
-    """Of a text that is all of a reference and holds what is no step into a result, what to say."""
+    """What to say of a text with what is nearly a reference, and of one that is all of a reference
+    and holds what is no step into a result."""
+    for near in _NEARLY.finditer(text):
+        if near.group() != (meant := f"<node-{near[1]}>"):
+            told = f"{near.group()!r} looks like a reference and is none; write"
+            return f"{text!r:.80}, and {told} {meant + near[2]!r}"
     match = _NO_STEP.fullmatch(text)
     if match is None:
         return ""
@@ -149,8 +164,14 @@ def _read(
     branches = [each for schema in schemas for each in _branches(schema, root)]
     value = given
     if isinstance(given, str):
-        value = given if found is None else _REFERENCE.sub(found, given)
-        value = _parsed(value, branches, whole=_REFERENCE.fullmatch(given) is not None)
+        whole, kinds = _REFERENCE.fullmatch(given) is not None, _all_kinds(branches)
+        try:
+            value = given if found is None else _REFERENCE.sub(found, given)
+        except _NothingError:
+            if whole and not kinds.isdisjoint(("null", "any")):
+                return None
+            raise
+        value = _parsed(value, branches, whole=whole)
         found = None
     if depth > _DEPTH:
         return value
@@ -173,7 +194,7 @@ def _read(
 def _parsed(text: str, branches: Sequence[JSON], *, whole: bool) -> object:
     """A text as these branches of a schema want it; `whole`: it is all of a result. A list of one
     text is that text where a text and no list is wanted: a search that found one thing."""
-    kinds = {kind for each in branches for kind in _kinds(each)}
+    kinds = _all_kinds(branches)
     takes_text = not kinds or not kinds.isdisjoint(("string", "any"))
     if takes_text and not (whole and text[:1] in ("[", "{")):
         return text
@@ -230,6 +251,10 @@ def _kinds(branch: JSON) -> tuple[str, ...]:
         told = {"properties": "object", "items": "array", "prefixItems": "array"}
         return ("any", *(own for key, own in told.items() if key in branch))
     return ("string",) if any(isinstance(each, str) for each in listed) else ("other",)
+
+
+def _all_kinds(branches: Sequence[JSON]) -> set[str]:
+    return {kind for each in branches for kind in _kinds(each)}
 
 
 def _fits(branch: JSON, value: Mapping[str, object]) -> bool:

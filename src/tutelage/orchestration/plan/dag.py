@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from typing import Any, cast
 
 from tutelage.errors import DataError, counted
 
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
-_REFERENCE = re.compile(r"<node-(\d+)>")
+REFERENCE = re.compile(r"<node-(\d+)>")
 
 
 def references(value: object) -> tuple[int, ...]:
@@ -29,7 +30,7 @@ def references(value: object) -> tuple[int, ...]:
     while waiting:
         match waiting.pop():
             case str() as text:
-                numbers.update(int(k) for k in _REFERENCE.findall(text))
+                numbers.update(int(k) for k in REFERENCE.findall(text))
             case Mapping() as inner:
                 waiting.extend(cast("Mapping[object, object]", inner).values())
             case list() | tuple() as inner:
@@ -57,9 +58,23 @@ def renumbered(arguments: Mapping[str, object], place: Mapping[int, int]) -> dic
     """Arguments whose references follow nodes to other places."""
 
     def moved(text: str) -> str:
-        return _REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
+        return REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
 
     return {name: with_texts(value, moved) for name, value in arguments.items()}
+
+
+def numbered_calls(plan: Plan, known: dict[str, int]) -> list[int]:
+    """The number of each node's call, its tool with its arguments, whatever their case and types;
+    `known` has the numbers and gets new ones. A reference is the call of the node that it means, so
+    nodes may stand in another order, but another result, part of it or words beside it are another
+    call."""
+    numbers: dict[int, int] = {}
+    for place in chain.from_iterable(levels(plan)):
+        node = plan.nodes[place]
+        given = renumbered(node.arguments, numbers)
+        told = sorted((name, str(value).lower()) for name, value in given.items())
+        numbers[place] = known.setdefault(f"{node.tool} {told}", len(known))
+    return [numbers[place] for place in range(len(numbers))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 
 from tutelage.orchestration.data.elsewhere import other_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Plan, levels, renumbered
+from tutelage.orchestration.plan.dag import Plan, numbered_calls
 from tutelage.orchestration.planner.arguments import with_searches
 from tutelage.orchestration.planner.confidence import Confidence, fit_confidence, never_sure
 from tutelage.orchestration.planner.model import PlannerModel
@@ -56,21 +55,8 @@ def is_right(made: Plan, wanted: Plan, catalog: Catalog) -> bool:
     if not any(node.arguments and catalog[node.tool].schema for node in gold.nodes):
         return True
     known: dict[str, int] = {}
-    return _calls(made, known) == _calls(gold, known)
-
-
-def _calls(plan: Plan, known: dict[str, int]) -> Counter[int]:
-    """The number of each node's call, its tool with its arguments, whatever their case and types;
-    `known` has the numbers and gets new ones. A reference is the call of the node that it means, so
-    nodes may stand in another order, but another result, part of it or words beside it are wrong.
-    """
-    numbers: dict[int, int] = {}
-    for place in chain.from_iterable(levels(plan)):
-        node = plan.nodes[place]
-        given = renumbered(node.arguments, numbers)
-        told = sorted((name, str(value).lower()) for name, value in given.items())
-        numbers[place] = known.setdefault(f"{node.tool} {told}", len(known))
-    return Counter(numbers.values())
+    made_calls, wanted_calls = numbered_calls(made, known), numbered_calls(gold, known)
+    return sorted(made_calls) == sorted(wanted_calls)
 
 
 def calibrate(
@@ -110,4 +96,4 @@ def calibrate(
     model.use_catalog(whole)
     if not any(right) and any(node.arguments for w in kept for node in w.plan.nodes):
         return never_sure(len(right))
-    return fit_confidence(torch.cat(rows), right, outside)
+    return fit_confidence(torch.cat(rows), right, outside, len(kept))

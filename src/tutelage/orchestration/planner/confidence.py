@@ -44,6 +44,8 @@ KEEP = 0.93
 """Share of the right plans above the threshold, on the requests that it is chosen on."""
 LOWEST, HIGHEST = 0.02, 0.95
 """Bounds of the threshold."""
+DOUBT = 0.05
+"""Chance at which a kind of mistake may have escaped the held-out plans."""
 _PENALTY = 5.0
 """Small sets have few right plans; more of them outweigh it."""
 _BOUND = 4.0
@@ -70,12 +72,24 @@ class Confidence:
         return torch.sigmoid(rows @ torch.tensor(self.weights, dtype=torch.float64))
 
 
+def floor_of(held_out: int) -> float:
+    """The least threshold that a number of held-out plans allows.
+
+    A kind of mistake that is a share s of all plans is in none of n held-out ones with the chance
+    (1 - s)^n. Those with a share of up to 1 - DOUBT^(1 / n) may have escaped the model, so what it
+    is less sure of than that, it knows nothing of: 0.45 for 5 plans, 0.14 for 20, 0.01 for 400. It
+    is 0.5 at most, since a plan that is more likely right than wrong may be made.
+    """
+    return min(0.5, max(LOWEST, 1 - DOUBT ** (1 / held_out)))
+
+
 def fit_confidence(
-    signals_BS: Tensor, right_B: Sequence[bool], outside_B: Sequence[bool]
+    signals_BS: Tensor, right_B: Sequence[bool], outside_B: Sequence[bool], held_out: int
 ) -> Confidence | None:
     """The model and its threshold; None where all plans are right, or none is.
 
-    `outside_B` says which requests the catalog does not serve.
+    `outside_B` says which requests the catalog does not serve; `held_out` is the number of
+    workflows that the rest is made of, which bounds the threshold from below.
     """
     wanted = torch.tensor(right_B, dtype=torch.float64)
     if not 0 < float(wanted.sum()) < len(wanted):
@@ -92,7 +106,7 @@ def fit_confidence(
     # In the middle of what it parts: of few requests, the least sure right one is no bound.
     below = chance[chance < threshold]
     threshold = (threshold + float(below.max())) / 2 if len(below) else threshold
-    threshold = min(HIGHEST, max(LOWEST, threshold))
+    threshold = min(HIGHEST, max(floor_of(held_out), threshold))
     outside = torch.tensor(outside_B)
     refused = float((chance[outside] < threshold).double().mean()) if outside.any() else 0.0
     return Confidence(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
@@ -26,7 +26,7 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import PLANNING
+from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.arguments import check_arguments
@@ -41,6 +41,8 @@ SHOWN_TOOLS = 30
 """Tools in a prompt: of more, those whose words are nearest to the instruction's."""
 SHOWN_RESULT = 1000
 """Characters of a result, or of an error, that the model sees when it plans the rest."""
+SHOWN_ABOUT = 200
+"""Characters of what is said of a parameter that the model sees."""
 SHOWN_REPLY = 8000
 """Characters of a reply that go back to the model with what is wrong with it."""
 NO_TOOL = "no tool fits what is asked for"
@@ -68,6 +70,8 @@ may use the results of the nodes that were done. When nothing can help, reply {{
 
 
 class _Nodes(FileRecord):
+    model_config = ConfigDict(extra="forbid")
+
     nodes: tuple[Node, ...] = Field(max_length=100)
 
 
@@ -254,7 +258,8 @@ class LLMPlanner:
         self, said: str, *, before: Plan, lost: Container[int], failed: FailedCalls | None
     ) -> Plan:
         """Raises `DataError` for what is no plan over these tools."""
-        nodes = read_as(_NODES, _json_of(said), "this is no plan: it").nodes
+        known = {"": ("nodes",), "nodes": NODE_FIELDS}
+        nodes = read_as(_NODES, _json_of(said), "this is no plan: it", known=known).nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
         if gone := [k for node in nodes for k in node.parents if k in lost]:
@@ -343,14 +348,17 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
 
 
 def _described(tool: Tool) -> str:
-    """A tool on one line: its name, its parameters with their types, what it does."""
-    takes = _members(tool.parameters, tool.parameters, 0)
-    return f"- {tool.name}({takes}): {' '.join(tool.description.split())}"
+    """A tool: its name, its parameters with their types, what it does; below, what each means."""
+    takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
+    lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
+    for name, each in cast("JSON", root.get("properties", {})).items():
+        if about := " ".join(str(resolved(each, root).get("description", "")).split()):
+            lines.append(f"    {name}: {_cut(about, SHOWN_ABOUT)}")
+    return "\n".join(lines)
 
 
 def _members(schema: JSON, root: JSON, depth: int) -> str:
-    known = cast("JSON", schema.get("properties", {}))
-    required = schema.get("required", ())
+    known, required = cast("JSON", schema.get("properties", {})), schema.get("required", ())
     return ", ".join(
         f"{name}{'' if name in required else '?'}: {_kind(each, root, depth)}"
         for name, each in known.items()
