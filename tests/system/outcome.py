@@ -1,8 +1,8 @@
 """Everything about a run that two equal runs must have in common, to compare bit for bit.
 
 Only clock readings are left out: times of attempts, calls and tool calls, the metrics that
-`is_wall_clock` names, and the times in `result.json` and in a checkpoint's state; and where the
-folder of the run is.
+`is_wall_clock` names, and the times in `result.json` and in a checkpoint's state. Paths are those
+below the run's folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tutelage.store import open_store
 from tutelage.types import Rollout
 from tutelage.weights import checkpoint
 
-NOT_EQUAL = ("wall_seconds", "phases", "policy")
+CLOCK_RESULTS = ("wall_seconds", "phases")
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -32,6 +32,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     del counters["seconds"]
     result = run.read_result()
     assert result is not None
+    result["policy"] = result["policy"].removeprefix(f"{folder.name}/")
     with open_store(run.store, create=False) as store:
         (stored,) = store.runs()
         rollouts = {r.id: record(r) for r in store.rollouts(stored.id)}
@@ -43,7 +44,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "policy": {p.name: digest(p.read_bytes()) for p in sorted(run.policy.iterdir())},
         "metrics": [without_clock(line) for line in run.read_metrics()],
         "stored metrics": metrics,
-        "result": {k: v for k, v in result.items() if k not in NOT_EQUAL},
+        "result": {k: v for k, v in result.items() if k not in CLOCK_RESULTS},
         "rollouts": rollouts,
         "training rows": trained,
         "status": stored.status.value,

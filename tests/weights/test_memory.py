@@ -30,9 +30,9 @@ from .samples import LAPTOP
 GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
 MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
+"""16 bytes of each are 24.6 GB."""
 RANK = Models(policy=3_390_000_000, trained=1_850_000_000, merged=2_620_000_000)
 """The same with adapters of rank 1,600."""
-"""16 bytes of each are 24.6 GB."""
 PPO = replace(MIDDLE, critic=True)
 
 
@@ -185,6 +185,12 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
     told = adapter_counts(folder, 512)
     assert told is not None
     assert (found[0].trained, found[0].merged) == (told[0], 2 * told[1])
+    if weights:  # on another layout than the fused decoder's, nothing is merged
+        config = folder / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "gpt_neox"}))
+        found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
+        assert found is not None
+        assert (found[0].trained, found[0].merged) == (told[0], 0)
     assert adapter_counts(tmp_path, 3) is None
 
 

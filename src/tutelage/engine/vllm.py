@@ -86,7 +86,8 @@ class VLLMEngine:
         and `go_on` tells how the run is continued once servers answer again.
         Raises `ConfigError` where a server cannot be used, `EngineError` where none answers.
         """
-        self._run = f"{run.name}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:8]}"
+        place = run.resolve()
+        self._run = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
         self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)

@@ -297,8 +297,8 @@ class _Said:
 
     server: tuple[float, ...]
     trainer: tuple[float, ...]
-    bound: float
-    """That of the probe: in another number format both say something else."""
+    bound: float | None
+    """That of the probe: in another number format both say something else. None is not known."""
 
     def kept_by(self, theirs: Sequence[float], probe: WeightProbe) -> bool:
         """Whether a server that says `theirs` has the weights of then: it stands where it was, by
@@ -344,10 +344,10 @@ class ProbeReplies:
             # The same server may be named otherwise since: its words are known from any name.
             equal = [known for known in self._known.values() if known.server == now.server]
             own = self._known.get(url, now)
-            if own.bound != now.bound or len(own.server) != len(now.server):
+            if own.bound not in (None, now.bound) or len(own.server) != len(now.server):
                 own = now
             for known in (*equal, own):
-                if known.bound == now.bound and known.kept_by(theirs, probe):
+                if known.bound in (None, now.bound) and known.kept_by(theirs, probe):
                     raise SyncError(
                         f"the vLLM server {url!r} has the weights of a version before, after an "
                         f"update that it reported as done: the log-probabilities of {_TOKENS} "
@@ -369,7 +369,7 @@ def _read(said: JSON) -> _Said:
     server, trainer = (tuple(map(float, said[who])) for who in ("server", "trainer"))
     if len(server) != len(trainer):
         raise ValueError(f"{len(server)} numbers beside {len(trainer)}")
-    return _Said(server, trainer, float(said["bound"]))
+    return _Said(server, trainer, said.get("bound"))
 
 
 def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -70,6 +70,14 @@ def described_count(folder: Path) -> int | None:
     return None if shapes is None else sum(map(math.prod, shapes.values()))
 
 
+def layout_of(folder: Path) -> str | None:
+    """The `model_type` that a model's folder names; None where it names none."""
+    try:
+        return json.loads((folder / "config.json").read_text()).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def adapter_counts(
     folder: Path, rank: int, modules: Collection[str] = ()
 ) -> tuple[int, int] | None:

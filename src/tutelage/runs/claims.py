@@ -62,8 +62,9 @@ def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> N
     if place is None:
         raise RunError(
             f"the store has no run {folder.name!r}, and this folder's has begun: if the folder was "
-            "renamed, give it its name back, since the record is found by it; to begin a new "
-            "record, resume with --allow-changes (in Python: the key allow_changes)"
+            "renamed, or named by a link, use the name that it had then, since the record is found "
+            "by it; to begin a new record, resume with --allow-changes (in Python: the key "
+            "allow_changes)"
         )
     if not Path(place).is_absolute():  # a row of before
         return

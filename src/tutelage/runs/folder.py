@@ -54,8 +54,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = path.resolve().name
-        """The folder's name, which is the run's identifier, also by a link or as `.`."""
+        self.name = path.name or path.resolve().name
+        """The folder's name, which is the run's identifier; also where it is named as `.`."""
         self.config = path / "config.json"
         """The resolved configuration."""
         self.conditions = path / "conditions.json"

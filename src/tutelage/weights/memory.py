@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.policy.model import LAYOUTS
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import adapter_counts, described_count, stored_count
+from tutelage.policy.stored import adapter_counts, described_count, layout_of, stored_count
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
     trained, adapted, lora = count, 0, config.model.lora
     if lora.rank:
         told = adapter_counts(folder, lora.rank, lora.target_modules)
-        trained, adapted = (int(ADAPTED * count), count) if told is None else told
+        trained, adapted = told or (int(ADAPTED * count), 0)
+        adapted *= layout_of(folder) in LAYOUTS  # others run on peft's own layers
         count += trained
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     own = config.critic.model.path is not None

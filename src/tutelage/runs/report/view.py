@@ -63,7 +63,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
     told: object = source.result.get("warnings")
     warnings = cast("list[Any]", told) if isinstance(told, list) else []
     return {
-        "name": source.path.name,
+        "name": source.path.name or source.path.resolve().name,
         "what": "run report",
         "pill": ("good" if finished else "open", status),
         "headline": _headline(source),
