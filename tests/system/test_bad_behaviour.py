@@ -124,8 +124,8 @@ BROKEN_TOOLS = {
 }
 
 
-LIKE_ANOTHER = ("exits", "none", "nan", "object")
-"""Those that a run treats like `base` and `bytes`; `tools/test_execute.py` tells them apart."""
+LIKE_ANOTHER = ("exits", "base", "none", "nan", "object", "surrogate")
+"""Those that a run treats like `raises` and `bytes`; `tools/test_execute.py` tells them apart."""
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,8 @@ NO_DEVICE = not Path("/dev/full").exists()
                 "cannot (store (rollouts|metrics) in|write) 'run/",
                 marks=pytest.mark.full,
             )
-            for limit in (300_000, 400_000)
+            for limit in (300_000, 400_000, 750_000)
         ),
-        ("with_tools", 750_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
         pytest.param(
             "embedded",
             1_000_000,

@@ -177,6 +177,7 @@ def test_the_guides_command(one_thread: None, tutelage: Command) -> None:
     assert "finished" in tutelage("show", folder.name).check().out
 
 
+@pytest.mark.full
 def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
     """`--algorithm sft`: demonstrations alone, and no step of reinforcement learning."""
     keys = ["sft.max_steps=4", "sft.eval_every=2", "sft.cooldown_steps=2", "sft.batch_size=4"]

@@ -334,6 +334,7 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     check_record(folder, 2)
 
 
+@pytest.mark.full
 def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
     source: Path, tmp_path: Path
 ) -> None:
