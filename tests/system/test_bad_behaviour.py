@@ -124,7 +124,7 @@ BROKEN_TOOLS = {
 }
 
 
-LIKE_ANOTHER = ("exits", "base", "none", "nan", "object", "surrogate")
+LIKE_ANOTHER = ("exits", "base", "none", "nan", "object")
 """Those that a run treats like `raises` and `bytes`; `tools/test_execute.py` tells them apart."""
 
 
