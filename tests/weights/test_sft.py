@@ -119,7 +119,7 @@ def test_the_end_says_what_was_learned_and_a_command_that_fits(
     tokens = sum(sum(row.mask) for row in resolved_sft(source))
     assert result["trained_tokens"] > tokens, "five steps of three are two of seven"
     assert (
-        f"5 supervised steps, 7 examples in {5 * 3 / 7:.4g} epochs, {result['trained_tokens']}"
+        f"5 supervised steps, {5 * 3 / 7:.4g} epochs of 7 examples, {result['trained_tokens']}"
         in (said)
     )
     found = losses(RunFolder(source / "run"))

@@ -254,8 +254,8 @@ def _done(result: Mapping[str, Any]) -> Iterator[str]:
         return
     yield counted(result["sft_steps"], "supervised step")
     if "examples" in result:
-        epochs = f" in {number(result['epochs'])} epochs" if "epochs" in result else ""
-        yield f"{counted(result['examples'], 'example')}{epochs}"
+        epochs = f"{number(result['epochs'])} epochs of " if "epochs" in result else ""
+        yield f"{epochs}{counted(result['examples'], 'example')}"
     if "trained_tokens" in result:
         yield counted(result["trained_tokens"], "trained token")
     if result.get("rollouts"):
