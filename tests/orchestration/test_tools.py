@@ -153,6 +153,12 @@ def known(name: str | None) -> dict[str, str | None]:
     return {"name": name, "phone": None}
 
 
+@tool
+def send(payload: dict[str, Any]) -> dict[str, Any]:
+    """Send it."""
+    return {"payload": payload}
+
+
 @pytest.mark.parametrize(
     ("first", "text", "said"),
     [
@@ -162,14 +168,16 @@ def known(name: str | None) -> dict[str, str | None]:
     ],
 )
 def test_what_is_null_becomes_no_text(first: Node, text: str, said: str) -> None:
-    tools = {"known": known, "nobody": nobody, "say": say}
+    tools = {"known": known, "nobody": nobody, "say": say, "send": send}
     nodes = (first, Node("say", {"text": text}), Node("known", {"name": text}))
+    nodes += (Node("send", {"payload": {"phone": text}}),)
     executor = Executor(ToolPool(tools), cheapest())
     done = asyncio.run(executor.run(Plan("x", nodes), seeds=SeedTree(0)))
     assert done.nodes[1].status == "failed"
     assert f"{said} of node 0 is null: there is no value to take" in done.nodes[1].reason
     # A parameter that takes null gets it, where it is all of the argument.
     whole = text.startswith("<")
+    assert done.nodes[3].output == ('{"payload": {"phone": null}}' if whole else None)
     assert done.nodes[2].output == ('{"name": null, "phone": null}' if whole else None)
 
 
@@ -208,7 +216,31 @@ def test_what_is_nearly_a_reference_is_refused_with_the_right_form(wrong: str, r
     with pytest.raises(DataError, match=re.escape(f"{wrong!r} looks like a reference")) as refused:
         OrchestrationSystem(pool=ToolPool(TOOLS)).execute("x", plan=plan)
     assert str(refused.value).endswith(f"write {right!r}")
-    check_arguments(Plan("x", (Node("say", {"text": "<note-1> <node> <b>3</b> a<node-b>"}),)), {})
+    check_arguments(plan, {})  # models that do its nodes are told words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<note-1> <node> <b>3</b> a<node-b>",
+        "<node1>value</node1>",
+        "<Node 1>",
+        "<nodeX1>",
+        "<nod1>",
+        "<node.1>",
+        "<node2> of a plan of two",
+        "<node" + "1" * 5000 + ">",
+    ],
+)
+def test_what_is_no_reference_is_text(text: str) -> None:
+    nodes = (Node("numbers", {"count": 2}), Node("say", {"text": text}))
+    assert outputs(run(*nodes))[1] == text
+
+
+def test_models_without_tools_are_told_the_words_of_a_plan() -> None:
+    plan = Plan("x", (Node("t0", {"text": "<node1>"}), Node("t1", {"text": "<node-0>[-1]"})))
+    done = OrchestrationSystem(pool=ScriptedPool(workers("a"), right())).execute("x", plan=plan)
+    assert done.success
 
 
 @pytest.mark.parametrize("kind", ["exact", "known"])

@@ -142,7 +142,8 @@ class PlanRun:
         plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
-        check_arguments(plan, getattr(pool, "tools", {}))
+        if tools := getattr(pool, "tools", {}):
+            check_arguments(plan, tools)
         works = [self.work(node) for node in range(len(plan.nodes))]
         verifiers.refuse(works, pool)
         masks = [capable_workers(pool.workers, work) for work in works]
