@@ -33,7 +33,7 @@ from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.dag import Node, PlannerCall
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
@@ -737,3 +737,11 @@ def test_a_further_plan_that_the_budget_cannot_bear_is_not_asked_for() -> None:
     assert len(client.calls) == 2
     assert shared.spent == pytest.approx(done.total_cost)
     assert shared.reserved == 0.0
+
+
+def test_a_wrong_plan_of_others_is_corrected_by_the_model() -> None:
+    llm, client = planner(nodes(("total", {"values": [1, 2]})))
+    plan = Plan("Sum", (Node("total", {"valuse": [1, 2]}),))
+    done = OrchestrationSystem(llm, ToolPool(TOOLS)).execute("Sum", plan=plan)
+    assert done.success
+    assert "unknown argument 'valuse'" in (client.calls[0].messages[1].content or "")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import pytest
 from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
@@ -257,6 +259,7 @@ def test_a_verifier_without_what_it_compares_with_is_refused_before_any_tool_run
     assert not events
     told = {0: NodeHint(expected="[1, 2]")}
     if kind == "exact":
+        system.check(plan, hints=told)
         assert system.execute("x", plan=plan, hints=told).success
     others = Verifiers(make_verifier({"kind": kind}))
     assert (
@@ -275,6 +278,58 @@ def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
         with pytest.raises(DataError, match=r"^node 1 \(say\): unknown argument 'txt'"):
             refuse_it()
     assert not events
+
+
+WRONG = Node("say", {"txt": "a"})
+
+
+class _Corrects:
+    """Its first plan is wrong, and so is the first of its further plans."""
+
+    def __init__(self, *first: Node) -> None:
+        self.first, self.seen = first, list[Execution]()
+
+    def plan(self, instruction: str) -> Plan:
+        return Plan(instruction, self.first)
+
+    async def rest(self, execution: Execution, budget: Budget) -> Plan:
+        self.seen.append(execution)
+        more = WRONG if len(self.seen) == 1 else Node("say", {"text": "<node-0>"})
+        return replace(execution.plan, nodes=(*execution.plan.nodes, more))
+
+
+def test_a_wrong_plan_goes_back_to_a_planner_that_is_asked_again(tmp_path: Path) -> None:
+    planner = _Corrects(Node("numbers", {"count": 2}), Node("say", {"text": "It is <node0>"}))
+    system = OrchestrationSystem(planner, ToolPool(TOOLS))
+    system.check(planner.plan("x"))
+    done = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
+    assert outputs(done) == ["[1, 2]", None, None, "[1, 2]"]
+    assert done.success
+    assert (done.abandoned, len(done.steps)) == ((1, 2), 2)
+    first, second = planner.seen
+    assert "'<node0>' looks like a reference and is none" in first.nodes[1].reason
+    assert "node 2 (say): unknown argument 'txt'" in second.nodes[2].reason
+    again = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
+    assert (outputs(again), len(planner.seen)) == (outputs(done), 2)
+    for settings in (ExecutorSettings(max_replans=0), ExecutorSettings(on_failure="fail_fast")):
+        alone = OrchestrationSystem(planner, ToolPool(TOOLS), settings=settings)
+        with pytest.raises(DataError, match="looks like a reference"):
+            alone.execute("x")
+
+
+def test_a_run_that_goes_on_is_not_refused_for_its_arguments(tmp_path: Path) -> None:
+    plan, path = (
+        Plan("x", (Node("numbers", {"count": 2}), Node("say", {"text": "<node0>"}))),
+        (tmp_path / "journal.jsonl"),
+    )
+    system = OrchestrationSystem(pool=ToolPool(TOOLS))
+    for _ in range(2):  # what was refused did not begin
+        with pytest.raises(DataError, match="looks like a reference"):
+            system.execute("x", plan=plan, name="x", journal=path)
+    start = {"event": "start", "at": 0.0}
+    path.write_text(path.read_text("utf-8") + json.dumps(start) + "\n", "utf-8")
+    system.check(plan, begun=True)
+    assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == "<node0>"
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ class LLMPlanner:
         if gone := [k for node in nodes for k in node.parents if k in lost]:
             raise DataError(f"node {gone[0]} has no result")
         plan = replace(before, nodes=(*before.nodes, *nodes))
-        check_arguments(plan, self.tools)
+        check_arguments(plan, self.tools, len(before.nodes))
         if failed is not None:
             failed.check(nodes)
         return plan
