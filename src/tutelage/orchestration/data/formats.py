@@ -57,7 +57,6 @@ LINK_KEYS = ("tool_links", "task_links", "links")
 STEP_KEYS = ("tool_steps", "task_steps", "steps")
 CALL_KEYS = ("output", "calls")
 TOOL_KEYS = ("task", "tool", "name", "id")
-_FAILED = ("failed", "skipped", "cancelled")
 RESULT_CALL = "var_result"
 """NESTFUL's last entry, which collects answers and calls nothing."""
 
@@ -143,7 +142,7 @@ class _PlanRecord(FileRecord):
     @model_validator(mode="before")
     @classmethod
     def _spelled(cls, row: Any) -> Any:
-        return spelled(row, cls.model_fields)
+        return spelled(row, cls.model_fields, ("dependencies", "adjacency", "workflow_graph"))
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
