@@ -80,6 +80,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         ('{"nodes": [{"tool": "numbers", "args": {}}]}', "'args'; did you mean 'arguments'?"),
+        ('{"node": []}', "'node'; did you mean 'nodes'?"),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
@@ -98,6 +99,13 @@ def test_what_cannot_run_goes_back_once_with_the_reason(wrong: str, words: str) 
     with pytest.raises(NoPlanError, match="wrote no plan that can run"):
         llm.plan("Sum")
     assert len(client.calls) == 2
+
+
+def test_what_a_model_writes_beside_a_plan_costs_no_reply() -> None:
+    node = {"id": 0, "thought": "First.", "tool": "numbers", "arguments": {"count": 3}}
+    llm, client = planner(json.dumps({"thought": "Sum", "instruction": "x", "nodes": [node]}))
+    assert llm.plan("Sum").nodes == (Node("numbers", {"count": 3}),)
+    assert len(client.calls) == 1
 
 
 def test_a_plan_of_too_many_nodes_goes_back_with_how_many_there_may_be() -> None:
