@@ -158,7 +158,11 @@ def test_the_model_is_told_what_a_schema_says_of_parameters() -> None:
             "to": {"type": "string", "description": "An address,\n  such as a@b.c"},
             "text": {"type": "string"},
             "more": {"type": "string", "description": "x" * 1000},
+            "none": {"type": "string", "description": None},
+            "copy": {"$ref": "#/$defs/Address", "description": "Who gets a copy"},
+            "from": {"$ref": "#/$defs/Address"},
         },
+        "$defs": {"Address": {"type": "string", "description": "Any address"}},
         "required": ["to"],
     }
     send = Tool("send", "Send it.", mark.fn, replace(mark.signature, schema=schema))
@@ -166,7 +170,9 @@ def test_the_model_is_told_what_a_schema_says_of_parameters() -> None:
     with pytest.raises(NoPlanError):
         llm.plan("Send it to a@b.c")
     told = client.calls[0].messages[0].content or ""
-    assert "more?: string): Send it.\n    to: An address, such as a@b.c\n    more: xx" in told
+    assert "\n    copy: Who gets a copy\n    from: Any address" in told
+    assert "    none:" not in told
+    assert "from?: string): Send it.\n    to: An address, such as a@b.c\n    more: xx" in told
     assert "    text:" not in told
     assert f"{'x' * 200} ... (800 more characters)" in told
     assert "x" * 201 not in told

@@ -350,7 +350,8 @@ def _described(tool: Tool) -> str:
     takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
-        if about := " ".join(str(resolved(each, root).get("description", "")).split()):
+        here = resolved(each, root) | (cast("JSON", each) if isinstance(each, dict) else {})
+        if about := " ".join(str(here.get("description") or "").split()):
             lines.append(f"    {name}: {_cut(about, SHOWN_ABOUT)}")
     return "\n".join(lines)
 
