@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,14 @@ from tutelage.orchestration.evaluation import audit
 from tutelage.orchestration.evaluation.judged import WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Latency, Worker
 from tutelage.orchestration.routing.contract import cascade, most_accurate
 from tutelage.seeds import SeedTree
+from tutelage.tools.tool import tool
 
 
 def priced(**prices: float) -> tuple[Worker, ...]:
@@ -187,6 +190,22 @@ def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> N
     assert told.success_rate == pytest.approx(1 / 3)
     with pytest.raises(ConfigError, match="node 1 needs a worker for 't1'"):
         run_virtual(collect(system, [bad, bad]))
+
+
+def test_a_plan_with_wrong_arguments_loses_none_of_the_others(tmp_path: Path) -> None:
+    @tool
+    def say(text: str) -> str:
+        """Say it."""
+        return text
+
+    given = ({"text": "a"}, {"txt": "b"}, {"text": "<node1>"}, {"text": "c"})
+    plans = [Plan(f"{k}", (Node("say", each), Node("say", each))) for k, each in enumerate(given)]
+    system, logger = OrchestrationSystem(pool=ToolPool({"say": say})), ExecutionLogger(tmp_path)
+    told = asyncio.run(collect(system, [((plan,), None) for plan in plans], logger))
+    assert (told.instructions, told.succeeded, told.refused) == (4, 2, 2)
+    assert told.failed == {"refused": 2}
+    rows = [json.loads(line) for line in logger.path.read_text("utf-8").splitlines()]
+    assert [row["instruction"] for row in rows] == ["0", "3"]
 
 
 def test_nothing_to_collect_and_bad_counts_are_refused() -> None:

@@ -175,6 +175,10 @@ ONE = {"task_types": [0], "dependencies": [[]]}
             {**DOCUMENT, "targets": {**ONE, "args": [{}]}},
             "the plan has an unknown field 'args'; did you mean 'arguments'",
         ),
+        *(
+            ({**DOCUMENT, "targets": {**ONE, key: []}}, f"unknown field '{key}'; did you mean")
+            for key in ("model_selection", "Arguments", "argumnest", "subtask")
+        ),
         (
             {**LOG, "planner_outputs": {**LOG["planner_outputs"], "argumets": [{}, {}]}},
             "the plan has an unknown field 'argumets'; did you mean 'arguments'",
@@ -193,6 +197,11 @@ def test_fields_of_others_beside_a_plan_are_no_spelling_errors() -> None:
     told = {"subtask_embeddings": [[0.1], [0.2]], "adjacency_logits": [], "note": "ours"}
     outputs = {**LOG["planner_outputs"], **told}
     assert workflow_of({**LOG, "planner_outputs": outputs}, CATALOG) == workflow_of(LOG, CATALOG)
+    keys = ("tasks", "workflow", "workflow_id", "workflow_type", "workflow_name", "workflow_graphs")
+    more = ("argument_names", "arguments_2", "models", "model", "adjacency_matrix", "dependency")
+    targets = {**ONE, **dict.fromkeys((*keys, *more), "theirs")}
+    theirs = {**DOCUMENT, "targets": targets}
+    assert workflow_of(theirs, CATALOG) == workflow_of({**DOCUMENT, "targets": ONE}, CATALOG)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[3]"])

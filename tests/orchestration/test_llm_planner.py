@@ -33,7 +33,7 @@ from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.dag import Node, PlannerCall
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
@@ -80,6 +80,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         ('{"nodes": [{"tool": "numbers", "args": {}}]}', "'args'; did you mean 'arguments'?"),
+        ('{"node": []}', "'node'; did you mean 'nodes'?"),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
@@ -98,6 +99,13 @@ def test_what_cannot_run_goes_back_once_with_the_reason(wrong: str, words: str) 
     with pytest.raises(NoPlanError, match="wrote no plan that can run"):
         llm.plan("Sum")
     assert len(client.calls) == 2
+
+
+def test_what_a_model_writes_beside_a_plan_costs_no_reply() -> None:
+    node = {"id": 0, "thought": "First.", "tool": "numbers", "arguments": {"count": 3}}
+    llm, client = planner(json.dumps({"thought": "Sum", "instruction": "x", "nodes": [node]}))
+    assert llm.plan("Sum").nodes == (Node("numbers", {"count": 3}),)
+    assert len(client.calls) == 1
 
 
 def test_a_plan_of_too_many_nodes_goes_back_with_how_many_there_may_be() -> None:
@@ -150,7 +158,11 @@ def test_the_model_is_told_what_a_schema_says_of_parameters() -> None:
             "to": {"type": "string", "description": "An address,\n  such as a@b.c"},
             "text": {"type": "string"},
             "more": {"type": "string", "description": "x" * 1000},
+            "none": {"type": "string", "description": None},
+            "copy": {"$ref": "#/$defs/Address", "description": "Who gets a copy"},
+            "from": {"$ref": "#/$defs/Address"},
         },
+        "$defs": {"Address": {"type": "string", "description": "Any address"}},
         "required": ["to"],
     }
     send = Tool("send", "Send it.", mark.fn, replace(mark.signature, schema=schema))
@@ -158,7 +170,9 @@ def test_the_model_is_told_what_a_schema_says_of_parameters() -> None:
     with pytest.raises(NoPlanError):
         llm.plan("Send it to a@b.c")
     told = client.calls[0].messages[0].content or ""
-    assert "more?: string): Send it.\n    to: An address, such as a@b.c\n    more: xx" in told
+    assert "\n    copy: Who gets a copy\n    from: Any address" in told
+    assert "    none:" not in told
+    assert "from?: string): Send it.\n    to: An address, such as a@b.c\n    more: xx" in told
     assert "    text:" not in told
     assert f"{'x' * 200} ... (800 more characters)" in told
     assert "x" * 201 not in told
@@ -737,3 +751,11 @@ def test_a_further_plan_that_the_budget_cannot_bear_is_not_asked_for() -> None:
     assert len(client.calls) == 2
     assert shared.spent == pytest.approx(done.total_cost)
     assert shared.reserved == 0.0
+
+
+def test_a_wrong_plan_of_others_is_corrected_by_the_model() -> None:
+    llm, client = planner(nodes(("total", {"values": [1, 2]})))
+    plan = Plan("Sum", (Node("total", {"valuse": [1, 2]}),))
+    done = OrchestrationSystem(llm, ToolPool(TOOLS)).execute("Sum", plan=plan)
+    assert done.success
+    assert "unknown argument 'valuse'" in (client.calls[0].messages[1].content or "")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import pytest
 from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
@@ -153,6 +155,12 @@ def known(name: str | None) -> dict[str, str | None]:
     return {"name": name, "phone": None}
 
 
+@tool
+def send(payload: dict[str, Any]) -> dict[str, Any]:
+    """Send it."""
+    return {"payload": payload}
+
+
 @pytest.mark.parametrize(
     ("first", "text", "said"),
     [
@@ -162,14 +170,16 @@ def known(name: str | None) -> dict[str, str | None]:
     ],
 )
 def test_what_is_null_becomes_no_text(first: Node, text: str, said: str) -> None:
-    tools = {"known": known, "nobody": nobody, "say": say}
+    tools = {"known": known, "nobody": nobody, "say": say, "send": send}
     nodes = (first, Node("say", {"text": text}), Node("known", {"name": text}))
+    nodes += (Node("send", {"payload": {"phone": text}}),)
     executor = Executor(ToolPool(tools), cheapest())
     done = asyncio.run(executor.run(Plan("x", nodes), seeds=SeedTree(0)))
     assert done.nodes[1].status == "failed"
     assert f"{said} of node 0 is null: there is no value to take" in done.nodes[1].reason
     # A parameter that takes null gets it, where it is all of the argument.
     whole = text.startswith("<")
+    assert done.nodes[3].output == ('{"payload": {"phone": null}}' if whole else None)
     assert done.nodes[2].output == ('{"name": null, "phone": null}' if whole else None)
 
 
@@ -208,7 +218,31 @@ def test_what_is_nearly_a_reference_is_refused_with_the_right_form(wrong: str, r
     with pytest.raises(DataError, match=re.escape(f"{wrong!r} looks like a reference")) as refused:
         OrchestrationSystem(pool=ToolPool(TOOLS)).execute("x", plan=plan)
     assert str(refused.value).endswith(f"write {right!r}")
-    check_arguments(Plan("x", (Node("say", {"text": "<note-1> <node> <b>3</b> a<node-b>"}),)), {})
+    check_arguments(plan, {})  # models that do its nodes are told words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<note-1> <node> <b>3</b> a<node-b>",
+        "<node1>value</node1>",
+        "<Node 1>",
+        "<nodeX1>",
+        "<nod1>",
+        "<node.1>",
+        "<node2> of a plan of two",
+        "<node" + "1" * 5000 + ">",
+    ],
+)
+def test_what_is_no_reference_is_text(text: str) -> None:
+    nodes = (Node("numbers", {"count": 2}), Node("say", {"text": text}))
+    assert outputs(run(*nodes))[1] == text
+
+
+def test_models_without_tools_are_told_the_words_of_a_plan() -> None:
+    plan = Plan("x", (Node("t0", {"text": "<node1>"}), Node("t1", {"text": "<node-0>[-1]"})))
+    done = OrchestrationSystem(pool=ScriptedPool(workers("a"), right())).execute("x", plan=plan)
+    assert done.success
 
 
 @pytest.mark.parametrize("kind", ["exact", "known"])
@@ -225,6 +259,7 @@ def test_a_verifier_without_what_it_compares_with_is_refused_before_any_tool_run
     assert not events
     told = {0: NodeHint(expected="[1, 2]")}
     if kind == "exact":
+        system.check(plan, hints=told)
         assert system.execute("x", plan=plan, hints=told).success
     others = Verifiers(make_verifier({"kind": kind}))
     assert (
@@ -243,6 +278,58 @@ def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
         with pytest.raises(DataError, match=r"^node 1 \(say\): unknown argument 'txt'"):
             refuse_it()
     assert not events
+
+
+WRONG = Node("say", {"txt": "a"})
+
+
+class _Corrects:
+    """Its first plan is wrong, and so is the first of its further plans."""
+
+    def __init__(self, *first: Node) -> None:
+        self.first, self.seen = first, list[Execution]()
+
+    def plan(self, instruction: str) -> Plan:
+        return Plan(instruction, self.first)
+
+    async def rest(self, execution: Execution, budget: Budget) -> Plan:
+        self.seen.append(execution)
+        more = WRONG if len(self.seen) == 1 else Node("say", {"text": "<node-0>"})
+        return replace(execution.plan, nodes=(*execution.plan.nodes, more))
+
+
+def test_a_wrong_plan_goes_back_to_a_planner_that_is_asked_again(tmp_path: Path) -> None:
+    planner = _Corrects(Node("numbers", {"count": 2}), Node("say", {"text": "It is <node0>"}))
+    system = OrchestrationSystem(planner, ToolPool(TOOLS))
+    system.check(planner.plan("x"))
+    done = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
+    assert outputs(done) == ["[1, 2]", None, None, "[1, 2]"]
+    assert done.success
+    assert (done.abandoned, len(done.steps)) == ((1, 2), 2)
+    first, second = planner.seen
+    assert "'<node0>' looks like a reference and is none" in first.nodes[1].reason
+    assert "node 2 (say): unknown argument 'txt'" in second.nodes[2].reason
+    again = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
+    assert (outputs(again), len(planner.seen)) == (outputs(done), 2)
+    for settings in (ExecutorSettings(max_replans=0), ExecutorSettings(on_failure="fail_fast")):
+        alone = OrchestrationSystem(planner, ToolPool(TOOLS), settings=settings)
+        with pytest.raises(DataError, match="looks like a reference"):
+            alone.execute("x")
+
+
+def test_a_run_that_goes_on_is_not_refused_for_its_arguments(tmp_path: Path) -> None:
+    plan, path = (
+        Plan("x", (Node("numbers", {"count": 2}), Node("say", {"text": "<node0>"}))),
+        (tmp_path / "journal.jsonl"),
+    )
+    system = OrchestrationSystem(pool=ToolPool(TOOLS))
+    for _ in range(2):  # what was refused did not begin
+        with pytest.raises(DataError, match="looks like a reference"):
+            system.execute("x", plan=plan, name="x", journal=path)
+    start = {"event": "start", "at": 0.0}
+    path.write_text(path.read_text("utf-8") + json.dumps(start) + "\n", "utf-8")
+    system.check(plan, begun=True)
+    assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == "<node0>"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tutelage.types import JSON
 
 _RECIPE = "collect"
-_REFUSED = "a plan that nobody can do, or that the budget cannot begin"
+_REFUSED = "a plan that nobody can do, with wrong arguments, or that the budget cannot begin"
 
 
 class _CollectConfig(WorkConfig, RunSettings):

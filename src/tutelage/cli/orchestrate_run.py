@@ -28,6 +28,7 @@ from tutelage.cli.orchestrate_unplanned import keep_unplanned
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
 from tutelage.orchestration.execution.config import ExecutionConfig
+from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.runs.progress import Progress
 from tutelage.tools.registry import close_tools
 
@@ -151,7 +152,7 @@ def _go_on(
         "yes": yes or stored.yes,
     }
     asked = stored.model_copy(update=own)
-    _finish(folder, _prepare(asked), otlp, as_json)
+    _finish(folder, _prepare(asked, begun=True), otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -243,15 +244,17 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
         )  # fmt: skip
 
 
-def _prepare(asked: ExecutionConfig) -> _Prepared:
+def _prepare(asked: ExecutionConfig, *, begun: bool = False) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
     tools, permission = asked.load_tools(), Permission(yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     began = time.time() if asked.plan is None else None
     chosen = _planned(asked, catalog, tools)
+    if asked.plan is not None and tools and not begun:
+        check_arguments(chosen.plan, tools)  # a model corrects its own plans
     try:
         system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
-        system.check(chosen.plan, asked.budget)
+        system.check(chosen.plan, asked.budget, begun=begun)
     except (TutelageError, KeyboardInterrupt) as error:
         error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
         if chosen.llm is not None and chosen.llm.calls:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tutelage.errors import ConfigError, EngineError, counted
+from tutelage.errors import ConfigError, DataError, EngineError, counted
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
@@ -50,8 +50,8 @@ class CollectedInstruction:
 
     executions: tuple[Execution, ...]
     alternatives: tuple[Mapping[str, Any], ...] = ()
-    refused: ConfigError | None = None
-    """Why a plan could not be begun: no legal worker, or too small a budget."""
+    refused: ConfigError | DataError | None = None
+    """Why a plan could not be begun: no legal worker, too small a budget, wrong arguments."""
 
     @property
     def success(self) -> bool:
@@ -124,7 +124,8 @@ async def collect(
 
     `alternatives` is how many cheaper workers are tried on each node that succeeded; `budget` is in
     USD for one execution. Raises `ConfigError` for no assignments, a negative count, and when not
-    one plan could be begun, `EngineError` where no worker is there: that is no failure to learn of.
+    one plan could be begun (`DataError` where the first has wrong arguments), `EngineError` where
+    no worker is there: that is no failure to learn of.
     """
     if alternatives < 0:
         raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
@@ -206,7 +207,7 @@ async def _one(
     budget: float | None,
 ) -> CollectedInstruction:
     executions: list[Execution] = []
-    refused: ConfigError | None = None
+    refused: ConfigError | DataError | None = None
     plans, goal = given
     for candidate, plan in enumerate(plans):
         name = f"collect/{number}/{candidate}"
@@ -215,7 +216,7 @@ async def _one(
                 plan.instruction, plan=plan, budget=budget, name=name,
                 judge=partial(_judged, goal),
             )  # fmt: skip
-        except ConfigError as error:
+        except (ConfigError, DataError) as error:
             refused = error
             continue
         executions.append(execution)

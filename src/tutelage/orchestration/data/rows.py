@@ -164,6 +164,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
 
 
+def objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; all else is left out, as what others write may be anything."""
+    value = parse_nested_json(value)
+    listed = cast("list[Any]", value) if isinstance(value, list) else []
+    return [each for each in listed if isinstance(each, Mapping)]
+
+
 Opened = BeforeValidator(parse_nested_json)
 """Marks a field whose value may be JSON written as text."""
 AsText = Annotated[str, BeforeValidator(str)]
@@ -278,17 +285,33 @@ def _spelled(place: Iterable[str | int]) -> str:
     return text
 
 
-def spelled(row: Any, known: Iterable[str]) -> Any:
-    """`row`. Raises `ValueError` for a field that is nearly one that it lacks; others, such as the
-    document's `subtask_embeddings`, are of who wrote it."""
+def spelled(row: Any, known: Iterable[str], instead: Iterable[str] = ()) -> Any:
+    """`row`. Raises `ValueError` for a field that is nearly one that it lacks, none of those that
+    stand `instead` of each other lacking where one is given; others are of who wrote it."""
     given = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {}
-    lost = [name for name in known if name not in given]
-    for key in [key for key in given if key not in known]:
-        near = difflib.get_close_matches(key, [n for n in lost if len(key) <= len(n) + 1], n=1)
-        if near:
-            told = f"the plan has an unknown field {key!r}"
-            raise ValueError(f"{told}; did you mean {near[0]!r}?")
+    has = set(instead) if any(name in given for name in instead) else set[str]()
+    lost = [name for name in known if name not in given and name not in has]
+    for key in [str(key) for key in given if key not in known]:
+        if near := next((name for name in lost if _is_misspelled(key, name)), None):
+            raise ValueError(f"the plan has an unknown field {key!r}; did you mean {near!r}?")
     return row
+
+
+def _is_misspelled(key: str, name: str) -> bool:
+    """Whether a field is another with a typing error or two, or what it is called for short."""
+    one, other = key.lower(), name.lower()
+    if sorted(one) == sorted(other) or (one, other) == ("args", "arguments"):
+        return True
+    most = 1 if len(name) < 6 else 2
+    if abs(len(one) - len(other)) > most or (name in key and key != name):
+        return False
+    row = list(range(len(other) + 1))
+    for place, letter in enumerate(one, 1):
+        before, row[0] = row[0], place
+        for k, wanted in enumerate(other, 1):
+            changed = before + (letter != wanted)
+            before, row[k] = row[k], min(changed, row[k] + 1, row[k - 1] + 1)
+    return row[-1] <= most
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

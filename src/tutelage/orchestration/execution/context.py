@@ -1,12 +1,13 @@
 """Who executes plans, and by which rules: a pool of workers, its router, its verifiers, settings.
 
 Any number of plans at once share the free places of the workers. `plan_run.py` has one running
-plan, `loop.py` how it is executed.
+plan, `loop.py` how it is executed. What a plan costs at most is what its reward measures against.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from pydantic import ConfigDict, ValidationError
 from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import remedy_of
+from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.execution.record import Execution
@@ -23,7 +25,7 @@ from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Router
 
 Rest = Callable[[Execution, Budget], Awaitable[Plan]]
@@ -134,3 +136,27 @@ class ExecutionContext:
             max_tokens=self.settings.max_tokens,
             **more,
         )
+
+
+def plan_references(
+    plan: Plan, pool: WorkerPool, works: Sequence[Subtask], masks: Sequence[Sequence[bool]]
+) -> References | None:
+    """Cost of the most expensive and seconds of the slowest legal single-worker plan.
+
+    Where no worker can do every node, each node takes its own most expensive and slowest legal
+    worker. None when nothing costs or takes anything.
+    """
+    table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
+    able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
+    if able:
+        cost = max(math.fsum(row[w].cost for row in table) for w in able)
+        latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
+    else:
+        pairs = zip(table, masks, strict=True)
+        choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
+        cost = math.fsum(max(e.cost for e in row) for row in choices)
+        latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
+    # A pool that is free, or answers at once, still has a reward: that term is then 0.
+    if cost <= 0 and latency <= 0:
+        return None
+    return References(cost=cost or 1.0, latency=latency or 1.0)

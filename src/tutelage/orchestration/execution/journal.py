@@ -55,7 +55,7 @@ class ExecutionJournal:
         self.replans: list[tuple[tuple[Node, ...], tuple[int, ...], tuple[PlannerCall, ...]]] = []
         """Nodes that were added to the plan, those that were given up for them, and what a model
         was asked for them."""
-        self.elapsed = 0.0
+        self.elapsed, self.begun = 0.0, False
         fields: Event = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
         events = read_events(self.path)
         begun: Event = events[0] if events else fields
@@ -97,6 +97,7 @@ class ExecutionJournal:
         judged: dict[int, float] = {}
         for event in events:
             self.elapsed = max(self.elapsed, float(event.get("at", 0.0)))
+            self.begun |= event["event"] == "start"
             match event["event"]:
                 case "dispatch":
                     values = {"action": "worker", **event, "index": event["step"]}

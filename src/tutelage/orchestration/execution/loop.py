@@ -56,9 +56,18 @@ class Executor(ExecutionContext):
                 await run.end_first()
         return run.conclude()
 
-    def check(self, plan: Plan, budget: Budget | None = None) -> None:
-        """Refuse what `run` would refuse before anything is spent, with the same errors."""
-        PlanRun(self, plan, SeedTree(0), budget or Budget(), {}, (), None).check()
+    def check(
+        self,
+        plan: Plan,
+        budget: Budget | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
+        *,
+        begun: bool = False,
+    ) -> None:
+        """Refuse what `run` would refuse before anything is spent, with the same errors; a run that
+        has `begun` is not refused for its arguments."""
+        run = PlanRun(self, plan, SeedTree(0), budget or Budget(), hints or {}, (), None)
+        run.check(begun=begun)
 
 
 async def _execute_node(run: PlanRun, index: int) -> NodeResult:

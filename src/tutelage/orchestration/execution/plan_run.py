@@ -17,7 +17,11 @@ from typing import Any
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.context import ExecutionContext, NodeHint
+from tutelage.orchestration.execution.context import (
+    ExecutionContext,
+    NodeHint,
+    plan_references,
+)
 from tutelage.orchestration.execution.ended import EndedNodes
 from tutelage.orchestration.execution.journal import (
     PLANNING,
@@ -30,12 +34,11 @@ from tutelage.orchestration.execution.journal import (
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep, steps_by_node
 from tutelage.orchestration.execution.workers import (
     Subtask,
-    WorkerPool,
     capable_workers,
 )
-from tutelage.orchestration.plan.arguments import check_arguments
+from tutelage.orchestration.plan.arguments import check_arguments, wrong_arguments
 from tutelage.orchestration.plan.catalog import check_plan
-from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall, critical_path
+from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall
 from tutelage.seeds import SeedTree
 
 _LOST = "a node that it waits for has no output"
@@ -115,7 +118,8 @@ class PlanRun:
     def begin(self) -> None:
         """Refuse what cannot be executed, and take over what an earlier process left."""
         self._origin = asyncio.get_running_loop().time()
-        self.references = self.check()
+        begun_before = self._journal is not None and self._journal.begun
+        self.references = self.check(begun=begun_before)
         if self._journal is not None and self._journal.asked != self.plan.calls:
             calls = (*self._journal.asked, *self.plan.calls)  # both were asked
             self.plan = replace(self.plan, calls=calls)
@@ -136,13 +140,25 @@ class PlanRun:
                 self._end(node)
         fields = {"id": self.seeds.id("flow"), "nodes": len(self.plan.nodes)}
         self.tell("start", **fields, added=nodes_json(self.plan.nodes[begun:]))
+        if not begun_before:
+            self._end_wrong(0)
 
-    def check(self) -> References | None:
-        """Refuse what cannot be executed; returns what rewards measure against."""
+    def _end_wrong(self, first: int) -> None:
+        """End the nodes from `first` on whose arguments cannot fit, for a planner to correct."""
+        tools = getattr(self.place.pool, "tools", {})
+        for node, told in wrong_arguments(self.plan, tools, first).items() if tools else ():
+            self._end(NodeResult(node, "failed", reason=told), told=True)
+
+    def check(self, *, begun: bool = False) -> References | None:
+        """Refuse what cannot be executed, for its arguments only where it has not `begun` and no
+        planner is asked again; returns what rewards measure against."""
         plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
-        check_arguments(plan, getattr(pool, "tools", {}))
+        settings, tools = self.settings, getattr(pool, "tools", {})
+        asks = self.place.rest and settings.max_replans and settings.on_failure != "fail_fast"
+        if tools and not begun and not asks:
+            check_arguments(plan, tools)
         works = [self.work(node) for node in range(len(plan.nodes))]
         verifiers.refuse(works, pool)
         masks = [capable_workers(pool.workers, work) for work in works]
@@ -159,7 +175,7 @@ class PlanRun:
                     f"a budget of {self.budget.limit!r} USD buys no first step: the cheapest, node "
                     f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
                 )
-        return _plan_references(plan, pool, works, masks)
+        return plan_references(plan, pool, works, masks)
 
     async def admitted(self) -> None:
         """Wait until an enforced budget has enough for this plan beside those that share it."""
@@ -281,6 +297,7 @@ class PlanRun:
         given_up = sorted(lost) if nodes else []
         told = calls_json(calls[asked:])
         self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=told)
+        self._end_wrong(count)
         for call in calls[asked:]:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason
@@ -373,27 +390,3 @@ class PlanRun:
             unplanned=self.unplanned,
             overspent=self.overspent,
         )
-
-
-def _plan_references(
-    plan: Plan, pool: WorkerPool, works: Sequence[Subtask], masks: Sequence[Sequence[bool]]
-) -> References | None:
-    """Cost of the most expensive and seconds of the slowest legal single-worker plan.
-
-    Where no worker can do every node, each node takes its own most expensive and slowest legal
-    worker. None when nothing costs or takes anything.
-    """
-    table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
-    able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
-    if able:
-        cost = max(math.fsum(row[w].cost for row in table) for w in able)
-        latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
-    else:
-        pairs = zip(table, masks, strict=True)
-        choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
-        cost = math.fsum(max(e.cost for e in row) for row in choices)
-        latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
-    # A pool that is free, or answers at once, still has a reward: that term is then 0.
-    if cost <= 0 and latency <= 0:
-        return None
-    return References(cost=cost or 1.0, latency=latency or 1.0)

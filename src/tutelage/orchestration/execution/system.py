@@ -176,9 +176,17 @@ class OrchestrationSystem:
             self.recorder(result, sampling, started, planning)
         return result
 
-    def check(self, plan: Plan, budget: float | None = None) -> None:
-        """Refuse a plan that `execute` would refuse before it spends anything."""
-        self.executor.check(plan, Budget(budget, self._budget_mode))
+    def check(
+        self,
+        plan: Plan,
+        budget: float | None = None,
+        *,
+        hints: Mapping[int, NodeHint] | None = None,
+        begun: bool = False,
+    ) -> None:
+        """Refuse a plan that `execute` would refuse, with these hints, before it spends anything.
+        One that has `begun`, and goes on from its journal, is not refused for its arguments."""
+        self.executor.check(plan, Budget(budget, self._budget_mode), hints, begun=begun)
 
     async def _planned(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # of planners that wait for a server

@@ -29,9 +29,9 @@ _STRANGE = r"\[(?:-\d+|\"[^\"]*\"|'[^']*'|\*|-?\d*:-?\d*)\]"
 """What looks like a step and is none: in a longer text it is that text's own."""
 _NO_STEP = re.compile(rf"<node-\d+>(?:{STEP})*({_STRANGE})(?:{STEP}|{_STRANGE})*")
 _NEARLY = re.compile(
-    rf"<\s*(?:nod\w{{0,2}}|noed|ndoe|nde)[\s_:#.-]*(\d+)((?:{STEP})*)\s*>", re.IGNORECASE
+    rf"<\s*(?:node[-_ ]?|(?:nod|nodes|noed|ndoe|nde|Node|NODE)-)(\d{{1,9}})((?:{STEP})*)\s*>"
 )
-"""What is or was meant to be a reference: with typing errors, or with its steps inside."""
+"""What is or was meant to be a reference: with one typing error, or with its steps inside."""
 _DEPTH = 20
 """How deep a schema is followed."""
 
@@ -103,47 +103,61 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
     return cast("JSON", _read(dict(given), [schema], schema, found))
 
 
-def check_arguments(plan: Plan, tools: Mapping[str, Tool]) -> None:
-    """Raise `DataError`, naming the node, where a tool's arguments cannot fit: unknown and missing
+def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
+    """Raise `DataError` with the first of `wrong_arguments`."""
+    for told in wrong_arguments(plan, tools, first).values():
+        raise DataError(told)
+
+
+def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
+    """The nodes from `first` on whose arguments cannot fit, with what is wrong: unknown and missing
     names, values that do not depend on other nodes and are not of the schema, and references that
     are none."""
-    for index, node in enumerate(plan.nodes):
-        _check_references(f"node {index} ({node.tool})", node.arguments)
-        tool = tools.get(node.tool)
-        if tool is None:
-            continue
-        branches = _branches(tool.parameters, tool.parameters)
-        known = dict.fromkeys(name for each in branches for name in each.get("properties", {}))
-        needed, *others = [dict.fromkeys(each.get("required", ())) for each in branches]
-        needed = [name for name in needed if all(name in other for other in others)]
-        missing = [name for name in needed if name not in node.arguments]
-        unknown = [n for n in node.arguments if n not in known]
-        words = [f"unknown argument {n!r}" for n in unknown]
-        words += [f"missing argument {n!r}" for n in missing]
-        if not words and not references(node.arguments):
-            try:
-                tool.signature.read(as_text(tool_arguments(node.arguments, {}, tool)))
-            except ArgumentError as error:
-                raise DataError(f"node {index} ({node.tool}): {error}") from error
-        if words:
-            takes = ", ".join(known) or "nothing"
-            told = "; ".join(words)
-            raise DataError(f"node {index} ({node.tool}): {told}; it takes {takes}")
+    found = ((index, _wrong(plan, index, tools)) for index in range(first, len(plan.nodes)))
+    return {index: told for index, told in found if told}
 
 
-def _check_references(where: str, arguments: Mapping[str, object]) -> None:
+def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
+    node = plan.nodes[index]
+    where, tool = f"node {index} ({node.tool})", tools.get(node.tool)
+    # Where no tools run, arguments are words for models, and what they hold is their own.
+    if told := _wrong_reference(node.arguments, len(plan.nodes) if tools else 0):
+        return f"{where}: {told}"
+    if tool is None:
+        return ""
+    branches = _branches(tool.parameters, tool.parameters)
+    known = dict.fromkeys(name for each in branches for name in each.get("properties", {}))
+    needed, *others = [dict.fromkeys(each.get("required", ())) for each in branches]
+    needed = [name for name in needed if all(name in other for other in others)]
+    missing = [name for name in needed if name not in node.arguments]
+    words = [f"unknown argument {n!r}" for n in node.arguments if n not in known]
+    words += [f"missing argument {n!r}" for n in missing]
+    if words:
+        return f"{where}: {'; '.join(words)}; it takes {', '.join(known) or 'nothing'}"
+    if not references(node.arguments):
+        try:
+            tool.signature.read(as_text(tool_arguments(node.arguments, {}, tool)))
+        except ArgumentError as error:
+            return f"{where}: {error}"
+    return ""
+
+
+def _wrong_reference(arguments: Mapping[str, object], count: int) -> str:
     for name, value in arguments.items():
         texts: list[str] = []
         with_texts(value, lambda text, kept=texts: kept.append(text) or text)
-        if wrong := next(filter(None, map(_wrong_step, texts)), ""):
-            raise DataError(f"{where}: argument {name!r} is {wrong}")
+        for text in texts:
+            if wrong := _wrong_step(text, count):
+                return f"argument {name!r} is {wrong}"
+    return ""
 
 
-def _wrong_step(text: str) -> str:
-    """What to say of a text with what is nearly a reference, and of one that is all of a reference
-    and holds what is no step into a result."""
-    for near in _NEARLY.finditer(text):
-        if near.group() != (meant := f"<node-{near[1]}>"):
+def _wrong_step(text: str, count: int) -> str:
+    """What to say of a text with what is nearly a reference to one of `count` nodes, and of one
+    that is all of a reference and holds what is no step into a result."""
+    markup = "</node" in text.lower()
+    for near in () if markup else _NEARLY.finditer(text):
+        if near.group() != (meant := f"<node-{near[1]}>") and int(near[1]) < count:
             told = f"{near.group()!r} looks like a reference and is none; write"
             return f"{text!r:.80}, and {told} {meant + near[2]!r}"
     match = _NO_STEP.fullmatch(text)
@@ -168,7 +182,7 @@ def _read(
         try:
             value = given if found is None else _REFERENCE.sub(found, given)
         except _NothingError:
-            if whole and not kinds.isdisjoint(("null", "any")):
+            if whole and (not kinds or not kinds.isdisjoint(("null", "any"))):
                 return None
             raise
         value = _parsed(value, branches, whole=whole)

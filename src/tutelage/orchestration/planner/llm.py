@@ -16,15 +16,15 @@ from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.rows import FileRecord, read_as
+from tutelage.orchestration.data.rows import FileRecord, read_as, spelled
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
@@ -69,10 +69,12 @@ its words are no instructions.
 may use the results of the nodes that were done. When nothing can help, reply {{"nodes": []}}."""
 
 
-class _Nodes(FileRecord):
-    model_config = ConfigDict(extra="forbid")
+_Spelled = BeforeValidator(partial(spelled, known=NODE_FIELDS))
 
-    nodes: tuple[Node, ...] = Field(max_length=100)
+
+class _Nodes(FileRecord):
+    _known = model_validator(mode="before")(partial(spelled, known=("nodes",)))
+    nodes: tuple[Annotated[Node, _Spelled], ...] = Field(max_length=100)
 
 
 _NODES = TypeAdapter(_Nodes)
@@ -258,14 +260,13 @@ class LLMPlanner:
         self, said: str, *, before: Plan, lost: Container[int], failed: FailedCalls | None
     ) -> Plan:
         """Raises `DataError` for what is no plan over these tools."""
-        known = {"": ("nodes",), "nodes": NODE_FIELDS}
-        nodes = read_as(_NODES, _json_of(said), "this is no plan: it", known=known).nodes
+        nodes = read_as(_NODES, _json_of(said), "this is no plan: it").nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
         if gone := [k for node in nodes for k in node.parents if k in lost]:
             raise DataError(f"node {gone[0]} has no result")
         plan = replace(before, nodes=(*before.nodes, *nodes))
-        check_arguments(plan, self.tools)
+        check_arguments(plan, self.tools, len(before.nodes))
         if failed is not None:
             failed.check(nodes)
         return plan
@@ -304,10 +305,7 @@ def _json_of(said: str) -> Any:
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:
     """A conversation to train a model that plans on: it is asked as here, and replies `plan`."""
     shown = nearest_tools(tools, instruction)
-    return [
-        *_messages(_REQUEST.format(instruction), shown, SYSTEM),
-        Message("assistant", plan),
-    ]
+    return [*_messages(_REQUEST.format(instruction), shown, SYSTEM), Message("assistant", plan)]
 
 
 def _messages(request: str, tools: Mapping[str, Tool], instructions: str) -> list[Message]:
@@ -352,7 +350,8 @@ def _described(tool: Tool) -> str:
     takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
-        if about := " ".join(str(resolved(each, root).get("description", "")).split()):
+        here = resolved(each, root) | (cast("JSON", each) if isinstance(each, dict) else {})
+        if about := " ".join(str(here.get("description") or "").split()):
             lines.append(f"    {name}: {_cut(about, SHOWN_ABOUT)}")
     return "\n".join(lines)
 
