@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ import tutelage.tools.mcp_calculator as calculator_server
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.tools.builtin import calculator
-from tutelage.tools.mcp import MAX_RESTARTS
+from tutelage.tools.mcp import MAX_RESTARTS, _text  # pyright: ignore[reportPrivateUsage]
 from tutelage.tools.registry import close_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task, ToolCall, ToolResult
@@ -122,6 +123,11 @@ def test_annotations_say_which_tools_are_destructive_and_the_protocol_where_ther
     ours = resolve_tools([f"mcp:{HERE}"])
     close_tools(ours)
     assert [tool.destructive for tool in ours.values()] == [False]
+
+
+def test_a_text_that_a_server_wraps_is_that_text() -> None:
+    wrapped: Any = SimpleNamespace(content=[], structured_content={"result": "plain"})
+    assert _text(wrapped) == "plain"
 
 
 async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:

@@ -356,7 +356,7 @@ def _text(result: CallToolResult) -> str:
     if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
         value = cast("JSON", given)["result"]
         if not parts or (isinstance(value, list) and _value_of(text) != given):
-            return json.dumps(value, ensure_ascii=False)
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if parts or given is None else json.dumps(given, ensure_ascii=False)
 
 
