@@ -92,7 +92,7 @@ class VLLMEngine:
         self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)
         self._version, self._probe = -1, None
-        self._replies = ProbeReplies(run / "vllm_probes.json", note)
+        self._replies = ProbeReplies(run / "vllm_probes.json")
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""

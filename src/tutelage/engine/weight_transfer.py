@@ -13,7 +13,7 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -319,10 +319,9 @@ class ProbeReplies:
     that changed nothing is known by it, in a resumed run too. Steps that move less than a server
     rounds are added up."""
 
-    def __init__(
-        self, path: Path | None = None, note: Callable[[str], None] = lambda _: None
-    ) -> None:
-        """They are kept in this file, where there is one; `note` is told where it is damaged."""
+    def __init__(self, path: Path | None = None) -> None:
+        """They are kept in this file, where there is one. Raises `ConfigError` where it is damaged:
+        a server that keeps older weights could not be told from one that follows."""
         self._path, self._lock = path, threading.Lock()
         self._known: dict[str, _Said] = {}
         if path is not None and path.exists():
@@ -330,11 +329,11 @@ class ProbeReplies:
                 kept = json.loads(path.read_text())
                 self._known = {url: _read(said) for url, said in kept.items()}
             except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-                note(
-                    f"{path} cannot be read ({type(error).__name__}: {error}), so what vLLM "
-                    "servers said before is not known: one that keeps older weights is known once "
-                    "an update has moved more than rounding. Restart servers in doubt"
-                )
+                raise ConfigError(
+                    f"{path} cannot be read ({type(error).__name__}: {error}), and without what "
+                    "vLLM servers said before, one that keeps older weights may not be found out: "
+                    "restart the servers, remove that file, and resume"
+                ) from error
 
     def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
         """Raises `SyncError` where a server still says what it said before an update. `mean` is

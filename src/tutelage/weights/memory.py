@@ -204,14 +204,16 @@ def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Mo
     base = models.policy - (models.trained if models.merged else 0)
     rank16 = int(ADAPTED * base)
     few = replace(models, policy=base + rank16, trained=rank16, merged=models.merged or 2 * base)
-    for asked, adapters in ((models, ""), (few, "model.lora.rank=16 and ")):
+    thin, rank = replace(few, merged=few.merged // 2), "model.lora.rank=16"
+    blocks = f"{rank} model.enable_gradient_checkpointing=true"
+    for asked, adapters in ((models, ""), (few, rank), (thin, blocks)):
         for nodes, ranks in numbers:
             there = replace(machine, nodes=nodes, ranks=ranks)
             more = f" --nnodes={nodes}" if nodes > 1 else ""
             command = f"torchrun{more} --nproc-per-node={ranks} -m tutelage ..."
             way = "one process" if nodes * ranks == 1 else command
             same = adapters and (nodes, ranks) == (machine.nodes, machine.ranks)
-            yield "model.lora.rank=16" if same else f"{adapters}{way}", asked, there
+            yield adapters if same else f"{adapters} and {way}" if adapters else way, asked, there
 
 
 def _there(machine: Machine, gpu: bool) -> str:
