@@ -466,6 +466,16 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
             assert [run.status for run in store.runs()] == [RolloutStatus.RUNNING]
 
 
+def test_a_verifier_of_a_misspelt_name_is_refused(here: Path) -> None:
+    (here / "v.json").write_text('{"cuont": {"kind": "regex", "pattern": "never"}}')
+    told = " ".join(run("--plan", "count.json", "--verifiers", "v.json", code=2).stderr.split())
+    assert "no tool and no type of subtask is named 'cuont'; did you mean 'count'?" in told
+    assert not (here / "run").exists()
+    # Of a tool that this plan does not use, it is for other plans.
+    (here / "v.json").write_text('{"delete_file": {"kind": "regex", "pattern": "never"}}')
+    run("--plan", "count.json", "--verifiers", "v.json")
+
+
 def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
     (here / "v.json").write_text('{"default": {"kind": "regex", "pattern": "never"}}')
     done = run("--plan", "count.json", "--verifiers", "v.json")
