@@ -366,6 +366,30 @@ def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
     assert not (here / "run").exists()
 
 
+def test_a_request_that_forbids_a_change_goes_to_the_model_or_nowhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(text: str) -> PlanPrediction:
+        return PlanPrediction(Plan(text, (Node("delete_file", {"path": "things/a"}),)), None, True)
+
+    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
+        return [[judge(text).plan][:count] for text in texts]
+
+    def planner(*_: object) -> ChosenPlanner:
+        return ChosenPlanner(candidates, "of a test", judge)
+
+    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
+    told = " ".join(run("Don't delete things/a", "--yes", code=2).stderr.split())
+    assert "the request forbids, asks or limits what delete_file would do" in told
+    assert "--endpoint URL" in told
+    with planning(monkeypatch, {"nodes": COUNT}):
+        asked = ("--endpoint", os.environ["PLANS_AT"], "--model", "m", "--yes")
+        assert "of the language model" in run("Don't delete things/a", *asked).stderr
+    assert (here / "things/a").exists()
+    run("Can you delete things/a?", "--yes", "--output", "b")
+    assert not (here / "things/a").exists()
+
+
 def test_a_run_says_how_sure_the_planner_was_of_its_plan(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +464,16 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
         assert listed() == before
         with open_store(here / "run/store.db", create=False) as store:
             assert [run.status for run in store.runs()] == [RolloutStatus.RUNNING]
+
+
+def test_a_verifier_of_a_misspelt_name_is_refused(here: Path) -> None:
+    (here / "v.json").write_text('{"cuont": {"kind": "regex", "pattern": "never"}}')
+    told = " ".join(run("--plan", "count.json", "--verifiers", "v.json", code=2).stderr.split())
+    assert "no tool and no type of subtask is named 'cuont'; did you mean 'count'?" in told
+    assert not (here / "run").exists()
+    # Of a tool that this plan does not use, it is for other plans.
+    (here / "v.json").write_text('{"delete_file": {"kind": "regex", "pattern": "never"}}')
+    run("--plan", "count.json", "--verifiers", "v.json")
 
 
 def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:

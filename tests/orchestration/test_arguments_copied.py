@@ -54,6 +54,14 @@ def filled(text: str, *tools: str) -> tuple[list[dict[str, object]], tuple[str, 
         ("Wait 2.5 hours", "number", 2.5),
         ("Wait seven hours", "number", 7),
         ("Total 5, 6 and 7", "numbers", [5, 6, 7]),
+        ("Add up -5, 3 and 2.5.", "numbers", [-5, 3, 2.5]),
+        ("Add up 5, 3 and −2.", "numbers", [5, 3, -2]),
+        ("Sum the numbers 4, -6 and 10", "numbers", [4, -6, 10]),
+        ("Add 1,2,3", "numbers", [1, 2, 3]),
+        ("Add 1,500 and 2", "numbers", [1500, 2]),
+        ("What is 10 − 3?", "expression", "10 - 3"),
+        ("What is 3/4/2?", "expression", "3/4/2"),
+        ("Save '3,5' and wait 4 days", "number", 4),
         ("Any *.png there", "pattern", "*.png"),
         ("Show the jpg files", "pattern", "*.jpg"),
         ("Ask Ada Byron", "name", "Ada Byron"),
@@ -63,6 +71,36 @@ def filled(text: str, *tools: str) -> tuple[list[dict[str, object]], tuple[str, 
 def test_spans_have_a_kind_and_a_value(text: str, kind: str, value: object) -> None:
     found = [span.value for span in spans(text) if span.kind == kind]
     assert value in found or (kind == "name" and f"Ask {value}" in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is 3,5 * 2?",
+        "Convert 1,5 km to miles",
+        "Add 5 and 2,5",
+        "Take 1.500,50 away",
+        "Wait 0,500 hours",
+        "Add 10,20,300",
+        "Take 1.234.567",
+        "How many days are there from 3/4/2026 to 5/4/2026?",
+        "What is 3-4-2026?",
+        "Wait 1e5 hours",
+    ],
+)
+def test_no_part_of_a_number_is_read_as_a_number(text: str) -> None:
+    assert not {span.kind for span in spans(text)} & {"expression", "number", "numbers"}
+
+
+def test_no_part_of_a_list_is_read_as_a_list() -> None:
+    found = [span.value for span in spans("Add 5, 3 and 2e3") if span.kind == "numbers"]
+    assert found == []
+
+
+def test_a_number_of_two_readings_is_missing_and_no_other_takes_its_place() -> None:
+    assert filled("Convert 1,5 km to miles", "convert_units")[1] == ("convert_units.value",)
+    assert filled("What is 3,5 * 2?", "calculate")[1] == ("calculate.expression",)
+    assert filled("Add 5 and 2,5", "sum_numbers")[1] == ("sum_numbers.numbers",)
 
 
 def test_what_stands_for_a_kind_takes_the_place_of_the_words() -> None:

@@ -1,8 +1,9 @@
 """Which planner plans an instruction that `tutelage orchestrate` was given: `--planner`.
 
 `trained` is a planner of `train planner`, or the embedded one. `llm` is a language model, behind a
-server or of this machine. `auto` takes the trained planner where it is sure of a plan and has all
-of its arguments, then the language model where one is given, and says else what would help.
+server or of this machine. `auto` takes the trained planner where it is sure of a plan, has all of
+its arguments and reads the request (`plan/consent.py`), then the language model where one is given,
+and says else what would help.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tutelage.cli.orchestrate_result import usd
 from tutelage.errors import ConfigError, DataError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.plan.arguments import check_arguments
+from tutelage.orchestration.plan.consent import check_consent
 from tutelage.orchestration.plan.dag import NoPlanError
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def choose_plan(
     try:
         planner = make_planner(asked.checkpoint, catalog, asked.seed)
         plan, sure = _judged(planner, instruction, asked.min_confidence)
+        check_consent(plan, tools)
         check_arguments(plan, tools)
     except DataError as error:
         if llm is not None:

@@ -7,6 +7,7 @@ without it the embedded simulated workers do the work. `runs.py` executes.
 
 from __future__ import annotations
 
+import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Permit, ToolPool, described, refuse
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
-from tutelage.orchestration.execution.worker_files import classic, read_workers
+from tutelage.orchestration.execution.worker_files import classic, read_workers, tool_kind
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
@@ -218,7 +219,7 @@ class WorkConfig(PlanningConfig):
         return OrchestrationSystem(
             pool=pool,
             router=self._router(pool, warn),
-            verifiers=self.read_verifiers(pool, warn),
+            verifiers=self._named(self.read_verifiers(pool, warn), pool, catalog, plans),
             catalog=catalog or (known if builtin else None),
             seed=self.seed,
             **more,
@@ -243,6 +244,31 @@ class WorkConfig(PlanningConfig):
             return trained_router(name, pool.workers, warn)
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
+
+    def _named(
+        self,
+        found: Verifiers | None,
+        pool: WorkerPool,
+        catalog: Catalog | None,
+        plans: Iterable[Plan],
+    ) -> Verifiers | None:
+        """The verifiers. Raises `ConfigError` for one of a name that nothing here has: misspelt, it
+        would judge nothing without a word."""
+        if found is None:
+            return None
+        tools = catalog or builtin_graph().catalog
+        types = {*tools.names, *(node.tool for plan in plans for node in plan.nodes)}
+        known = types | {tool_kind(name, catalog=tools) for name in types} | {"tool", "text"}
+        for worker in pool.workers:
+            known |= {worker.name, *worker.capabilities, *worker.skills}
+        if lost := [name for name in found.by_type if name not in known]:
+            near = difflib.get_close_matches(lost[0], sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "name a tool, a type or a kind"
+            raise ConfigError(
+                f"{str(self.verifiers)!r}: no tool and no type of subtask is named {lost[0]!r}; "
+                f"{hint}"
+            )
+        return found
 
     def read_verifiers(self, pool: WorkerPool, warn: Warn = warnings.warn) -> Verifiers | None:
         """Verifiers from the file; None: those that the pool has by itself. `warn` is told which

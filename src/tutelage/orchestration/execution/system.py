@@ -25,12 +25,14 @@ from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.consent import check_consent
 from tutelage.orchestration.plan.dag import Plan, PlannerCall
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
@@ -210,7 +212,10 @@ class OrchestrationSystem:
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         if not hasattr(self.planner, "confidence"):
             bound = {}  # the nearest known plan, where there is no torch
-        return cast("Callable[..., Plan]", make)(instruction, **bound)
+        plan = cast("Callable[..., Plan]", make)(instruction, **bound)
+        if hasattr(self.planner, "confidence") and isinstance(self.pool, ToolPool):
+            check_consent(plan, self.pool.tools)
+        return plan
 
 
 def _embedded(catalog: Catalog | None) -> PlannerLike:

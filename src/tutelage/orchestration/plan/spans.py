@@ -53,9 +53,21 @@ _UNITS = (
     "fahrenheit|centigrade|euros?|dollars?",
 )
 """Units that people measure in; days are no less often dates."""
-_NUMBER = r"\d+(?:[.,]\d{3})*(?:\.\d+)?"
+_NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+_SIGNED = rf"[-−]?{_NUMBER}"
+_ALSO = "(?:, ?(?:and )?| and )"
+_PLAIN = re.compile(
+    r"\d+(?:\.\d+)?|[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+,\d+\.\d+"
+    r"|\d+(?:\.\d+)?(?:,(?!\d{3}(?!\d)|0\d)\d+(?:\.\d+)?){2,}"
+)
+"""Digits with points and commas that have one reading: a number, thousands, or a list of them."""
+_DIGITS = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*,\d+(?:[.,]\d+)*")
+_DAY = re.compile(
+    r"(?<![\w./-])(?:\d{1,2}([/.-])\d{1,2}\1\d{4}|\d{4}([/.-])\d{1,2}\2\d{1,2})(?![\w/-])"
+)
+"""A date whose day and month nobody can tell apart, and no arithmetic."""
 _OPERATORS = {"plus": "+", "minus": "-", "times": "*", "multiplied by": "*", "divided by": "/",
-              "over": "/", "×": "*", "x": "*", "÷": "/"}  # fmt: skip
+              "over": "/", "−": "-", "×": "*", "x": "*", "÷": "/"}  # fmt: skip
 _OPERATOR = "|".join([r"\*\*|//|[-+*/%]", *_OPERATORS])
 _FORMS = (
     ("quoted", r"(?<!\w)'(?P<v1>[^'\n]+)'(?!\w)|\"(?P<v2>[^\"\n]+)\"|[“„«](?P<v3>[^”“»\n]+)[”“»]"),
@@ -69,8 +81,8 @@ _FORMS = (
     ("pattern", r"(?<![\w*])[\w./-]*\*(?:[\w./*-]*[\w*])?(?![\d ]*\d)"),
     ("path", r"(?<![\w/])(?:/?[\w-]+/)+[\w.-]*\w|(?<!\w)/[\w-]+"),
     ("file", r"(?<![\w/.])[\w-]+\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w/])"),
-    ("numbers", rf"(?<![\w.]){_NUMBER}(?:(?:, ?(?:and )?| and ){_NUMBER})+(?!\w)"),
-    ("number", rf"(?<![\w.-])-?{_NUMBER}(?![\w]*[-/.]\d)"),
+    ("numbers", rf"(?<![\w.-]){_SIGNED}(?:{_ALSO}{_SIGNED})+(?!\w|\.\d|{_ALSO}[-−]?\d)"),
+    ("number", rf"(?<![\w.-]){_SIGNED}(?![\w]*[-/.]\d|e[-+]?\d)"),
     ("number", rf"(?<!\w)(?:{'|'.join(NUMBERS)})(?!\w)"),
     ("unit", rf"(?<![\w-])(?:{'|'.join(_UNITS)})(?![\w-])"),
     ("name", r"(?<!\w)[^\W\d_a-z][\w'-]*(?: [^\W\d_a-z][\w'-]*)*"),
@@ -79,6 +91,7 @@ _FORMS = (
 _CASED = {"name"}
 _COVERING = {"quoted", "url", "email", "date", "path", "pattern", "expression"}
 """Kinds inside which nothing else is looked for."""
+_NUMERIC = {"expression", "number", "numbers"}
 _FOUND = tuple(
     (kind, re.compile(form, 0 if kind in _CASED else re.IGNORECASE)) for kind, form in _FORMS
 )
@@ -233,10 +246,14 @@ def spans(text: str) -> tuple[Span, ...]:
 def _formed(text: str, taken: list[bool]) -> list[Span]:
     """The spans that have a form; places that nothing else may be found in are marked as taken."""
     found: list[Span] = []
+    days = [day.span() for day in _DAY.finditer(text)]
     for kind, form in _FOUND:
+        if kind in _NUMERIC and _unclear(text, taken):
+            continue
         for match in form.finditer(text):
             start, end = match.span()
-            value = None if any(taken[start:end]) else _value(kind, match)
+            within = kind in _NUMERIC and any(start < last and first < end for first, last in days)
+            value = None if within or any(taken[start:end]) else _value(kind, match)
             if value is None:
                 continue
             end = start + len(match.group().rstrip())
@@ -244,6 +261,13 @@ def _formed(text: str, taken: list[bool]) -> list[Span]:
             if kind in _COVERING:
                 taken[start:end] = [True] * (end - start)
     return found
+
+
+def _unclear(text: str, taken: Sequence[bool]) -> bool:
+    """Whether a number has a comma that may be a decimal one, as in 3,5: then none is read, since
+    a part of it, or the others without it, would be a wrong number."""
+    found = (match for match in _DIGITS.finditer(text) if not taken[match.start()])
+    return any(_PLAIN.fullmatch(match.group()) is None for match in found)
 
 
 def _value(kind: str, match: re.Match[str]) -> object:
@@ -255,7 +279,7 @@ def _value(kind: str, match: re.Match[str]) -> object:
         case "number":
             return _number(text)
         case "numbers":
-            return [_number(part) for part in re.findall(_NUMBER, text)]
+            return [_number(part) for part in re.findall(_SIGNED, text)]
         case "expression":
             return _expression(text)
         case "date":
@@ -277,7 +301,7 @@ def _expression(text: str) -> str:
 def _number(text: str) -> int | float:
     if text.lower() in NUMBERS:
         return NUMBERS[text.lower()]
-    plain = text.replace(",", "")
+    plain = text.replace(",", "").replace("−", "-")
     return float(plain) if "." in plain else int(plain)
 
 

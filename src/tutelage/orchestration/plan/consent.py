@@ -1,0 +1,73 @@
+"""Whether a request asks for what a plan would change: a plain rule of words.
+
+A planner that chooses tools by what a request is about takes "do not delete a.txt" for "delete
+a.txt". Where a plan has a tool with side effects, a word that forbids, excepts, limits or puts off,
+and a question, therefore make it a plan that nobody is sure of. `cli/orchestrate_planner.py` and
+`execution/system.py` ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tutelage.orchestration.plan.dag import NoPlanError, Plan
+from tutelage.orchestration.plan.spans import spans
+from tutelage.tools.tool import Tool
+
+_LIMIT = (
+    r"\b(?:not|cannot|\w+n['’]t|dont|cant|never|no longer|nothing|neither|nor|avoid|prevent|stop"
+    r"|except|excluding|but|without|unless|other than|apart from|instead of|rather than|if|whether"
+    r"|only|when|whenever|once|until|provided|in case|why|how to|how (?:do|can|could|should|would))"
+    r"\b"
+)
+_LATER = (
+    r"^\W*(?:tomorrow|tonight|later)\b|\b(?:tomorrow|tonight|later|next \w+"
+    r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
+)
+_HELPERS = (
+    "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
+)
+_QUESTION = (
+    r"(?:^|[.!?:;,]\s)\W*(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
+    rf"(?:(?:who|whom|whose)\b|(?:what|which|where|how)\b(?!.*[?.!]\s+\w)"
+    rf"|(?:{_HELPERS})\s+(?:i|we|he|she|they|any\w*|some\w*)\b"
+    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]*\?)"
+)
+"""A question that is no polite request, such as "can you ...?". One with another sentence after it
+may have been asked for that: "What is 3 + 4? Write it to sum.txt." """
+_INDIRECT = r"\b(?:tell|know|wonder\w*|explain|say|ask|see|check|find out)(?: \w+)? who\b"
+_UNSURE = re.compile(f"{_LIMIT}|{_LATER}|{_QUESTION}|{_INDIRECT}", re.IGNORECASE | re.DOTALL)
+_CONTENT = ("quoted", "url", "email", "path", "file")
+"""Kinds of spans whose words say nothing of what is to be done."""
+
+
+def limited(request: str) -> str:
+    """The first words by which a request forbids, asks or limits what it speaks of, else nothing.
+
+    Texts in quotes, addresses and paths do not count.
+    """
+    said = request
+    for span in spans(request):
+        if span.kind in _CONTENT:
+            said = said[: span.start] + "_" * (span.end - span.start) + said[span.end :]
+    said = said if re.search(r"[^\W_]", said) else request
+    found = _UNSURE.search(said)
+    return (
+        ""
+        if found is None
+        else " ".join(request[found.start() : found.end()].strip(" .,:;!?").split()[:4])
+    )
+
+
+def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
+    """Raise `NoPlanError` where a plan has a tool with side effects, and its request forbids, asks
+    or limits what that would do."""
+    names = dict.fromkeys(
+        n.tool for n in plan.nodes if n.tool in tools and tools[n.tool].destructive
+    )
+    if names and (words := limited(plan.instruction)):
+        raise NoPlanError(
+            f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "
+            "and the trained planner does not read that"
+        )

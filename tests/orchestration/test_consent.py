@@ -1,0 +1,96 @@
+"""Requests that forbid, ask or limit what a plan with side effects would do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tutelage.errors import DataError
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.plan.consent import limited
+from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan
+from tutelage.tools import tool
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "Don't move notes/ideas.txt",
+        "Don’t delete a.txt",
+        "Do not delete notes/a.txt",
+        "Please, never delete a.txt",
+        "Who deleted notes/poem.txt?",
+        "Tell me who deleted a.txt",
+        "Why was a.txt deleted?",
+        "How do I delete a.txt?",
+        "What deleted a.txt?",
+        "Was notes/a.txt deleted?",
+        "Did you delete a.txt?",
+        "Should I delete notes/a.txt?",
+        "Delete everything but notes/todo.txt",
+        "Delete all except notes/todo.txt",
+        "Delete notes/a.txt only if it is empty",
+        "Delete a.txt unless it is new",
+        "Delete notes/a.txt tomorrow",
+        "Delete a.txt in 5 minutes",
+        '"Don\'t delete a.txt"',
+    ],
+)
+def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
+    assert limited(request_)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "Delete notes/a.txt",
+        "Can you delete a.txt?",
+        "Could you please delete a.txt?",
+        "Would you delete notes/a.txt?",
+        "Hey, will you remove a.txt?",
+        "Do it now: delete a.txt",
+        "Delete notes/not.txt",
+        "Write 'do not disturb' to sign.txt",
+        "What is 3 + 4? Write it to sum.txt.",
+        "Put notes/todo.txt into alphabetical order.",
+    ],
+)
+def test_what_is_asked_for_is_not(request_: str) -> None:
+    assert limited(request_) == ""
+
+
+class Planner:
+    """Sure of one tool, whatever is asked."""
+
+    confidence = object()
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
+        """A plan of that tool."""
+        return Plan(instruction, (Node(self._name, {"path": "a.txt"}),))
+
+
+@tool
+def read(path: str) -> str:
+    """Read a file."""
+    return path
+
+
+@tool(destructive=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    return path
+
+
+def test_a_sure_planner_declines_side_effects_alone() -> None:
+    pool = ToolPool({"read": read, "delete": delete})
+    system = OrchestrationSystem(Planner("delete"), pool, min_confidence=0)
+    told = 'forbids, asks or limits what delete would do \\("Don\'t"\\)'
+    with pytest.raises(NoPlanError, match=told) as error:
+        system.plan("Don't delete a.txt")
+    assert isinstance(error.value, DataError)
+    assert system.plan("Can you delete a.txt?").nodes[0].tool == "delete"
+    reading = OrchestrationSystem(Planner("read"), pool)
+    assert reading.plan("Who deleted a.txt?").nodes[0].tool == "read"
