@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
-from tutelage.cli.orchestrate_tools import Permission
+from tutelage.cli.orchestrate_tools import Permission, shown_arguments
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.orchestration.execution.record import Execution
@@ -171,6 +171,20 @@ def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
     assert (here / "things/a").exists()
     assert "things/a is deleted" in run("--plan", "delete.json", "--yes", "--output", "2").stdout
     assert not (here / "things/a").exists()
+
+
+def test_a_person_who_is_asked_sees_every_argument() -> None:
+    text = f"Dear Ana, {'lorem ' * 200}Yours"
+    long = {"text": text, "items": list(range(25)), "more": {"deep": "x" * 201}, "path": "/etc/x"}
+    shown = shown_arguments(long)
+    assert shown.startswith('{"text": "Dear Ana, lorem')
+    assert shown.endswith('"path": "/etc/x"}')
+    assert '" ... 1,015 characters left out ... "' in shown
+    assert 'Yours", "items": [0, 1, ' in shown
+    assert '19, ... 5 more items], "more": {"deep": "xx' in shown
+    assert '" ... 1 characters left out ... "' in shown
+    names = [f"argument_{number}" for number in range(300)]
+    assert all(name in shown_arguments(dict.fromkeys(names, "x" * 999)) for name in names)
 
 
 @pytest.mark.parametrize(
