@@ -136,12 +136,48 @@ def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
         ("<node-0>.rows[1][1].name", "Ada"),
         ("It is <node-0>.rows[1][1].name.", "It is Ada."),
         ("<node-0>.rows[1].more", None),
+        ("/data/<node-0>.rows[1].more.txt", None),
+        ("/data/<node-0>.rows[1][1].name.txt", "/data/Ada.txt"),
+        ("See <node-0>.rows[0][1].", "See 2."),
+        (
+            "All: <node-0>. That is it.",
+            'All: {"rows": [[1, 2], [3, {"name": "Ada"}]]}. That is it.',
+        ),
     ],
 )
 def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str | None) -> None:
     done = run(Node("tables"), Node("say", {"text": text}))
     assert done.nodes[1].output == said
     assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize(
+    ("first", "text", "words"),
+    [
+        (Node("person", {"name": "Ada"}), "/data/<node-0>.nmae", "no member 'nmae'"),
+        (Node("numbers", {"count": 2}), "/data/<node-0>[2].txt", "no member '2'"),
+        (Node("say", {"text": '{"total": 5}'}), "/data/<node-0>.totl", "no member 'totl'"),
+    ],
+)
+def test_a_misspelt_member_in_a_longer_text_is_an_error_and_no_part_of_it(
+    first: Node, text: str, words: str
+) -> None:
+    RAN.clear()
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        return ""
+
+    done = run(first, Node("delete", {"path": text}), permit=permit)
+    assert not RAN
+    assert f"the output of node 0 has {words}" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize(("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt")])
+def test_the_ending_of_a_file_after_a_text_or_a_number_is_text(said: str, name: str) -> None:
+    done = run(Node("say", {"text": said}), Node("say", {"text": "<node-0>.txt"}, after=(0,)))
+    assert done.nodes[1].output is None  # the whole of an argument is a reference
+    done = run(Node("say", {"text": said}), Node("say", {"text": "to <node-0>.txt"}))
+    assert done.nodes[1].output == f"to {name}"
 
 
 @tool
@@ -393,6 +429,29 @@ def test_equal_calls_that_wait_together_are_refused_by_one_answer(says: str, ask
     assert len(seen) == asked
     assert len(set(seen)) == 2
     assert [node.kept for node in done.nodes] == [not says] * 4
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("says", [None, False, True, 0, 1])
+def test_only_an_empty_text_permits_a_call(says: Any, waits: bool) -> None:
+    def at_once(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return says
+
+    async def later(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return says
+
+    RAN.clear()
+    with pytest.raises(ConfigError, match="it returns an empty text to permit a call, or a text"):
+        run(Node("delete", {"path": "a"}), permit=later if waits else at_once)
+    assert not RAN
+
+
+@pytest.mark.parametrize(("says", "ran"), [("", ["a"]), ("not today", [])])
+def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
+    RAN.clear()
+    done = run(Node("delete", {"path": "a"}), permit=lambda tool, arguments, doubt: says)
+    assert ran == RAN
+    assert says in done.nodes[0].reason
 
 
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:

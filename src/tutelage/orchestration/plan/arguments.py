@@ -73,6 +73,16 @@ def member(output: str, path: str) -> tuple[object, str]:
     return value if taken else output, "".join(steps[taken:])
 
 
+def _has_steps(value: object, *, whole: bool) -> bool:
+    """Whether steps lead on from a value: an object or a list, a `whole` output read as JSON."""
+    if whole and isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            return False
+    return isinstance(value, (dict, list))
+
+
 def as_text(value: object) -> str:
     """A value in a prompt: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -87,7 +97,7 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
         value, left = member(outputs[number], path)
-        if left and match.group() == match.string:
+        if left and (match.group() == match.string or _has_steps(value, whole=left == path)):
             name = re.findall(STEP, left)[0].strip(".[]")
             inside = path.removesuffix(left)
             place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
@@ -96,7 +106,7 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
             inside = path.removesuffix(left).removeprefix(".")
             place = f"{inside!r} in the output" if inside else "the output"
             raise _NothingError(f"{place} of node {number} is null: there is no value to take")
-        # What looked like a member was the next word of a sentence.
+        # What looked like a member was the ending of a file, or the next word of a sentence.
         return f"{as_text(value)}{left}"
 
     schema = tool.parameters
