@@ -128,6 +128,42 @@ def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
     assert outputs(done) == ["12", "12"]
 
 
+@tool
+def found(name: str) -> list[str]:
+    """Where it is."""
+    return [name]
+
+
+@tool
+def maybe(text: str | None = None) -> str:
+    """Say it, or nothing."""
+    return f"said {text!r}"
+
+
+@pytest.mark.parametrize("text", ['["root"]', "null", '{"a": 1}', "[]"])
+def test_a_result_that_a_tool_returned_as_text_stays_it(text: str, tmp_path: Path) -> None:
+    first = Node("say", {"text": text})
+    plan = Plan(
+        "x", (first, Node("say", {"text": "<node-0>"}), Node("maybe", {"text": "<node-0>"}))
+    )
+    system = OrchestrationSystem(pool=ToolPool({"say": say, "maybe": maybe}))
+    path = tmp_path / "run.jsonl"
+    assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == text
+    assert system.execute("x", plan=plan, name="y").answers[2] == f"said {text!r}"
+    events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    ended = next(k for k, event in enumerate(events) if event["event"] == "node")
+    path.write_text("".join(json.dumps(e) + "\n" for e in events[: ended + 1]), "utf-8")
+    done = system.execute("x", plan=plan, name="x", journal=path)  # as after a kill
+    assert done.resumed == 1
+    assert done.answers == {1: text, 2: f"said {text!r}"}
+
+
+def test_a_list_of_one_text_is_that_text_where_a_tool_returned_the_list() -> None:
+    plan = Plan("x", (Node("found", {"name": "root"}), Node("say", {"text": "<node-0>"})))
+    system = OrchestrationSystem(pool=ToolPool({"say": say, "found": found}))
+    assert system.execute("x", plan=plan).answers == {1: "root"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

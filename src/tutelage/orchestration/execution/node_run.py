@@ -267,7 +267,7 @@ class NodeRun:
 
     def _keep(self, step: NodeStep) -> None:
         self._steps.append(step)
-        self._run.steps[step.index] = step
+        self._run.add(step)
         self._run.tell("step", step=step.to_json())
 
     def _tried(self) -> tuple[PreviousTry, ...]:

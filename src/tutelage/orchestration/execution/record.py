@@ -9,7 +9,7 @@ disk and reads them back, `stored.py` puts them in the store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -133,6 +133,15 @@ class NodeResult:
     def kept(self) -> bool:
         """Whether there is an output for the nodes that wait for it."""
         return self.status in ("succeeded", "accepted")
+
+
+def only_refused(
+    nodes: Iterable[int], steps: Iterable[NodeStep], results: Mapping[int, NodeResult]
+) -> bool:
+    """Whether side effects that were not permitted are all that these nodes failed by."""
+    refused = {step.node for step in steps if step.refused}
+    waiting = {k for k, n in results.items() if n.status == "skipped"}
+    return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
 
 
 @dataclass(frozen=True, slots=True)

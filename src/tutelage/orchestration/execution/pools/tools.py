@@ -108,7 +108,7 @@ class ToolPool:
         except ArgumentError as error:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
-        text, failure, nothing = await run_tool(tool, arguments)
+        text, failure, nothing, plain = await run_tool(tool, arguments)
         if failure == "timeout" and tool.destructive:
             text += LATE
         # Lone surrogates can be neither printed nor sent.
@@ -126,7 +126,7 @@ class ToolPool:
         seconds = time.perf_counter() - begun
         output = text if error is None else ""
         return WorkerAnswer(
-            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing
+            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing, plain=plain
         )
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
@@ -141,7 +141,7 @@ class ToolPool:
             await self.models.close()
 
     def _arguments(self, tool: Tool, work: Subtask) -> str:
-        return as_text(tool_arguments(work.arguments, work.inputs, tool))
+        return as_text(tool_arguments(work.arguments, work.inputs, tool, work.plain))
 
 
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
