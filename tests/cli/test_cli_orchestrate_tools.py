@@ -536,6 +536,22 @@ def test_a_stop_while_a_model_plans_keeps_what_was_asked(
     assert "stopped before there was a plan" in str(rollout.last.failure)
 
 
+def test_the_deadline_holds_while_a_model_plans(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reply(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
+    words = ("Count", "--planner", "llm", "--model", "policy", "--deadline", "300ms", "--endpoint")
+    with planning(monkeypatch, "unread"):
+        done = run(*words, os.environ["PLANS_AT"], code=1)
+    assert "the deadline of 0.3 s passed while the plan was made" in " ".join(done.stderr.split())
+    result = json.loads((here / "run/result.json").read_text())
+    assert (result["status"], result["reason"]) == ("failed", "deadline")
+    assert result["latency_ms"] == pytest.approx(300, abs=200)
+
+
 def test_a_taken_output_is_refused_before_a_model_is_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

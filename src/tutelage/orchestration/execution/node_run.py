@@ -85,7 +85,7 @@ class NodeRun:
         if not any(fits) and answered is None:
             self._end("failed", reason=self._why("no worker is left"))
             return None
-        run, deadline = self._run, settings.deadline
+        run = self._run
         return RouteState(
             plan=run.plan,
             work=self._work,
@@ -99,7 +99,7 @@ class NodeRun:
             spent=run.budget.spent,
             budget_left=run.budget.left_for(run),
             elapsed=run.now,
-            deadline_left=None if deadline is None else deadline - run.now,
+            deadline_left=run.deadline_left,
             max_tries=settings.max_tries,
             seeds=self._work.seeds.child("route", len(self._steps)),
             references=run.references,

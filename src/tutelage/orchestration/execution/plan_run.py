@@ -99,6 +99,12 @@ class PlanRun:
         """Seconds since the start."""
         return asyncio.get_running_loop().time() - self._origin
 
+    @property
+    def deadline_left(self) -> float | None:
+        """Seconds until the deadline, which holds for the making of the plan too."""
+        deadline = self.settings.deadline
+        return None if deadline is None else deadline - self._planning_seconds - self.now
+
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
         if self._observers:
@@ -134,6 +140,7 @@ class PlanRun:
             calls = (*self._journal.asked, *self.plan.calls)  # both were asked
             self.plan = replace(self.plan, calls=calls)
         self.budget.spent += self.plan.cost
+        self._planning_seconds = self.plan.seconds  # that of further plans is within `now`
         if self._journal is not None:
             self._origin -= self._journal.elapsed
             for _, step in sorted(self._journal.steps.items()):
@@ -218,11 +225,8 @@ class PlanRun:
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the deadline, and ends what still runs when it is left."""
-        deadline, before = self.settings.deadline, self._journal
-        gone = 0.0 if before is None else before.elapsed
-        left = None if deadline is None else max(0.0, deadline - gone)
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self.deadline_left):
                 try:
                     yield
                 finally:

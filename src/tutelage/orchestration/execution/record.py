@@ -2,8 +2,8 @@
 
 `NodeStep`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
 ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
-chain of nodes, waiting in queues left out. `plan_run.py` makes these, `journal.py` keeps them on
-disk and reads them back, `stored.py` puts them in the store.
+chain of nodes, waiting in queues left out, and what a model that plans took. `plan_run.py` makes
+these, `journal.py` keeps them on disk and reads them back, `stored.py` puts them in the store.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Execution(ExecutionResult):
             success=bool(counted) and all(good),
             outputs={str(node.node): node.output for node in nodes if node.output is not None},
             total_cost=math.fsum((plan.cost, *(cost for step in steps for cost in step.costs))),
-            total_latency_ms=1000.0 * latency,
+            total_latency_ms=1000.0 * (plan.seconds + latency),
             verified_fraction=passed / len(nodes) if nodes else 0.0,
             plan=plan,
             nodes=tuple(nodes),
