@@ -15,6 +15,7 @@ from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
@@ -515,6 +516,49 @@ def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None
     assert sorted(asked) == [("delete", '{"path": "a"}', ""), ("delete", '{"path": "b"}', "")]
     assert RAN == ["a"]
     assert [node.status for node in done.nodes] == ["succeeded", "succeeded", "failed"]
+
+
+def test_the_time_of_a_try_is_that_of_a_tool_that_says_none(tmp_path: Path) -> None:
+    code = """
+from tutelage import tool
+
+@tool
+def one() -> str:
+    "One."
+    return "one"
+
+@tool(timeout=5.0)
+def two() -> str:
+    "Two."
+    return "two"
+"""
+    (tmp_path / "timed.py").write_text(code)
+    tools = (str(tmp_path / "timed.py"),)
+    for given, seconds in ({}, 10.0), ({"try_timeout": "30s"}, 30.0):
+        asked = ExecutionConfig.model_validate({"tools": tools, **given})
+        again = ExecutionConfig.model_validate(asked.model_dump(mode="json"))
+        for config in (asked, again):
+            made = config.load_tools()
+            assert (made["one"].timeout, made["two"].timeout) == (seconds, 5.0)
+        system = asked.make_system(ToolPool(made), None, ())
+        assert system.executor.settings.try_timeout == (30.0 if given else 60.0)
+
+
+def test_the_error_of_a_tool_that_took_too_long_names_what_gives_it_longer() -> None:
+    pool = ToolPool({"waits": replace(waits, timeout=0.02)})
+    told = OrchestrationSystem(pool=pool).execute("x", plan=Plan("x", (Node("waits"),)))
+    assert "took longer than 0.02 seconds; --try-timeout, or its own" in told.nodes[0].reason
+    short = OrchestrationSystem(
+        pool=ToolPool({"waits": waits}), settings=ExecutorSettings(try_timeout=0.02)
+    ).execute("x", plan=Plan("x", (Node("waits"),)))
+    assert "no answer within 0.02 s (--try-timeout)" in short.nodes[0].reason
+
+
+@tool
+async def waits() -> str:
+    """Wait."""
+    await asyncio.sleep(30)
+    return "done"
 
 
 def test_nobody_is_hurried_by_the_time_of_a_try() -> None:

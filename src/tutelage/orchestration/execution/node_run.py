@@ -184,7 +184,7 @@ class NodeRun:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
                 except TimeoutError:
-                    message = f"no answer within {run.settings.try_timeout} s"
+                    message = f"no answer within {run.settings.try_timeout:g} s (--try-timeout)"
                     answer = self._cut("timeout", message, bound, loop.time() - begun, worker, work)
                 return answer
         finally:

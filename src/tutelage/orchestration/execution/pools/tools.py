@@ -109,6 +109,8 @@ class ToolPool:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
         text, failure, nothing, plain = await run_tool(tool, arguments)
+        if failure == "timeout" and time.perf_counter() - begun >= tool.timeout:
+            text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
         if failure == "timeout" and tool.destructive:
             text += LATE
         # Lone surrogates can be neither printed nor sent.
