@@ -89,3 +89,14 @@ def test_arguments_that_take_each_others_results_are_wrong() -> None:
     both = Workflow(plan("<node-0>, <node-1>", ""))
     swapped = plan("<node-1>, <node-0>", "")
     assert PlanScores.of([swapped], [both], catalog).argument_f1[0] == 0.75
+
+
+def test_long_chains_of_one_tool_are_scored_at_once() -> None:
+    def chain(first: str) -> Plan:
+        more = (Node("a", {"t": f"<node-{k}> <node-{k}>"}) for k in range(40))
+        return Plan("x", (Node("a", {"t": first}), *more))
+
+    catalog = Catalog((CatalogTool("a"),))
+    wanted = Workflow(chain("b"))
+    assert PlanScores.of([chain("b")], [wanted], catalog).argument_f1 == [1.0]
+    assert PlanScores.of([chain("c")], [wanted], catalog).argument_f1 == [0.0]

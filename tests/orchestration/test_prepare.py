@@ -142,6 +142,35 @@ def test_what_succeeded_by_a_further_plan_is_kept_without_what_failed(tmp_path: 
     assert workflow.tools == ("say", "say", "say")
 
 
+def test_what_takes_a_result_that_failed_is_left_out_and_counted(tmp_path: Path) -> None:
+    def ended(*states: str) -> list[dict[str, Any]]:
+        return [{"node": k, "status": state} for k, state in enumerate(states)]
+
+    outputs = {
+        "task_types": ["a", "b"],
+        "arguments": [{"t": "<node-1>"}, {}],
+        "workflow_graph": {"adjacency": [[0, 0], [1, 0]]},
+    }
+    takes = line("one", 0.1, planner_outputs=outputs, nodes=ended("succeeded", "failed"))
+    none = line("two", 0.1, nodes=ended("failed", "skipped"))
+    better = [{"node": 0, "worker": "cheap", "passed": True, "cost": 0.0}]
+    part = line("three", 0.1, nodes=ended("failed", "succeeded"), alternatives=better)
+    made = prepare([write(tmp_path, takes, none, part)])
+    assert (made.executions, made.failed, made.unusable) == (3, 0, 2)
+    assert [workflow.tools for workflow in made.workflows] == [("b",)]
+    assert made.cheaper == 0
+    with pytest.raises(DataError, match="subtask 0 takes the result of subtask 1, which failed"):
+        workflow_of(takes)
+
+
+@pytest.mark.parametrize(
+    "nodes", [["a", "b"], 2, '[{"node": 7}]', [{"node": [0], "status": "failed"}], {"0": "failed"}]
+)
+def test_what_others_write_of_nodes_stops_nothing(tmp_path: Path, nodes: Any) -> None:
+    row = line("one", 0.1)
+    assert prepare([write(tmp_path, {**row, "nodes": nodes})]).workflows == [workflow_of(row)]
+
+
 def test_an_instruction_that_was_done_by_several_plans_is_counted(tmp_path: Path) -> None:
     def by(*texts: str, matrix: list[list[int]]) -> dict[str, Any]:
         outputs = {

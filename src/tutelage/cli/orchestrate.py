@@ -61,6 +61,9 @@ class _PrepareConfig(Section):
     """Tools that plans may use; else the built-in."""
 
 
+_UNUSABLE = "which take results of subtasks that failed, or have no other ones"
+
+
 def _prepare(asked: _PrepareConfig) -> None:
     """Make a training set of what succeeded in execution logs."""
     from tutelage.cli.console import facts, number, shown_path
@@ -87,6 +90,7 @@ def _prepare(asked: _PrepareConfig) -> None:
         console_output(),
         [
             ("executions", f"{number(made.executions)}, {number(made.failed)} of them failed"),
+            *([("left out", f"{number(made.unusable)}, {_UNUSABLE}")] if made.unusable else []),
             ("examples", f"{examples}, one an instruction, the cheapest that succeeded"),
             ("disagreeing", f"{several}; the cheapest plan is kept, of equals the fastest"),
             ("cheaper", f"{cheaper} with a cheaper worker that also succeeded"),

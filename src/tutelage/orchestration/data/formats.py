@@ -37,6 +37,7 @@ from tutelage.orchestration.data.rows import (
     Opened,
     Texts,
     Whole,
+    objects,
     parse_nested_json,
     read_as,
     read_rows,
@@ -192,7 +193,7 @@ class _Log(_Asked):
     cost: Number | None = None
     latency_ms: Number | None = None
     workers: Annotated[Any, Opened] = None
-    nodes: Sequence[Mapping[str, Any]] = ()
+    nodes: Annotated[Sequence[Mapping[str, Any]], BeforeValidator(objects)] = ()
     tries: Sequence[_Try] = ()
     alternatives: Sequence[_Try] = ()
 
@@ -203,7 +204,7 @@ class _Log(_Asked):
         fields, outputs = cast("Mapping[str, Any]", row), row["planner_outputs"]
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
-        types = [node.get("type") for node in cast("list[Any]", fields.get("nodes") or [])]
+        types = [node.get("type") for node in objects(fields.get("nodes"))]
         if not types or None in types:
             raise ValueError(
                 "'planner_outputs' has no 'task_types', nor 'nodes' a 'type': log the Plan itself, "
@@ -212,7 +213,7 @@ class _Log(_Asked):
         return {**fields, "planner_outputs": {**outputs, "task_types": types}}
 
     def workflow(self) -> Workflow:
-        return self._whole().without(self._lost)
+        return self._whole().without(self._lost, self._order)
 
     def _whole(self) -> Workflow:
         rewards = {"success": float(bool(self.success))}
@@ -226,24 +227,24 @@ class _Log(_Asked):
                                plan.arguments)  # fmt: skip
 
     @property
+    def _order(self) -> Sequence[int]:
+        return forward_order(self.planner_outputs.parents or ())
+
+    @property
     def _lost(self) -> set[int]:
         """Places of nodes that failed in what succeeded: a further plan took theirs."""
-        ended = {n.get("node"): n.get("status") for n in self.nodes if self.success}
-        order = forward_order(self.planner_outputs.parents or ())
-        return {
-            p for p, k in enumerate(order) if ended.get(k) in ("failed", "skipped", "cancelled")
-        }
+        told = ("failed", "skipped", "cancelled") if self.success else ()
+        lost = [node.get("node") for node in self.nodes if node.get("status") in told]
+        return {place for place, k in enumerate(self._order) if k in lost}
 
     def labelled(self) -> tuple[Workflow, int]:
         """The workflow, with cheaper workers in place of those that did it where the line knows
         them to have passed; and how many those are."""
-        workflow, lost = self._whole(), self._lost
+        workflow, lost, order = self._whole(), self._lost, self._order
         if workflow.workers is None:
-            return workflow.without(lost), 0
+            return workflow.without(lost, order), 0
         prices = {step.node: step.cost for step in self.tries if step.passed}
-        chosen = list(workflow.workers)
-        order = forward_order(self.planner_outputs.parents or ())
-        changed: set[int] = set()
+        chosen, changed = list(workflow.workers), set[int]()
         for other in self.alternatives:
             if not other.passed or other.correct is False or other.worker is None:
                 continue
@@ -253,9 +254,10 @@ class _Log(_Asked):
                 )
             if other.cost < prices.get(other.node, math.inf):
                 prices[other.node] = other.cost
-                chosen[order.index(other.node)] = other.worker
-                changed.add(other.node)
-        return replace(workflow, workers=tuple(chosen)).without(lost), len(changed)
+                place = order.index(other.node)
+                chosen[place] = other.worker
+                changed.add(place)
+        return replace(workflow, workers=tuple(chosen)).without(lost, order), len(changed - lost)
 
     def _chosen(self) -> list[int | str] | None:
         """Workers that are given by number are places in the line's `workers`."""
@@ -381,8 +383,7 @@ def workflow_of(
 
 def labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
     """The workflow of a line of a log, its workers the cheapest that are known to have done it, and
-    how many of them took another's place.
-    """
+    how many of them took another's place."""
     workflow, changed = read_as(_KINDS["planner_outputs"], row, context=catalog).labelled()
     return _known(workflow, catalog), changed
 

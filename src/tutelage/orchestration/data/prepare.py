@@ -16,7 +16,7 @@ from typing import Any, cast
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import LostResultError, Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
 from tutelage.orchestration.plan.dag import Plan, numbered_calls
 
@@ -29,6 +29,8 @@ class _Prepared:
     executions: int = 0
     failed: int = 0
     """Executions that did not succeed and so say nothing about how it is done."""
+    unusable: int = 0
+    """Those that succeeded, and whose subtasks that succeeded are no plan without the others."""
     repeated: int = 0
     """Executions of an instruction that another did for less."""
     disagreed: int = 0
@@ -86,6 +88,9 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
             try:
                 workflow, cheaper = labelled(row, catalog)
                 described = _described(row)
+            except LostResultError:
+                made.unusable += 1
+                continue
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             made.tools |= {tool.name: tool.to_row() for tool in described}

@@ -164,6 +164,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
 
 
+def objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; all else is left out, as what others write may be anything."""
+    value = parse_nested_json(value)
+    listed = cast("list[Any]", value) if isinstance(value, list) else []
+    return [each for each in listed if isinstance(each, Mapping)]
+
+
 Opened = BeforeValidator(parse_nested_json)
 """Marks a field whose value may be JSON written as text."""
 AsText = Annotated[str, BeforeValidator(str)]

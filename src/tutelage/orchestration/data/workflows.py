@@ -6,7 +6,7 @@ decode them from left to right. `formats.py` reads files of them, `synthetic.py`
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -18,6 +18,10 @@ from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
+
+
+class LostResultError(DataError):
+    """An execution that succeeded, and what succeeded in it is no plan alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,19 @@ class Workflow:
         straight = tuple((i - 1,) if i else () for i in range(len(parents)))
         return "chain" if parents == straight else "dag"
 
-    def without(self, lost: Container[int]) -> Workflow:
-        """It without some nodes. Raises `DataError` where another takes the result of one."""
+    def without(self, lost: Collection[int], called: Sequence[int]) -> Workflow:
+        """It without some nodes. Raises `LostResultError` where another takes the result of one,
+        by the numbers that they are `called`, and where none is left."""
         kept = [k for k in range(len(self.plan.nodes)) if k not in lost]
+        if lost and not kept:
+            raise LostResultError("all subtasks failed")
         place = {k: number for number, k in enumerate(kept)}
         nodes: list[Node] = []
         for k in kept:
             node = self.plan.nodes[k]
             if gone := [p for p in references(node.arguments) if p in lost]:
-                raise DataError(f"subtask {k} takes the result of subtask {gone[0]}, which failed")
+                takes = f"subtask {called[k]} takes the result of subtask {called[gone[0]]}"
+                raise LostResultError(f"{takes}, which failed")
             after = tuple(place[p] for p in node.after if p in place)
             moved = renumbered(node.arguments, place)
             nodes.append(replace(node, arguments=moved, after=after))

@@ -15,7 +15,14 @@ from typing import TypeVar
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import REFERENCE, Node, Plan, adjacency, is_valid_dag
+from tutelage.orchestration.plan.dag import (
+    REFERENCE,
+    Node,
+    Plan,
+    adjacency,
+    is_valid_dag,
+    numbered_calls,
+)
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
@@ -87,7 +94,8 @@ class PlanScores:
             made.edge_f1.append(_f1(links, wishes, edges))
             if any(node.arguments for node in wanted.plan.nodes):
                 several = {tool for tool, count in needs.items() if count > 1}
-                own, right = _arguments(plan, several), _arguments(wanted.plan, several)
+                known: dict[str, int] = {}
+                own, right = (_arguments(p, several, known) for p in (plan, wanted.plan))
                 made.argument_f1.append(_f1(own, right, [0, 0, 0]))
             made.exact_nodes.append(float(has == needs))
             made.exact.append(float(has == needs and links == wishes))
@@ -116,17 +124,19 @@ def _nodes(plan: Plan) -> Counter[str]:
     return Counter(node.tool for node in plan.nodes)
 
 
-def _arguments(plan: Plan, several: Container[str]) -> Counter[tuple[str, str, str]]:
+def _arguments(
+    plan: Plan, several: Container[str], known: dict[str, int]
+) -> Counter[tuple[str, str, str]]:
     """Arguments by tool, name and value; references are, in their order, the tools that they refer
-    to, of those in `several` with what they are called with: that tells which node is meant."""
+    to, of those in `several` with the number of their call, which `known` has for both plans: that
+    tells which node is meant."""
+
+    numbers = numbered_calls(plan, known)
 
     def called(match: re.Match[str]) -> str:
-        tool = plan.nodes[int(match[1])].tool
-        return f"<{tool} {given(int(match[1]))}>" if tool in several else f"<{tool}>"
-
-    def given(node: int) -> list[tuple[str, str]]:
-        items = plan.nodes[node].arguments.items()
-        return sorted((name, REFERENCE.sub(called, str(value)).lower()) for name, value in items)
+        node = int(match[1])
+        tool = plan.nodes[node].tool
+        return f"<{tool} {numbers[node]}>" if tool in several else f"<{tool}>"
 
     def told(value: object) -> str:
         names = [called(match) for match in REFERENCE.finditer(str(value))]
