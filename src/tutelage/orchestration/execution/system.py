@@ -58,8 +58,9 @@ and how many of them planning took; see `stored.py`."""
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
     """A plan, made within the deadline of its execution. Raises `LatePlanError` with what a model
     was asked until then."""
+    limit = asyncio.timeout(deadline)
     try:
-        async with asyncio.timeout(deadline) as limit:
+        async with limit:
             return await made
     except TimeoutError as error:
         if not limit.expired():
