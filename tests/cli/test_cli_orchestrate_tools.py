@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
-from tutelage.cli.orchestrate_tools import Permission
+from tutelage.cli.orchestrate_tools import Permission, shown_arguments
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.orchestration.execution.record import Execution
@@ -171,6 +171,20 @@ def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
     assert (here / "things/a").exists()
     assert "things/a is deleted" in run("--plan", "delete.json", "--yes", "--output", "2").stdout
     assert not (here / "things/a").exists()
+
+
+def test_a_person_who_is_asked_sees_every_argument() -> None:
+    text = f"Dear Ana, {'lorem ' * 200}Yours"
+    long = {"text": text, "items": list(range(25)), "more": {"deep": "x" * 201}, "path": "/etc/x"}
+    shown = shown_arguments(long)
+    assert shown.startswith('{"text": "Dear Ana, lorem')
+    assert shown.endswith('"path": "/etc/x"}')
+    assert '" ... 1,015 characters left out ... "' in shown
+    assert 'Yours", "items": [0, 1, ' in shown
+    assert '19, ... 5 more items], "more": {"deep": "xx' in shown
+    assert '" ... 1 characters left out ... "' in shown
+    names = [f"argument_{number}" for number in range(300)]
+    assert all(name in shown_arguments(dict.fromkeys(names, "x" * 999)) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -554,6 +568,22 @@ def test_a_stop_while_a_model_plans_keeps_what_was_asked(
         (rollout,) = store.rollouts("run")
     assert [call.agent for call in rollout.last.calls] == ["planner"]
     assert "stopped before there was a plan" in str(rollout.last.failure)
+
+
+def test_the_deadline_holds_while_a_model_plans(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reply(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
+    words = ("Count", "--planner", "llm", "--model", "policy", "--deadline", "300ms", "--endpoint")
+    with planning(monkeypatch, "unread"):
+        done = run(*words, os.environ["PLANS_AT"], code=1)
+    assert "the deadline of 0.3 s passed while the plan was made" in " ".join(done.stderr.split())
+    result = json.loads((here / "run/result.json").read_text())
+    assert (result["status"], result["reason"]) == ("failed", "deadline")
+    assert result["latency_ms"] == pytest.approx(300, abs=200)
 
 
 def test_a_taken_output_is_refused_before_a_model_is_asked(

@@ -33,7 +33,7 @@ from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
+from tutelage.orchestration.plan.dag import LatePlanError, Node, Plan, PlannerCall
 from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
@@ -751,6 +751,40 @@ def test_a_further_plan_that_the_budget_cannot_bear_is_not_asked_for() -> None:
     assert len(client.calls) == 2
     assert shared.spent == pytest.approx(done.total_cost)
     assert shared.reserved == 0.0
+
+
+class SlowClient(ScriptedClient):
+    """Says that a reply took 5 seconds."""
+
+    wait = 0.0
+
+    async def chat(self, *given: Any, **more: Any) -> Any:
+        await asyncio.sleep(self.wait)
+        return replace(await super().chat(*given, **more), seconds=5.0)
+
+
+@pytest.mark.parametrize(("deadline", "reason"), [(None, ""), (5.01, "deadline"), (60.0, "")])
+def test_planning_is_within_the_deadline_and_the_latency(
+    deadline: float | None, reason: str
+) -> None:
+    client = SlowClient([nodes(("slow", {}))])
+    llm = LLMPlanner(lambda: client, {"slow": slow})
+    settings = ExecutorSettings(deadline=deadline)
+    system = OrchestrationSystem(llm, ToolPool({"slow": slow}), settings=settings)
+    done = system.execute("Wait")
+    assert done.reason == reason
+    assert done.total_latency_ms == pytest.approx(1000 * (5 + done.nodes[0].seconds))
+
+
+def test_a_plan_that_comes_after_the_deadline_is_not_begun() -> None:
+    client = SlowClient([nodes(("slow", {}))])
+    client.wait = 60.0
+    llm = LLMPlanner(lambda: client, {"slow": slow})
+    settings = ExecutorSettings(deadline=0.1)
+    system = OrchestrationSystem(llm, ToolPool({"slow": slow}), settings=settings)
+    with pytest.raises(LatePlanError, match=r"the deadline of 0\.1 s passed") as late:
+        system.execute("Wait")
+    assert len(late.value.calls) == 1
 
 
 def test_a_wrong_plan_of_others_is_corrected_by_the_model() -> None:

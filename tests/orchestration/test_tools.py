@@ -15,6 +15,7 @@ from tests.orchestration.executing import ScriptedPool, right, workers
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal
 from tutelage.orchestration.execution.loop import Executor
@@ -128,6 +129,42 @@ def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
     assert outputs(done) == ["12", "12"]
 
 
+@tool
+def found(name: str) -> list[str]:
+    """Where it is."""
+    return [name]
+
+
+@tool
+def maybe(text: str | None = None) -> str:
+    """Say it, or nothing."""
+    return f"said {text!r}"
+
+
+@pytest.mark.parametrize("text", ['["root"]', "null", '{"a": 1}', "[]"])
+def test_a_result_that_a_tool_returned_as_text_stays_it(text: str, tmp_path: Path) -> None:
+    first = Node("say", {"text": text})
+    plan = Plan(
+        "x", (first, Node("say", {"text": "<node-0>"}), Node("maybe", {"text": "<node-0>"}))
+    )
+    system = OrchestrationSystem(pool=ToolPool({"say": say, "maybe": maybe}))
+    path = tmp_path / "run.jsonl"
+    assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == text
+    assert system.execute("x", plan=plan, name="y").answers[2] == f"said {text!r}"
+    events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    ended = next(k for k, event in enumerate(events) if event["event"] == "node")
+    path.write_text("".join(json.dumps(e) + "\n" for e in events[: ended + 1]), "utf-8")
+    done = system.execute("x", plan=plan, name="x", journal=path)  # as after a kill
+    assert done.resumed == 1
+    assert done.answers == {1: text, 2: f"said {text!r}"}
+
+
+def test_a_list_of_one_text_is_that_text_where_a_tool_returned_the_list() -> None:
+    plan = Plan("x", (Node("found", {"name": "root"}), Node("say", {"text": "<node-0>"})))
+    system = OrchestrationSystem(pool=ToolPool({"say": say, "found": found}))
+    assert system.execute("x", plan=plan).answers == {1: "root"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -136,12 +173,48 @@ def test_a_text_stays_a_text_where_the_schema_takes_one() -> None:
         ("<node-0>.rows[1][1].name", "Ada"),
         ("It is <node-0>.rows[1][1].name.", "It is Ada."),
         ("<node-0>.rows[1].more", None),
+        ("/data/<node-0>.rows[1].more.txt", None),
+        ("/data/<node-0>.rows[1][1].name.txt", "/data/Ada.txt"),
+        ("See <node-0>.rows[0][1].", "See 2."),
+        (
+            "All: <node-0>. That is it.",
+            'All: {"rows": [[1, 2], [3, {"name": "Ada"}]]}. That is it.',
+        ),
     ],
 )
 def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str | None) -> None:
     done = run(Node("tables"), Node("say", {"text": text}))
     assert done.nodes[1].output == said
     assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize(
+    ("first", "text", "words"),
+    [
+        (Node("person", {"name": "Ada"}), "/data/<node-0>.nmae", "no member 'nmae'"),
+        (Node("numbers", {"count": 2}), "/data/<node-0>[2].txt", "no member '2'"),
+        (Node("say", {"text": '{"total": 5}'}), "/data/<node-0>.totl", "no member 'totl'"),
+    ],
+)
+def test_a_misspelt_member_in_a_longer_text_is_an_error_and_no_part_of_it(
+    first: Node, text: str, words: str
+) -> None:
+    RAN.clear()
+
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        return ""
+
+    done = run(first, Node("delete", {"path": text}), permit=permit)
+    assert not RAN
+    assert f"the output of node 0 has {words}" in done.nodes[1].reason
+
+
+@pytest.mark.parametrize(("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt")])
+def test_the_ending_of_a_file_after_a_text_or_a_number_is_text(said: str, name: str) -> None:
+    done = run(Node("say", {"text": said}), Node("say", {"text": "<node-0>.txt"}, after=(0,)))
+    assert done.nodes[1].output is None  # the whole of an argument is a reference
+    done = run(Node("say", {"text": said}), Node("say", {"text": "to <node-0>.txt"}))
+    assert done.nodes[1].output == f"to {name}"
 
 
 @tool
@@ -395,6 +468,29 @@ def test_equal_calls_that_wait_together_are_refused_by_one_answer(says: str, ask
     assert [node.kept for node in done.nodes] == [not says] * 4
 
 
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("says", [None, False, True, 0, 1])
+def test_only_an_empty_text_permits_a_call(says: Any, waits: bool) -> None:
+    def at_once(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return says
+
+    async def later(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return says
+
+    RAN.clear()
+    with pytest.raises(ConfigError, match="it returns an empty text to permit a call, or a text"):
+        run(Node("delete", {"path": "a"}), permit=later if waits else at_once)
+    assert not RAN
+
+
+@pytest.mark.parametrize(("says", "ran"), [("", ["a"]), ("not today", [])])
+def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
+    RAN.clear()
+    done = run(Node("delete", {"path": "a"}), permit=lambda tool, arguments, doubt: says)
+    assert ran == RAN
+    assert says in done.nodes[0].reason
+
+
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:
     RAN.clear()
     done = run(Node("delete", {"path": "a"}))
@@ -420,6 +516,49 @@ def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None
     assert sorted(asked) == [("delete", '{"path": "a"}', ""), ("delete", '{"path": "b"}', "")]
     assert RAN == ["a"]
     assert [node.status for node in done.nodes] == ["succeeded", "succeeded", "failed"]
+
+
+def test_the_time_of_a_try_is_that_of_a_tool_that_says_none(tmp_path: Path) -> None:
+    code = """
+from tutelage import tool
+
+@tool
+def one() -> str:
+    "One."
+    return "one"
+
+@tool(timeout=5.0)
+def two() -> str:
+    "Two."
+    return "two"
+"""
+    (tmp_path / "timed.py").write_text(code)
+    tools = (str(tmp_path / "timed.py"),)
+    for given, seconds in ({}, 10.0), ({"try_timeout": "30s"}, 30.0):
+        asked = ExecutionConfig.model_validate({"tools": tools, **given})
+        again = ExecutionConfig.model_validate(asked.model_dump(mode="json"))
+        for config in (asked, again):
+            made = config.load_tools()
+            assert (made["one"].timeout, made["two"].timeout) == (seconds, 5.0)
+        system = asked.make_system(ToolPool(made), None, ())
+        assert system.executor.settings.try_timeout == (30.0 if given else 60.0)
+
+
+def test_the_error_of_a_tool_that_took_too_long_names_what_gives_it_longer() -> None:
+    pool = ToolPool({"waits": replace(waits, timeout=0.02)})
+    told = OrchestrationSystem(pool=pool).execute("x", plan=Plan("x", (Node("waits"),)))
+    assert "took longer than 0.02 seconds; --try-timeout, or its own" in told.nodes[0].reason
+    short = OrchestrationSystem(
+        pool=ToolPool({"waits": waits}), settings=ExecutorSettings(try_timeout=0.02)
+    ).execute("x", plan=Plan("x", (Node("waits"),)))
+    assert "no answer within 0.02 s (--try-timeout)" in short.nodes[0].reason
+
+
+@tool
+async def waits() -> str:
+    """Wait."""
+    await asyncio.sleep(30)
+    return "done"
 
 
 def test_nobody_is_hurried_by_the_time_of_a_try() -> None:

@@ -8,6 +8,7 @@ and says else what would help.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,7 @@ from tutelage.cli.orchestrate_parts import ChosenPlanner, make_planner
 from tutelage.cli.orchestrate_result import usd
 from tutelage.errors import ConfigError, DataError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.system import planned_within
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.consent import check_consent
 from tutelage.orchestration.plan.dag import NoPlanError
@@ -94,7 +96,8 @@ def _judged(
 
 def _asked(llm: LLMPlanner, asked: ExecutionConfig, instruction: str) -> ChosenPlan:
     try:
-        plan = llm.plan(instruction, Budget(asked.budget, asked.budget_mode))
+        made = llm.aplan(instruction, Budget(asked.budget, asked.budget_mode))
+        plan = asyncio.run(planned_within(asked.deadline, made))
     except (TutelageError, KeyboardInterrupt) as error:
         error.calls = tuple(llm.calls)  # pyright: ignore[reportAttributeAccessIssue]
         if llm.calls:

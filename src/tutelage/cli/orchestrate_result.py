@@ -83,13 +83,14 @@ def _told(found: Execution, preset: Preset, reward: float, sure: Sure | None) ->
     from tutelage.errors import counted
 
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
+    planning = f", {found.plan.seconds:.2f} of them planning," if found.plan.seconds else ""
     reason = "ended at the first failed subtask (fail_fast)"
     reason = reason if found.reason == "failed" else found.reason
     state = "succeeded" if found.success else f"failed{f', {reason}' if reason else ''}"
     fields = {
         "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
         "cost": f"{usd(found.total_cost)} USD",
-        "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
+        "latency": f"{found.total_latency_ms / 1000:.2f} s{planning} along {one_line(path, 80)}",
         "reward": f"{number(reward)} ({preset})",
     }
     if sure is not None:

@@ -8,11 +8,12 @@ after it has read results.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tutelage.cli.failures import tell
 from tutelage.errors import RunError
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from tutelage.runs.lifecycle import Run
     from tutelage.tools.tool import Tool
 
-_SHOWN = 500
-"""Characters of the arguments that are shown."""
+_SHOWN, _ITEMS = 200, 20
+"""Characters of a text, and items of a list, that are shown."""
 _DOUBTS: dict[Doubt, str] = {
     "": "",
     "again": " It may have been done already, by a run that was killed.",
@@ -68,13 +69,13 @@ class Permission:
         return "" if allowed else "you said no"
 
     def _ask(self, name: str, arguments: str, done: str) -> bool:
-        from tutelage.cli.console import messages, one_line, say, visible
+        from tutelage.cli.console import messages, say, visible
 
         if self.display is not None:
             self.display.stop()
         try:
             console = messages()
-            shown = one_line(arguments, _SHOWN)
+            shown = visible(shown_arguments(json.loads(arguments)))
             say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{done}")
             _forget_typed()
             console.print("Run it? [y/N] ", end="", markup=False)
@@ -82,6 +83,25 @@ class Permission:
         finally:
             if self.display is not None:
                 self.display.start(refresh=True)
+
+
+def shown_arguments(value: object) -> str:
+    """Arguments as JSON, with every name. Of a long text the beginning and the end are shown, of a
+    long list the first items, and how much is left out; that stands outside of the quotes."""
+    if isinstance(value, dict):
+        named = cast("dict[str, object]", value).items()
+        pairs = (f"{shown_arguments(name)}: {shown_arguments(each)}" for name, each in named)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        listed = cast("list[object]", value)
+        items = [shown_arguments(each) for each in listed[:_ITEMS]]
+        more = len(listed) - _ITEMS
+        return f"[{', '.join([*items, *([f'... {more:,} more items'] if more > 0 else [])])}]"
+    if isinstance(value, str) and (more := len(value) - _SHOWN) > 0:
+        first, last = value[: _SHOWN // 2], value[-_SHOWN // 2 :]
+        ends = (json.dumps(part, ensure_ascii=False) for part in (first, last))
+        return f" ... {more:,} characters left out ... ".join(ends)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _forget_typed() -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tutelage.cli.failures import tell
 from tutelage.errors import TutelageError
+from tutelage.orchestration.evaluation.judged import DEADLINE
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.plan.dag import Plan, PlannerCall
+from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
@@ -46,8 +47,9 @@ def keep_unplanned(
     seeds = SeedTree(asked.seed).child("orchestration").child("run")
     plan = Plan(asked.instruction or "", (), calls)
     execution = Execution.of(
-        plan, (), (), id=seeds.id("flow"), seeds=seeds, router=asked.router, unplanned=reason
-    )
+        plan, (), (), id=seeds.id("flow"), seeds=seeds, router=asked.router, unplanned=reason,
+        reason=DEADLINE if isinstance(error, LatePlanError) else "",
+    )  # fmt: skip
     seconds = time.time() - began
 
     def work(run: Run) -> JSON:
@@ -58,8 +60,8 @@ def keep_unplanned(
             "status": "stopped" if stopped else "failed",
             "success": False,
             "cost": execution.total_cost,
-            "latency_ms": 0.0,
-            "reason": reason,
+            "latency_ms": execution.total_latency_ms,
+            "reason": execution.reason or reason,
             "rollout": execution.rollout,
         }
 

@@ -331,7 +331,7 @@ class ProbeReplies:
             except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
                 raise ConfigError(
                     f"{path} cannot be read ({type(error).__name__}: {error}), and without what "
-                    "vLLM servers said before, one that keeps older weights may not be found out: "
+                    "vLLM servers said before, one that keeps older weights may not be caught: "
                     "restart the servers, remove that file, and resume"
                 ) from error
 

@@ -57,8 +57,9 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
         return
     raise ConfigError(
         f"the run in {str(folder.path)!r} names code that would be run, "
-        f"{', '.join(map(repr, named))}, and it was not begun on this machine by this user, from "
-        "this directory where they are relative, or its config.json was changed since; look at that code, and give --trust if it may run"
+        f"{', '.join(map(repr, named))}, and it was not begun on this machine by this user, or not "
+        "from this directory, to which relative names belong, or its config.json was changed "
+        "since; look at that code, and give --trust if it may run"
     )
 
 

@@ -43,6 +43,8 @@ class ToolOutcome(NamedTuple):
     failure: ToolFailure | None = None
     nothing: bool = False
     """Whether it returned None, which the text writes as `null`."""
+    plain: bool = False
+    """Whether it returned text, which is no JSON whatever it looks like."""
 
 
 async def execute_tool_calls(
@@ -91,7 +93,8 @@ async def run_tool(tool: Tool, text: str) -> ToolOutcome:
         kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
         return ToolOutcome(f"Error: {_reason(failure)}", kind)
     try:
-        return ToolOutcome(_text_of(value, tool.fn), nothing=value is None)
+        plain = type(value) is str  # servers send all of their results as text
+        return ToolOutcome(_text_of(value, tool.fn), nothing=value is None, plain=plain)
     except (TypeError, ValueError, RecursionError) as error:
         return ToolOutcome(f"Error: {tool.name} returned no usable result: {error}", "bad_result")
 

@@ -335,6 +335,10 @@ def _is_destructive(tool: McpTool) -> bool:
     return not hints.read_only_hint and hints.destructive_hint is not False
 
 
+class _Sent(str):
+    """A result that came as text whatever it is: what `execute.py` takes for no text of its own."""
+
+
 def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
     """The tool as a method: `Tool.bind` gives its first argument."""
 
@@ -343,7 +347,7 @@ def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
         text = _text(result)
         if result.is_error:
             raise ToolError(text or f"{name} failed")
-        return text
+        return _Sent(text)
 
     return run
 

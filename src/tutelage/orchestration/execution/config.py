@@ -11,6 +11,7 @@ import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +42,7 @@ from tutelage.orchestration.routing import contract as routing
 from tutelage.orchestration.routing.contract import Router
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import resolve_tools
-from tutelage.tools.tool import Tool
+from tutelage.tools.tool import DEFAULT_TIMEOUT, Tool
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _ROUTERS: dict[str, Callable[[], Router]] = {
@@ -303,8 +304,8 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     """Stop after this long: 20s, 500ms, 2m."""
     node_timeout: _Seconds | None = None
     """For one subtask with all its tries."""
-    try_timeout: _Seconds = 60.0
-    """For one request to a worker."""
+    try_timeout: _Seconds | None = None
+    """For one request to a worker (60 s), or one call of a tool (10 s) that says no time itself."""
     on_failure: OnFailure = "skip_dependents"
     """What happens to the others when a subtask fails."""
     max_tries: Count = 3
@@ -320,6 +321,16 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     yes: bool = False
     """Run tools with side effects of the plan as it is begun without asking."""
 
+    def load_tools(self) -> dict[str, Tool]:
+        """The tools; those that say no time of their own have that of a try, where it is given."""
+        tools, seconds = super().load_tools(), self.try_timeout
+        if seconds is None:
+            return tools
+        return {
+            name: replace(tool, timeout=seconds) if tool.timeout == DEFAULT_TIMEOUT else tool
+            for name, tool in tools.items()
+        }
+
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
@@ -333,7 +344,7 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
             pool,
             catalog,
             plans,
-            settings=ExecutorSettings(**self.model_dump(include=_LIMITS)),
+            settings=ExecutorSettings(**self.model_dump(include=_LIMITS, exclude_none=True)),
             budget_mode=self.budget_mode,
             execution_logger=logger,
             realtime=True,

@@ -85,7 +85,7 @@ class NodeRun:
         if not any(fits) and answered is None:
             self._end("failed", reason=self._why("no worker is left"))
             return None
-        run, deadline = self._run, settings.deadline
+        run = self._run
         return RouteState(
             plan=run.plan,
             work=self._work,
@@ -99,7 +99,7 @@ class NodeRun:
             spent=run.budget.spent,
             budget_left=run.budget.left_for(run),
             elapsed=run.now,
-            deadline_left=None if deadline is None else deadline - run.now,
+            deadline_left=run.deadline_left,
             max_tries=settings.max_tries,
             seeds=self._work.seeds.child("route", len(self._steps)),
             references=run.references,
@@ -184,7 +184,7 @@ class NodeRun:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
                 except TimeoutError:
-                    message = f"no answer within {run.settings.try_timeout} s"
+                    message = f"no answer within {run.settings.try_timeout:g} s (--try-timeout)"
                     answer = self._cut("timeout", message, bound, loop.time() - begun, worker, work)
                 return answer
         finally:
@@ -267,7 +267,7 @@ class NodeRun:
 
     def _keep(self, step: NodeStep) -> None:
         self._steps.append(step)
-        self._run.steps[step.index] = step
+        self._run.add(step)
         self._run.tell("step", step=step.to_json())
 
     def _tried(self) -> tuple[PreviousTry, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.orchestration.evaluation.rewards import References
+from tutelage.orchestration.execution import record
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.context import (
     ExecutionContext,
@@ -31,7 +32,7 @@ from tutelage.orchestration.execution.journal import (
     calls_json,
     nodes_json,
 )
-from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep, steps_by_node
+from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import (
     Subtask,
     capable_workers,
@@ -67,6 +68,8 @@ class PlanRun:
         """By node: the steps that an earlier process left."""
         self.ended = EndedNodes()
         self._outputs: dict[int, str] = {}
+        self._plain: set[int] = set()
+        """The nodes that a tool gave text for."""
         self.dispatched = 0
         self.reason = self.overspent = ""
         self.references: References | None = None
@@ -96,12 +99,24 @@ class PlanRun:
         """Seconds since the start."""
         return asyncio.get_running_loop().time() - self._origin
 
+    @property
+    def deadline_left(self) -> float | None:
+        """Seconds until the deadline, which holds for the making of the plan too."""
+        deadline = self.settings.deadline
+        return None if deadline is None else deadline - self._planning_seconds - self.now
+
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
         if self._observers:
             row: Event = {"event": event, "at": self.now, **fields}
             for observer in self._observers:
                 observer(row)
+
+    def add(self, step: NodeStep) -> None:
+        """Take up a step that ended, of this process or of an earlier one."""
+        self.steps[step.index] = step
+        if step.answer is not None and step.answer.plain:
+            self._plain.add(step.node)
 
     def work(self, node: int) -> Subtask:
         """The work of a node whose parents have ended."""
@@ -111,6 +126,7 @@ class PlanRun:
             self._outputs,
             hint=self._hints.get(node),
             seeds=self.seeds.child("node", node),
+            plain=self._plain,
         )
 
     # From beginning to end
@@ -124,11 +140,12 @@ class PlanRun:
             calls = (*self._journal.asked, *self.plan.calls)  # both were asked
             self.plan = replace(self.plan, calls=calls)
         self.budget.spent += self.plan.cost
-        begun = len(self.plan.nodes)
+        self._planning_seconds = self.plan.seconds  # that of further plans is within `now`
         if self._journal is not None:
             self._origin -= self._journal.elapsed
-            self.steps = dict(sorted(self._journal.steps.items()))
-            self.earlier = steps_by_node(self.steps.values())
+            for _, step in sorted(self._journal.steps.items()):
+                self.add(step)
+            self.earlier = record.steps_by_node(self.steps.values())
             for step in self.steps.values():
                 self.budget.spent += step.cost
                 if (answer := step.refused) and answer.error and answer.arguments is not None:
@@ -139,7 +156,7 @@ class PlanRun:
             for _, node in sorted(self._journal.nodes.items()):
                 self._end(node)
         fields = {"id": self.seeds.id("flow"), "nodes": len(self.plan.nodes)}
-        self.tell("start", **fields, added=nodes_json(self.plan.nodes[begun:]))
+        self.tell("start", **fields, added=nodes_json(self.plan.nodes[self.planned :]))
         if not begun_before:
             self._end_wrong(0)
 
@@ -208,11 +225,8 @@ class PlanRun:
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the deadline, and ends what still runs when it is left."""
-        deadline, before = self.settings.deadline, self._journal
-        gone = 0.0 if before is None else before.elapsed
-        left = None if deadline is None else max(0.0, deadline - gone)
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self.deadline_left):
                 try:
                     yield
                 finally:
@@ -269,7 +283,7 @@ class PlanRun:
         rest = self.place.rest
         if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
             return False
-        if self._only_refused(lost):
+        if record.only_refused(lost, self.steps.values(), self.results):
             if self._told_refused:
                 self.unplanned = "what was not permitted is not asked about again"
                 return False
@@ -311,7 +325,7 @@ class PlanRun:
     ) -> None:
         before = self.plan
         given_up = set(abandoned)
-        self._told_refused |= self._only_refused(given_up)
+        self._told_refused |= record.only_refused(given_up, self.steps.values(), self.results)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost
         self._link()
@@ -325,12 +339,6 @@ class PlanRun:
         for before, after in self.plan.edges:
             self._children[before].append(after)
         self._candidates = set(range(len(self._parents)))
-
-    def _only_refused(self, nodes: Iterable[int]) -> bool:
-        """Whether side effects that were not permitted are all that these nodes failed by."""
-        refused = {step.node for step in self.steps.values() if step.refused}
-        waiting = {k for k, n in self.results.items() if n.status == "skipped"}
-        return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
 
     def watch(self, worker: str, cost: float, bound: float) -> None:
         """End the plan where an enforced budget was overspent by a request."""
@@ -368,7 +376,7 @@ class PlanRun:
     def _so_far(self) -> Execution:
         place = self.place
         steps = [self.steps[index] for index in sorted(self.steps)]
-        mine, count = steps_by_node(steps), len(self.plan.nodes)
+        mine, count = record.steps_by_node(steps), len(self.plan.nodes)
         nodes = [self.results.get(k) or self._cancelled(k, mine.get(k, ())) for k in range(count)]
         counted = (n for n in nodes if n.node not in self.abandoned)
         if not self.reason and any(node.reason == "budget" for node in counted):

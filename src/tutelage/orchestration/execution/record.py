@@ -2,14 +2,14 @@
 
 `NodeStep`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
 ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
-chain of nodes, waiting in queues left out. `plan_run.py` makes these, `journal.py` keeps them on
-disk and reads them back, `stored.py` puts them in the store.
+chain of nodes, waiting in queues left out, and what a model that plans took. `plan_run.py` makes
+these, `journal.py` keeps them on disk and reads them back, `stored.py` puts them in the store.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -135,6 +135,15 @@ class NodeResult:
         return self.status in ("succeeded", "accepted")
 
 
+def only_refused(
+    nodes: Iterable[int], steps: Iterable[NodeStep], results: Mapping[int, NodeResult]
+) -> bool:
+    """Whether side effects that were not permitted are all that these nodes failed by."""
+    refused = {step.node for step in steps if step.refused}
+    waiting = {k for k, n in results.items() if n.status == "skipped"}
+    return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class Execution(ExecutionResult):
     """An `ExecutionResult` with everything that led to it.
@@ -182,7 +191,7 @@ class Execution(ExecutionResult):
             success=bool(counted) and all(good),
             outputs={str(node.node): node.output for node in nodes if node.output is not None},
             total_cost=math.fsum((plan.cost, *(cost for step in steps for cost in step.costs))),
-            total_latency_ms=1000.0 * latency,
+            total_latency_ms=1000.0 * (plan.seconds + latency),
             verified_fraction=passed / len(nodes) if nodes else 0.0,
             plan=plan,
             nodes=tuple(nodes),

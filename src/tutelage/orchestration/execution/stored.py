@@ -199,7 +199,7 @@ def _execution_spans(
         names.OPERATION: names.INVOKE_WORKFLOW,
         names.WORKFLOW: execution.id,
         names.COST: execution.total_cost,
-        names.CRITICAL_PATH: execution.total_latency_ms / 1000.0,
+        names.CRITICAL_PATH: execution.total_latency_ms / 1000.0 - execution.plan.seconds,
         names.POOL: execution.pool,
         names.ROUTER: execution.router,
         names.MOCK: execution.mock,

@@ -33,7 +33,7 @@ from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.consent import check_consent
-from tutelage.orchestration.plan.dag import Plan, PlannerCall
+from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
@@ -55,6 +55,21 @@ PlannerLike = _Planner | Callable[[str], Plan]
 Recorder = Callable[[Execution, Sampling, float, float], None]
 """Gets each execution as it has ended, how its workers sample, when it began in seconds since 1970,
 and how many of them planning took; see `stored.py`."""
+
+
+async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
+    """A plan, made within the deadline of its execution. Raises `LatePlanError` with what a model
+    was asked until then."""
+    limit = asyncio.timeout(deadline)
+    try:
+        async with limit:
+            return await made
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        late = LatePlanError(f"the deadline of {deadline:g} s passed while the plan was made")
+        late.calls = getattr(error.__cause__, "calls", ())
+        raise late from error
 
 
 class OrchestrationSystem:
@@ -153,7 +168,8 @@ class OrchestrationSystem:
         what had ended is not run again; `judge` makes of an execution what is kept of it, where
         the caller knows more than its verifiers; `planned_from` is when the making of `plan` began,
         in seconds since 1970, so that its time is told with the rest. Raises what `Executor.run`
-        raises, and what the planner does: `NoPlanError` where it declines.
+        raises, and what the planner does: `NoPlanError` where it declines, `LatePlanError` where
+        the deadline passes meanwhile.
         """
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
@@ -195,7 +211,8 @@ class OrchestrationSystem:
         if make is None or not instruction.strip():
             return self.plan(instruction)
         try:
-            return await cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
+            made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
+            return await planned_within(self.executor.settings.deadline, made)
         except (TutelageError, asyncio.CancelledError) as error:
             calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them

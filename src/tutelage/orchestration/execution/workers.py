@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Protocol
@@ -147,6 +147,8 @@ class Subtask:
     """Those of the plan's node, with their references."""
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
     """The outputs of the nodes that it waits for."""
+    plain: Container[int] = ()
+    """The nodes whose output a tool returned as text."""
     key: str = ""
     """Names the row of a table of recorded outcomes; empty if there is none."""
     attempt: int = 0
@@ -203,6 +205,8 @@ class WorkerAnswer:
     """What a tool that ran was given, as JSON; None where a model answered."""
     nothing: bool = False
     """Whether a tool returned nothing, for which the output has `null`."""
+    plain: bool = False
+    """Whether a tool returned the output as text, and not a value that it has as JSON."""
 
     def to_json(self) -> JSON:
         """What logs hold: cost, seconds, and what is not at its default."""

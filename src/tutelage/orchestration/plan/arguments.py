@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, cast
 
 from tutelage.bounded import parse_json
@@ -73,34 +73,51 @@ def member(output: str, path: str) -> tuple[object, str]:
     return value if taken else output, "".join(steps[taken:])
 
 
+def _has_steps(value: object, *, whole: bool) -> bool:
+    """Whether steps lead on from a value: an object or a list, a `whole` output read as JSON."""
+    if whole and isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            return False
+    return isinstance(value, (dict, list))
+
+
 def as_text(value: object) -> str:
     """A value in a prompt: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
-    """What a tool is called with. Raises `ArgumentError` for a reference to what is not there;
-    whether the values fit the tool's schema is checked when it is called."""
+def tool_arguments(
+    given: Mapping[str, object],
+    outputs: Mapping[int, str],
+    tool: Tool,
+    plain: Container[int] = (),
+) -> JSON:
+    """What a tool is called with; of the nodes in `plain` the output is text whatever it looks
+    like. Raises `ArgumentError` for a reference to what is not there; whether the values fit the
+    tool's schema is checked when it is called."""
 
     def found(match: re.Match[str]) -> str:
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
         value, left = member(outputs[number], path)
-        if left and match.group() == match.string:
+        if left and (match.group() == match.string or _has_steps(value, whole=left == path)):
             name = re.findall(STEP, left)[0].strip(".[]")
             inside = path.removesuffix(left)
             place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
             raise ArgumentError(f"{place} of node {number} has no member {name!r}")
-        if value is None or (match.group(2) == left and value == "null"):
+        null = value == "null" and path == left and number not in plain
+        if value is None or null:
             inside = path.removesuffix(left).removeprefix(".")
             place = f"{inside!r} in the output" if inside else "the output"
             raise _NothingError(f"{place} of node {number} is null: there is no value to take")
-        # What looked like a member was the next word of a sentence.
+        # What looked like a member was the ending of a file, or the next word of a sentence.
         return f"{as_text(value)}{left}"
 
     schema = tool.parameters
-    return cast("JSON", _read(dict(given), [schema], schema, found))
+    return cast("JSON", _read(dict(given), [schema], schema, found, plain=plain))
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
@@ -170,7 +187,12 @@ def _wrong_step(text: str, count: int) -> str:
 
 
 def _read(
-    given: object, schemas: Sequence[object], root: JSON, found: Found | None, depth: int = 0
+    given: object,
+    schemas: Sequence[object],
+    root: JSON,
+    found: Found | None,
+    depth: int = 0,
+    plain: Container[int] = (),
 ) -> object:
     """A value with its references replaced, as one of these schemas wants it: texts that cannot be
     texts are read as JSON, and so are lists and objects that are the whole result referred to,
@@ -178,53 +200,56 @@ def _read(
     branches = [each for schema in schemas for each in _branches(schema, root)]
     value = given
     if isinstance(given, str):
-        whole, kinds = _REFERENCE.fullmatch(given) is not None, _all_kinds(branches)
+        reference, kinds = _REFERENCE.fullmatch(given), _all_kinds(branches)
+        whole = reference is not None
         try:
             value = given if found is None else _REFERENCE.sub(found, given)
         except _NothingError:
             if whole and (not kinds or not kinds.isdisjoint(("null", "any"))):
                 return None
             raise
-        value = _parsed(value, branches, whole=whole)
+        text = reference is not None and not reference[2] and int(reference[1]) in plain
+        value = _parsed(value, branches, whole=whole, text=text)
         found = None
     if depth > _DEPTH:
         return value
     if isinstance(value, (list, tuple)):
         listed = cast("Sequence[object]", value)
         return [
-            _read(item, _items(branches, place), root, found, depth + 1)
+            _read(item, _items(branches, place), root, found, depth + 1, plain)
             for place, item in enumerate(listed)
         ]
     if isinstance(value, Mapping):
         named = cast("Mapping[str, object]", value)
         fitting = [each for each in branches if _fits(each, named)] or branches
         return {
-            name: _read(item, _members(fitting, name), root, found, depth + 1)
+            name: _read(item, _members(fitting, name), root, found, depth + 1, plain)
             for name, item in named.items()
         }
     return value
 
 
-def _parsed(text: str, branches: Sequence[JSON], *, whole: bool) -> object:
+def _parsed(given: str, branches: Sequence[JSON], *, whole: bool, text: bool) -> object:
     """A text as these branches of a schema want it; `whole`: it is all of a result. A list of one
-    text is that text where a text and no list is wanted: a search that found one thing."""
+    text is that text where a text and no list is wanted, a search that found one thing, and not
+    where the result is `text`."""
     kinds = _all_kinds(branches)
     takes_text = not kinds or not kinds.isdisjoint(("string", "any"))
-    if takes_text and not (whole and text[:1] in ("[", "{")):
-        return text
+    if takes_text and not (whole and given[:1] in ("[", "{")):
+        return given
     try:
-        value: object = parse_json(text)
+        value: object = parse_json(given)
     except ValueError:
-        return text
+        return given
     if not takes_text:
         return value
     if isinstance(value, dict):
-        return cast("object", value) if "object" in kinds else text
+        return cast("object", value) if "object" in kinds else given
     listed = cast("list[object]", value) if isinstance(value, list) else []
     if "array" in kinds:
         return listed
     one = kinds <= {"string", "null"} and len(listed) == 1 and isinstance(listed[0], str)
-    return listed[0] if one else text
+    return listed[0] if one and not text else given
 
 
 def _branches(schema: object, root: JSON, seen: set[int] | None = None) -> list[JSON]:

@@ -118,6 +118,12 @@ class NoPlanError(DataError):
     """What a model was asked until then."""
 
 
+class LatePlanError(NoPlanError):
+    """The deadline of an execution passed while its plan was made."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An instruction and its subtasks. Raises `DataError` unless the subtasks form a DAG."""
@@ -134,6 +140,11 @@ class Plan:
     def cost(self) -> float:
         """USD that planning took."""
         return math.fsum(call.cost for call in self.calls)
+
+    @property
+    def seconds(self) -> float:
+        """What the requests to a model that plans took."""
+        return math.fsum(call.seconds for call in self.calls)
 
     @property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:

@@ -39,6 +39,8 @@ class FailedCalls:
         self._tools = tools
         kept = [node for node in execution.nodes if node.kept]
         self._outputs = {node.node: node.output for node in kept if node.output is not None}
+        answers = ((step.node, step.answer) for step in execution.steps)
+        self._plain = {node for node, answer in answers if answer is not None and answer.plain}
         self._count = len(execution.plan.nodes)
         done = max((node.ended for node in kept), default=0.0)
         self._node_of: dict[str, int] = {}
@@ -77,7 +79,8 @@ class FailedCalls:
         given: object = dict(node.arguments)
         if node.tool in self._tools:
             try:
-                given = tool_arguments(node.arguments, inputs, self._tools[node.tool])
+                tool = self._tools[node.tool]
+                given = tool_arguments(node.arguments, inputs, tool, self._plain)
             except ArgumentError:
                 given = [given, inputs]
         return json.dumps([node.tool, given], sort_keys=True, default=str)

@@ -24,7 +24,7 @@ from tutelage.orchestration.execution.workers import (
 )
 from tutelage.orchestration.plan.arguments import as_text, tool_arguments
 from tutelage.orchestration.plan.catalog import CatalogTool
-from tutelage.tools.execute import run_tool
+from tutelage.tools.execute import call, run_tool
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 
@@ -37,9 +37,9 @@ Doubt = Literal["", "again", "late", "replanned"]
 """What speaks against running a tool beside its side effects: it may have run with these arguments
 already, in a process that was killed, or may be at work still in a call that was cut off; or a
 planner added it after it had read what tools returned, which may be any user's words."""
-Permit = Callable[[Tool, str, Doubt], Awaitable[str]]
-"""Asked before a tool with side effects runs, with its arguments as JSON: empty to permit it, else
-why not."""
+Permit = Callable[[Tool, str, Doubt], Awaitable[str] | str]
+"""Asked before a tool with side effects runs, with its arguments as JSON: an empty text permits the
+call, any other is why not, and what is no text is an error. One that is not async has a thread."""
 
 
 async def refuse(tool: Tool, arguments: str, doubt: Doubt) -> str:
@@ -85,8 +85,16 @@ class ToolPool:
             return None  # it cannot run, which it says itself
 
     async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> str:
-        """Why a call with side effects may not be done, empty where it may."""
-        return await self._permit(self.tools[worker.name], arguments, doubt)
+        """Why a call with side effects may not be done, empty where it may. Raises `ConfigError`
+        for an answer that is no text."""
+        asked: Callable[..., Any] = self._permit
+        said = await call(asked, self.tools[worker.name], arguments, doubt)
+        if not isinstance(said, str):
+            raise ConfigError(
+                f"{worker.name!r} did not run: `permit` returned {said!r:.80}; it returns an empty "
+                "text to permit a call, or a text with the reason for refusing it"
+            )
+        return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Run the tool, or ask the model."""
@@ -100,7 +108,9 @@ class ToolPool:
         except ArgumentError as error:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
-        text, failure, nothing = await run_tool(tool, arguments)
+        text, failure, nothing, plain = await run_tool(tool, arguments)
+        if failure == "timeout" and time.perf_counter() - begun >= tool.timeout:
+            text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
         if failure == "timeout" and tool.destructive:
             text += LATE
         # Lone surrogates can be neither printed nor sent.
@@ -118,7 +128,7 @@ class ToolPool:
         seconds = time.perf_counter() - begun
         output = text if error is None else ""
         return WorkerAnswer(
-            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing
+            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing, plain=plain
         )
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
@@ -133,7 +143,7 @@ class ToolPool:
             await self.models.close()
 
     def _arguments(self, tool: Tool, work: Subtask) -> str:
-        return as_text(tool_arguments(work.arguments, work.inputs, tool))
+        return as_text(tool_arguments(work.arguments, work.inputs, tool, work.plain))
 
 
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
