@@ -485,8 +485,9 @@ def test_a_verifier_of_a_misspelt_name_is_refused(here: Path) -> None:
     told = " ".join(run("--plan", "count.json", "--verifiers", "v.json", code=2).stderr.split())
     assert "no tool and no type of subtask is named 'cuont'; did you mean 'count'?" in told
     assert not (here / "run").exists()
-    # Of a tool that this plan does not use, it is for other plans.
-    (here / "v.json").write_text('{"delete_file": {"kind": "regex", "pattern": "never"}}')
+    # Of a tool, or a kind of subtask, that this plan does not use, it is for other plans.
+    judge = {"kind": "regex", "pattern": "never"}
+    (here / "v.json").write_text(json.dumps({"delete_file": judge, "code": judge}))
     run("--plan", "count.json", "--verifiers", "v.json")
 
 

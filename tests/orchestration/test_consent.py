@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tutelage.errors import DataError
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.plan.consent import limited
+from tutelage.orchestration.plan.consent import check_consent, limited
 from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan
 from tutelage.tools import tool
 
@@ -94,3 +96,25 @@ def test_a_sure_planner_declines_side_effects_alone() -> None:
     assert system.plan("Can you delete a.txt?").nodes[0].tool == "delete"
     reading = OrchestrationSystem(Planner("read"), pool)
     assert reading.plan("Who deleted a.txt?").nodes[0].tool == "read"
+
+
+@tool(destructive=True)
+def send(text: str, day: str) -> str:
+    """Send a text.
+
+    Args:
+        text: What.
+        day: When.
+    """
+    return f"{text} {day}"
+
+
+def test_words_that_are_taken_over_limit_nothing() -> None:
+    request = "Send Bob a mail that I cannot come to the meeting at the office tomorrow"
+    nodes = (Node("send", arguments={"text": "I cannot come", "day": "tomorrow"}),)
+    check_consent(Plan(request, nodes), {"send": send})
+    nodes = (Node("send", arguments={"text": "I cannot come", "day": "today"}),)
+    with pytest.raises(NoPlanError, match="tomorrow"):
+        check_consent(Plan(request, nodes), {"send": send})
+    # Of a tool that no server said anything of, the permission is asked for each call.
+    check_consent(Plan(request, nodes), {"send": replace(send, assumed=True)})

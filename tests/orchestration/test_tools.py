@@ -31,7 +31,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
 from tutelage.tools import Tool, ToolError, tool
@@ -388,6 +388,22 @@ def test_a_wrong_plan_goes_back_to_a_planner_that_is_asked_again(tmp_path: Path)
         alone = OrchestrationSystem(planner, ToolPool(TOOLS), settings=settings)
         with pytest.raises(DataError, match="looks like a reference"):
             alone.execute("x")
+
+
+def test_a_wrong_node_may_wait_for_one_that_is_right() -> None:
+    waits = Node("say", {"txt": "<node-0>"})
+    planner = _Corrects(Node("numbers", {"count": 2}), waits)
+    done = OrchestrationSystem(planner, ToolPool(TOOLS)).execute("x")
+    assert outputs(done) == ["[1, 2]", None, None, "[1, 2]"]
+    assert done.success
+
+
+def test_a_plan_that_was_made_elsewhere_takes_no_time_of_a_shorter_deadline() -> None:
+    call = PlannerCall((("user", "x"),), "a plan", seconds=30.0)
+    plan = Plan("x", (Node("numbers", {"count": 2}),), calls=(call,))
+    settings = ExecutorSettings(deadline=20.0)
+    system = OrchestrationSystem(pool=ToolPool(TOOLS), settings=settings)
+    assert system.execute("x", plan=plan).success
 
 
 def test_a_run_that_goes_on_is_not_refused_for_its_arguments(tmp_path: Path) -> None:

@@ -323,7 +323,14 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
         signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
         destructive = _is_destructive(each)
-        tools[name] = Tool(name, about, _method(each.name), signature, destructive=destructive)
+        tools[name] = Tool(
+            name,
+            about,
+            _method(each.name),
+            signature,
+            destructive=destructive,
+            assumed=each.annotations is None,
+        )
     return list(tools.values())
 
 

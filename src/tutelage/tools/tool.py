@@ -67,7 +67,8 @@ class Tool:
     `terminal` ends the episode: its result is the answer. `inline` runs a synchronous function on
     the event loop instead of in a thread, which is only right where its time is bounded and tiny.
     `destructive` says that it changes or deletes what was there, so that the execution of a plan
-    asks before it runs; models are not told.
+    asks before it runs; models are not told. `assumed` says that nobody said so: a server's tool
+    without annotations.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Tool:
     terminal: bool = False
     inline: bool = False
     destructive: bool = False
+    assumed: bool = False
     environment: Callable[[], ToolEnvironment] | None = None
     """Makes what holds its state, one a rollout for all tools of the same maker; such a tool works
     once it is bound."""

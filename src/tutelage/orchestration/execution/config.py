@@ -34,7 +34,7 @@ from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import Permit, ToolPool, described, refuse
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
-from tutelage.orchestration.execution.worker_files import classic, read_workers, tool_kind
+from tutelage.orchestration.execution.worker_files import KINDS, classic, read_workers, tool_kind
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
@@ -259,7 +259,7 @@ class WorkConfig(PlanningConfig):
             return None
         tools = catalog or builtin_graph().catalog
         types = {*tools.names, *(node.tool for plan in plans for node in plan.nodes)}
-        known = types | {tool_kind(name, catalog=tools) for name in types} | {"tool", "text"}
+        known = types | {tool_kind(name, catalog=tools) for name in types} | {"tool", *KINDS}
         for worker in pool.workers:
             known |= {worker.name, *worker.capabilities, *worker.skills}
         if lost := [name for name in found.by_type if name not in known]:

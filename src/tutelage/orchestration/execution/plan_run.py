@@ -140,7 +140,9 @@ class PlanRun:
             calls = (*self._journal.asked, *self.plan.calls)  # both were asked
             self.plan = replace(self.plan, calls=calls)
         self.budget.spent += self.plan.cost
-        self._planning_seconds = self.plan.seconds  # that of further plans is within `now`
+        # That of further plans is within `now`; one of a longer deadline was made elsewhere.
+        limit, made = self.settings.deadline, self.plan.seconds
+        self._planning_seconds = made if limit is None or made < limit else 0.0
         if self._journal is not None:
             self._origin -= self._journal.elapsed
             for _, step in sorted(self._journal.steps.items()):
@@ -356,7 +358,8 @@ class PlanRun:
         self._candidates.update(self._children[node])
         self.begun(node)
         ends = self.ended.ends()
-        before = max((ends[k] for k in self._parents[node]), default=0.0)
+        # One whose arguments are wrong ends before those that it takes from.
+        before = max((ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
         self.ended.add(node, result.kept, before + result.seconds)
         if told:
             self.tell("node", result=asdict(result))

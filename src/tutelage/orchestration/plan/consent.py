@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.plan.spans import spans
@@ -42,6 +43,15 @@ _CONTENT = ("quoted", "url", "email", "path", "file")
 """Kinds of spans whose words say nothing of what is to be done."""
 
 
+def _texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[str, object]", value).values())
+    found = cast("list[object]", value) if isinstance(value, list) else []
+    return [text for each in found for text in _texts(each)]
+
+
 def limited(request: str) -> str:
     """The first words by which a request forbids, asks or limits what it speaks of, else nothing.
 
@@ -61,12 +71,20 @@ def limited(request: str) -> str:
 
 
 def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
-    """Raise `NoPlanError` where a plan has a tool with side effects, and its request forbids, asks
-    or limits what that would do."""
-    names = dict.fromkeys(
-        n.tool for n in plan.nodes if n.tool in tools and tools[n.tool].destructive
-    )
-    if names and (words := limited(plan.instruction)):
+    """Raise `NoPlanError` where a plan has a tool that says it has side effects, and its request
+    forbids, asks or limits what that would do. What the plan takes over as an argument, a text or a
+    day, does not count."""
+    nodes = [
+        node
+        for node in plan.nodes
+        if node.tool in tools and tools[node.tool].destructive and not tools[node.tool].assumed
+    ]
+    said = plan.instruction
+    for text in [value for node in nodes for value in _texts(node.arguments)]:
+        if 2 * len(text) < len(said):  # what is most of the request says what is to be done
+            said = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "_" * len(text), said)
+    names = dict.fromkeys(node.tool for node in nodes)
+    if names and (words := limited(said)):
         raise NoPlanError(
             f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "
             "and the trained planner does not read that"

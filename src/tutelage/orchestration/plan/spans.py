@@ -76,7 +76,7 @@ _FORMS = (
     ("date", rf"\d{{4}}-\d\d-\d\d|\d{{1,2}}(?:st|nd|rd|th)? (?:of )?(?:{_MONTH}),? \d{{4}}"
              rf"|(?:{_MONTH}) \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}"),
     ("expression", rf"(?<![\w./]){_NUMBER} ?(?:%|percent) of {_NUMBER}"),
-    ("expression", rf"(?<![\w./])\(*\s*-?{_NUMBER}[\s)]*(?:(?:{_OPERATOR})[\s(]*-?{_NUMBER}\)*"
+    ("expression", rf"(?<![\w./])\(*\s*{_SIGNED}[\s)]*(?:(?:{_OPERATOR})[\s(]*{_SIGNED}\)*"
                    rf"(?:\s*\))*\s*)+(?![\w.]\w)"),
     ("pattern", r"(?<![\w*])[\w./-]*\*(?:[\w./*-]*[\w*])?(?![\d ]*\d)"),
     ("path", r"(?<![\w/])(?:/?[\w-]+/)+[\w.-]*\w|(?<!\w)/[\w-]+"),
