@@ -322,14 +322,9 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
             )
         signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
-        destructive = _is_destructive(each)
+        destructive, silent = _is_destructive(each), each.annotations is None
         tools[name] = Tool(
-            name,
-            about,
-            _method(each.name),
-            signature,
-            destructive=destructive,
-            assumed=each.annotations is None,
+            name, about, _method(each.name), signature, destructive=destructive, assumed=silent
         )
     return list(tools.values())
 

@@ -6,7 +6,7 @@ of a plan, so what it sees is the first entries of mappings that only grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
@@ -43,10 +43,12 @@ class EndedNodes:
         self._kept: dict[int, bool] = {}
         self._ends: dict[int, float] = {}
 
-    def add(self, node: int, kept: bool, end: float) -> None:
-        """A node ended, at `end` along its longest chain."""
+    def add(self, node: int, kept: bool, seconds: float, parents: Iterable[int] = ()) -> None:
+        """A node ended, which took so long after its parents. One whose arguments are wrong ends
+        before those that it takes from."""
         self._places[node] = len(self._places)
-        self._kept[node], self._ends[node] = kept, end
+        before = max((self._ends.get(parent, 0.0) for parent in parents), default=0.0)
+        self._kept[node], self._ends[node] = kept, before + seconds
 
     def done(self) -> Mapping[int, bool]:
         """The nodes that have ended by now, and whether each has an output."""

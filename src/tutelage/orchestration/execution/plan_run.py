@@ -357,10 +357,7 @@ class PlanRun:
             self._outputs[node] = result.output
         self._candidates.update(self._children[node])
         self.begun(node)
-        ends = self.ended.ends()
-        # One whose arguments are wrong ends before those that it takes from.
-        before = max((ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
-        self.ended.add(node, result.kept, before + result.seconds)
+        self.ended.add(node, result.kept, result.seconds, self._parents[node])
         if told:
             self.tell("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
