@@ -298,20 +298,11 @@ def spelled(row: Any, known: Iterable[str], instead: Iterable[str] = ()) -> Any:
 
 
 def _is_misspelled(key: str, name: str) -> bool:
-    """Whether a field is another with a typing error or two, or what it is called for short."""
+    """Whether a field is another with a typing error, or what it is called for short."""
     one, other = key.lower(), name.lower()
-    if sorted(one) == sorted(other) or (one, other) == ("args", "arguments"):
-        return True
-    most = 1 if len(name) < 6 else 2
-    if abs(len(one) - len(other)) > most or (name in key and key != name):
-        return False
-    row = list(range(len(other) + 1))
-    for place, letter in enumerate(one, 1):
-        before, row[0] = row[0], place
-        for k, wanted in enumerate(other, 1):
-            changed = before + (letter != wanted)
-            before, row[k] = row[k], min(changed, row[k] + 1, row[k - 1] + 1)
-    return row[-1] <= most
+    longer = other in one and one != other
+    near = bool(difflib.get_close_matches(one, (other,), cutoff=0.8)) and not longer
+    return near or sorted(one) == sorted(other) or (one, other) == ("args", "arguments")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
