@@ -9,6 +9,7 @@ Every request is one `tutelage orchestrate run` with `--yes` in a folder of its 
 seed, and is graded by its end state (`grading/`). The answer is what all tools gave. A planner that
 has no plan declines, which the command says with exit code 2; a plan that ran and did not bring
 about what was asked for is wrong. Further words go to the command. Runs that are there are kept.
+`--at-once N` plays N requests at a time, which suits an endpoint that samples many together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +116,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--off-catalog", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1)
     asked, words = parser.parse_known_args()
     if asked.off_catalog:
         rows = FILE.with_name("off_catalog.jsonl").read_text(encoding="utf-8").splitlines()
         sentences = [json.loads(row)["request"] for row in rows]
         place = asked.folder / "off-catalog"
-        found = [off_catalog(place, i, text, words) for i, text in enumerate(sentences)]
+        plays = [partial(off_catalog, place, i, text, words) for i, text in enumerate(sentences)]
     else:
-        found = [
-            judged(fill(request, int(seed)), asked.folder / seed / request.id, int(seed), words)
+        plays = [
+            partial(
+                judged, fill(request, int(seed)), asked.folder / seed / request.id, int(seed), words
+            )
             for seed in asked.seeds.split(",")
             for request in read_requests()
         ]
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        playing = [pool.submit(play) for play in plays]
+        found = [each.result() for each in playing]
     print(table(["request", "verdict", "nodes", "why"],
                 [[o.name, o.verdict, str(o.nodes), o.words[:90]] for o in found]))  # fmt: skip
     counts, tried = (

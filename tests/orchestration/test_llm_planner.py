@@ -77,6 +77,7 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
             '{"nodes": [{"tool": "num',
             "it is no JSON, at character 21 of 24: Unterminated string start",
         ),
+        ('{"nodes": [{"tool": "numbers", "arguments": {}}', "no JSON, it breaks off after 47: "),
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         ('{"nodes": [{"tool": "numbers", "args": {}}]}', "'args'; did you mean 'arguments'?"),

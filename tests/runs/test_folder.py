@@ -285,6 +285,8 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         find("mat", tmp_path)
     with pytest.raises(RunError, match=r"there is no run 'x'; there is none in .* yet"):
         find("x", tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"no run '.*/empty', only a folder of that name; there is"):
+        find(str(tmp_path / "empty"), tmp_path / "nowhere")
     with pytest.raises(
         RunError, match=r"no run 'ohter'; did you mean 'other'\? `.*runs` lists all 3"
     ):

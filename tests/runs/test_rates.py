@@ -36,6 +36,11 @@ async def asks(task: Any, llm: LLM) -> None:
     await llm.chat(task["question"], max_tokens=4)
 
 
+def firsts(details: Any) -> list[str]:
+    """The first cells of the first table."""
+    return [row.cells[0] for row in before_after(details)[0].rows]
+
+
 def train(folder: Path, reward: Any, worth: list[float], **keys: Any) -> TrainingResult:
     """Two steps; the test tasks carry what they are worth, the others are worth 1 and 0."""
     trainer = Trainer(
@@ -102,6 +107,9 @@ def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
     assert result.details["reward_after_sampled_interval"][0] < 0.75
     heads = [table.columns[0] for table in before_after(result.details)]
     assert heads == ["held-out mean reward, 4 tasks"]
+    assert "  95 % interval" in firsts(result.details)
+    bare = {key: value for key, value in result.details.items() if "interval" not in key}
+    assert "  95 % interval" not in firsts(bare), "no row without a figure"
     assert all("val/success_sampled" not in line for line in result.metrics)
 
 

@@ -81,10 +81,10 @@ def brought_about(plan: Plan) -> tuple[FolderState, str] | None:
                 given = tool_arguments(node.arguments, outputs, tool)
             except ValueError:
                 return None
-            text, failure, _ = asyncio.run(run_tool(tool, as_text(given)))
-            if failure is not None:
+            done = asyncio.run(run_tool(tool, as_text(given)))
+            if done.failure is not None:
                 return None
-            outputs[number] = text
+            outputs[number] = done.text
         used = {parent for node in plan.nodes for parent in node.parents}
         last = [text for number, text in outputs.items() if number not in used]
         return read_state(place), "\n".join(last)

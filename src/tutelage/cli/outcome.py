@@ -90,7 +90,8 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         if what is REWARD and is_graded(result):
             ends = {name: what.ends(one, number) for name, one in told.items()}
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
-            rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
+            if any(ends_row[1:]):  # one task has no interval
+                rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         rows += _family_rows(result, kind, shown, what)
     if without is not None:
         cell = what.cell(without, _WORDS[what])

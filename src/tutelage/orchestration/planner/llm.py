@@ -296,7 +296,8 @@ def _json_of(said: str) -> Any:
     try:
         return parse_json(text)
     except json.JSONDecodeError as error:
-        where = f"at character {error.pos + 1} of {len(text)}"
+        at, size = error.pos + 1, len(text)
+        where = f"at character {at} of {size}" if at <= size else f"it breaks off after {size}"
         raise DataError(f"it is no JSON, {where}: {error.msg.removesuffix(' at')}") from error
     except ValueError as error:
         raise DataError(f"it cannot be read: {error}") from error
