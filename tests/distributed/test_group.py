@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -200,6 +201,16 @@ def test_variables_that_are_no_launchers_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=told):
         joined()
+
+
+def test_a_port_that_is_taken_is_told_by_who_should_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        there = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in there.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RunError, match=rf"rank 0 of 2 cannot listen at 127\.0\.0\.1:{port}"):
+            joined()
 
 
 @pytest.mark.parametrize("size", [3, 5, 6])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -300,10 +302,32 @@ def test_steps_that_rounding_hides_are_added_up(policy: Policy, tmp_path: Path) 
         ProbeReplies(file).check("b", said, now, 0.05)
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[1]", '{"a": {"server": [1.0]}}', '{"a": 1}'])
+def record(**changes: Any) -> str:
+    """A record of one server, with something else in it."""
+    said = {"server": [-1.0] * 32, "trainer": [-1.0] * 32, "bound": 1e-3}
+    return json.dumps({"a": {**said, **changes}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[1]",
+        '{"a": {"server": [1.0]}}',
+        '{"a": 1}',
+        record(server=[-1.0] * 31),
+        record(server=[-1.0] * 31, trainer=[-1.0] * 31),
+        record(trainer=[*[-1.0] * 31, math.nan]),
+        record(server=["-1.0"] * 32),
+        record(bound="x"),
+        record(bound=0.3),
+    ],
+)
 def test_a_damaged_record_of_what_servers_said_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "replies.json"
     ProbeReplies(file)  # a run that begins has none
+    file.write_text(record())
+    ProbeReplies(file)
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"replies\.json cannot be read.*remove that file"):
         ProbeReplies(file)

@@ -19,7 +19,7 @@ from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.evaluate.preparation import prepare_evaluation
 from tutelage.runs import lifecycle
-from tutelage.runs.fingerprint import fingerprint_file
+from tutelage.runs.fingerprint import changes, fingerprint_file, keep_fingerprint
 from tutelage.runs.folder import RunFolder, create, write_json
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
@@ -256,3 +256,11 @@ def test_code_of_the_run_that_is_evaluated_is_asked_about(
     write_json(fingerprint_file(folder), kept)
     command("resume", "run", "--trust")
     assert folder.read_result() is not None
+
+
+def test_a_relative_source_that_is_gone_is_named_with_the_directory(tmp_path: Path) -> None:
+    folder = create(tmp_path / "run")
+    write_json(folder.config, {"kind": "weights"})
+    keep_fingerprint(folder, {}, {"runs/base (model.path)": "1", "/a/b": "2", "the agent x": "3"})
+    gone = f"runs/base (model.path) went away, seen from {str(Path.cwd())!r}"
+    assert changes(folder, {}) == [gone, "/a/b went away", "the agent x went away"]

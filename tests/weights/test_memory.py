@@ -17,6 +17,7 @@ from tutelage.config import Machine
 from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
 from tutelage.policy.lora import with_lora
+from tutelage.policy.machine import gradient_threads
 from tutelage.policy.stored import adapter_counts, described_count, stored_count
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
@@ -31,7 +32,7 @@ GB = 10**9
 SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
 MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
 """16 bytes of each are 24.6 GB."""
-RANK = Models(policy=3_390_000_000, trained=1_850_000_000, merged=2_620_000_000)
+RANK = Models(policy=3_390_000_000, trained=1_850_000_000, merged=1_310_000_000)
 """The same with adapters of rank 1,600."""
 PPO = replace(MIDDLE, critic=True)
 
@@ -113,6 +114,12 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
             "a smaller model",
         ),
         (SEVEN, Machine(0, 2, memory=8 * GB), False, "a smaller model"),
+        (
+            Models(2_020_000_000, 2_020_000_000, reference=True, copies=3, linear=930_000_000),
+            Machine(0, 2, memory=25 * GB),
+            False,
+            "model.lora.rank=16 model.enable_gradient_checkpointing=true",
+        ),
         (Models(135 * 10**6, 135 * 10**6), Machine(0, 2, 1, 3 * GB, ranks=8), False, "one process"),
     ],
     ids=[
@@ -125,6 +132,7 @@ def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
         "ppo",
         "critic",
         "smaller",
+        "adapters block by block",
         "fewer ranks",
     ],
 )
@@ -184,13 +192,21 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
     assert found is not None
     told = adapter_counts(folder, 512)
     assert told is not None
-    assert (found[0].trained, found[0].merged) == (told[0], 2 * told[1])
+    assert (found[0].trained, found[0].merged, found[0].linear) == (told[0], told[1], told[1])
+    threads = gradient_threads(asked.config, found[0].policy, gpu=False)
+    assert found[0].copies == 1 + threads, "one to sample from, and one of each thread"
+    blocks = resolve(
+        "rl", [*keys, "model.enable_gradient_checkpointing=true"], machine=LAPTOP, flags=flags
+    )
+    thin = memory._stored(blocks.config)  # pyright: ignore[reportPrivateUsage]
+    assert thin is not None
+    assert thin[0].copies == 1
     if weights:  # on another layout than the fused decoder's, nothing is merged
         config = folder / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "gpt_neox"}))
         found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
         assert found is not None
-        assert (found[0].trained, found[0].merged) == (told[0], 0)
+        assert (found[0].trained, found[0].copies) == (told[0], 0)
     assert adapter_counts(tmp_path, 3) is None
 
 

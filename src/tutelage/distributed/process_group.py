@@ -316,7 +316,8 @@ def joined() -> TorchProcessGroup:
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
-        raise RunError(f"rank {rank} of {size} found no others at {where}: {reason}") from error
+        what = "cannot listen" if "failed to listen" in reason else "found no others"
+        raise RunError(f"rank {rank} of {size} {what} at {where}: {reason}") from error
     if rank and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)

@@ -365,10 +365,14 @@ class ProbeReplies:
 
 
 def _read(said: JSON) -> _Said:
-    server, trainer = (tuple(map(float, said[who])) for who in ("server", "trainer"))
-    if len(server) != len(trainer):
-        raise ValueError(f"{len(server)} numbers beside {len(trainer)}")
-    return _Said(server, trainer, said.get("bound"))
+    for who in ("server", "trainer"):
+        numbers = [n for n in said[who] if isinstance(n, float | int) and math.isfinite(n)]
+        if len(numbers) != _TOKENS or len(said[who]) != _TOKENS:
+            raise ValueError(f"{who} has {len(numbers)} numbers of {_TOKENS}")
+    bound = said.get("bound")
+    if bound not in (None, *(mean for mean, _ in _BOUNDS.values())):
+        raise ValueError(f"bound is {bound!r}")
+    return _Said(tuple(said["server"]), tuple(said["trainer"]), bound)
 
 
 def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -170,7 +170,7 @@ class _LoraNetwork(FusedNetwork):
     @torch.no_grad()
     def copy(self) -> _LoraNetwork:
         """The same base with adapters of its own."""
-        base = replace(self.current(), layers=[Block.tensors(b) for b in self._blocks()])
+        base = replace(self._merged, layers=[Block.tensors(b) for b in self._blocks()])
         made = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
         made.checkpoints_blocks = self.checkpoints_blocks
         return made
@@ -185,9 +185,10 @@ class _LoraNetwork(FusedNetwork):
     @torch.no_grad()
     def merge(self) -> None:
         """Bring `weights` up to the adapters, in place: the engine samples from these tensors."""
-        for mine, now in zip(self._merged.parameters(), self.current().parameters(), strict=True):
-            if mine is not now:
-                mine.copy_(now)
+        for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
+            for mine, now in zip(layer.items(), block.tensors().items(), strict=True):
+                if mine is not None and now is not None and mine is not now:
+                    mine.copy_(now)
 
 
 # ---------------------------------------------------------------- on other architectures

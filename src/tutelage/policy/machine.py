@@ -150,7 +150,6 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     cuda = torch.cuda.is_available() and wanted != "cpu"
     device = gpu_of_process() if cuda else torch.device("cpu")
     small = parameters < SMALL_MODEL
-    threads = threads_of(config.trainer.threads)[0]
     (operation_threads, shards, source), said = _operation_threads(config, small, cuda, sharded)
     if config.model.dtype != "auto":
         dtype = getattr(torch, config.model.dtype)
@@ -172,18 +171,26 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
-    # Gradient threads use one core each and change no result; each has a micro-batch in memory.
-    most = threads if small else min(_PARTS, threads) if source == _BY_SIZE else 1
-    gradient_threads = 1 if cuda else most
+    for_gradients = gradient_threads(config, parameters, gpu=cuda)
     return ComputeSettings(
         device=device,
-        numerics=Numerics(dtype, gradient_threads),
-        cold_start=Numerics(fast, gradient_threads),
+        numerics=Numerics(dtype, for_gradients),
+        cold_start=Numerics(fast, for_gradients),
         reason=", ".join(words),
         operation_threads=operation_threads,
         threads_from=source,
         shards=shards,
     )
+
+
+def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
+    """Threads that compute the gradients of a policy of this number of parameters, each of a
+    micro-batch that is in memory meanwhile; they use one core each and change no result."""
+    threads, _, source = threads_of(config.trainer.threads, large=not gpu)
+    if gpu or source != _BY_SIZE:
+        return 1 if gpu or parameters >= SMALL_MODEL else threads
+    cores = threads_of()[0]
+    return cores if parameters < SMALL_MODEL else min(_PARTS, cores)
 
 
 def _operation_threads(

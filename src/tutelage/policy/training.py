@@ -182,8 +182,12 @@ class _Block(torch.autograd.Function):
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
         dear = (qkv,) if plan.lean else (gathered, gate_up, silu, inner, *probs)
-        ctx.save_for_backward(*(normed1, scale1, attended, normed2, scale2, *head_parts, *dear))
-        ctx.weights = weights if plan.lean else layer.items()
+        # Saved as activations are: weights with adapters are made for this pass, and where blocks
+        # are checkpointed made again for the backward pass.
+        own = weights if plan.lean else layer.items()
+        ctx.save_for_backward(
+            *(normed1, scale1, attended, normed2, scale2, *head_parts, *dear), *own
+        )
         ctx.plan, ctx.kept, ctx.heads_normed = plan, kept, norms is not None
         ctx.types = [None if t is None else t.dtype for t in weights]
         return product(inner, layer.down.t()).add_(middle)
@@ -191,10 +195,10 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         normed1, scale1, attended, normed2, scale2, *rest = ctx.saved_tensors
-        at = 2 if ctx.heads_normed else 0
-        head_parts, dear = rest[:at], rest[at:]
+        at, weights = 2 if ctx.heads_normed else 0, -len(ctx.types)
+        head_parts, dear = rest[:at], rest[at:weights]
         plan: IndexTables = ctx.plan
-        layer, s, total = _cast(ctx.weights, normed1.dtype), plan.shape, len(normed1)
+        layer, s, total = _cast(rest[weights:], normed1.dtype), plan.shape, len(normed1)
         again = _again(dear[0], normed2 * layer.norm2, layer, plan) if plan.lean else dear
         gathered, gate_up, silu, inner, *probs = again
         # Feed-forward.

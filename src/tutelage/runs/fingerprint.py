@@ -64,7 +64,9 @@ def edits(folder: RunFolder) -> list[str]:
 def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
     """The sources that are not as they were when the run began, in words."""
     before: dict[str, str] = _kept(folder)["sources"]
-    gone = [f"{name} went away" for name in before if name not in sources]
+    here = f", seen from {str(Path.cwd())!r}"
+    far = {name for name in before if "/" in name and name[0] not in "/~"}
+    gone = [f"{n} went away{here * (n in far)}" for n in before if n not in sources]
     new = [f"{name} is new" for name in sources if name not in before]
     changed = [n for n in sources if n in before and sources[n] != before[n]]
     return [*(f"{name} changed" for name in changed), *gone, *new]

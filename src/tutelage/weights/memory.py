@@ -1,7 +1,8 @@
 """What a rank holds in memory beside activations, and whether it fits: told before a run begins.
 
 A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. A matrix with
-adapters is there three times: without them, as it is sampled from, and as a step computes with it.
+adapters is there without them, as it is sampled from, and as each thread of a step computes with
+it.
 Parameters are shared out over the ranks from 20 million on, and the policy that samples is whole:
 beside the engine's copy on the first rank's device, and in the main memory of the others.
 `inputs.py` has the models, `process_group.py` the ranks.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
-from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.policy.machine import SMALL_MODEL, gradient_threads, machine_facts
 from tutelage.policy.model import LAYOUTS
 from tutelage.policy.sources import SMOLLM2, local_folder
 from tutelage.policy.stored import adapter_counts, described_count, layout_of, stored_count
@@ -50,7 +51,11 @@ class Models:
     whole_critic: bool = False
     """Whether the critic is a model of its own, which has no adapters."""
     merged: int = 0
-    """Those of the copies of matrices that have adapters; see `_merged`."""
+    """Those of the matrices that have adapters."""
+    copies: int = 2
+    """How often these are there with their adapters; see `_copies`."""
+    linear: int = 0
+    """Those of all matrices that may have adapters, where that is known."""
 
 
 def models_of(setting: TrainingInputs) -> Models:
@@ -64,14 +69,17 @@ def models_of(setting: TrainingInputs) -> Models:
         config.needs_reference,
         has_critic(config),
         config.critic.model.path is not None,
-        _merged(sum(a.shape[1] * b.shape[0] for a, b in pairs), config),
+        sum(a.shape[1] * b.shape[0] for a, b in pairs),
+        _copies(config, setting.policy.count(), gpu=setting.choice.device.type == "cuda"),
     )
 
 
-def _merged(adapted: int, config: RunConfig) -> int:
-    """Parameters of the copies of matrices that have adapters: one is sampled from, and one is what
-    a step computes with, which gradient checkpointing has block by block."""
-    return adapted * (1 if config.model.enable_gradient_checkpointing else 2)
+def _copies(config: RunConfig, parameters: int, *, gpu: bool) -> int:
+    """How often a matrix is there with its adapters: one is sampled from, and one is what each
+    thread of a step computes with, which gradient checkpointing has block by block."""
+    if config.model.enable_gradient_checkpointing:
+        return 1
+    return 1 + gradient_threads(config, parameters, gpu=gpu)
 
 
 def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
@@ -86,7 +94,7 @@ def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
         trained = models.policy if models.whole_critic else models.trained
         out["critic"] = (4 * models.policy + 12 * trained) // share
     if models.merged and share == 1:
-        out["adapters merged"] = 4 * models.merged
+        out["adapters merged"] = 4 * models.merged * models.copies
     if share > 1:
         out["weights to sample from"] = 4 * models.policy
     if gpu:
@@ -176,16 +184,17 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
     if count is None:
         return None
     trained, adapted, lora = count, 0, config.model.lora
+    fused = layout_of(folder) in LAYOUTS  # others run on peft's own layers
+    gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
+    copies = _copies(config, count, gpu=gpu) if fused else 0
     if lora.rank:
         told = adapter_counts(folder, lora.rank, lora.target_modules)
         trained, adapted = told or (int(ADAPTED * count), 0)
-        adapted *= layout_of(folder) in LAYOUTS  # others run on peft's own layers
         count += trained
-    gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     own = config.critic.model.path is not None
-    merged = _merged(adapted, config)
-    models = Models(count, trained, config.needs_reference, has_critic(config), own, merged)
-    return models, here(gpu=gpu), gpu
+    models = Models(count, trained, config.needs_reference, has_critic(config), own, adapted)
+    linear = (adapter_counts(folder, 1) or (0, 0))[1]
+    return replace(models, copies=copies, linear=linear), here(gpu=gpu), gpu
 
 
 def _fits(models: Models, machine: Machine, gpu: bool, margin: float = 0) -> bool:
@@ -202,9 +211,9 @@ def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Mo
     numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
     numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
     base = models.policy - (models.trained if models.merged else 0)
-    rank16 = int(ADAPTED * base)
-    few = replace(models, policy=base + rank16, trained=rank16, merged=models.merged or 2 * base)
-    thin, rank = replace(few, merged=few.merged // 2), "model.lora.rank=16"
+    rank16, merged = int(ADAPTED * base), models.merged or models.linear or base
+    few = replace(models, policy=base + rank16, trained=rank16, merged=merged)
+    thin, rank = replace(few, copies=min(1, few.copies)), "model.lora.rank=16"
     blocks = f"{rank} model.enable_gradient_checkpointing=true"
     for asked, adapters in ((models, ""), (few, rank), (thin, blocks)):
         for nodes, ranks in numbers:
