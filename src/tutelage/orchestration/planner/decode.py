@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tutelage.errors import check_number
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.planner.network import Encoded, PlannerNetwork
 from tutelage.orchestration.planner.retrieval import Prior
@@ -104,6 +105,7 @@ class PlanPrediction:
         """The plan. Raises `NoPlanError` below a confidence, the planner's `least` by default; 0
         takes any guess."""
         least = self.least if min_confidence is None else min_confidence
+        check_number("min_confidence", least, 1)
         if self.confidence is None or self.confidence >= least:
             return self.plan
         tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, check_given
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Worker,
@@ -57,6 +57,14 @@ class ToolPool:
         self, tools: Mapping[str, Tool], models: WorkerPool | None = None, permit: Permit = refuse
     ) -> None:
         """Raises `ConfigError` for what cannot run here, or shares a name."""
+        check_given("tools", tools, Mapping, "the tools by their names, {tool.name: tool}")
+        for tool in tools.values():
+            check_given(
+                "a tool", tool, Tool, "a function with @tool, or what resolve_tools(...) returns"
+            )
+        check_given("permit", permit, "__call__", "a function of a tool, its arguments and a doubt")
+        if models is not None:
+            check_given("models", models, "workers mock execute", "a pool, such as OpenAIPool(...)")
         self.tools, self.models, self._permit = dict(tools), models, permit
         if models is not None and models.mock:
             raise ConfigError(
@@ -150,9 +158,9 @@ def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """The tools as a catalog has them, so that planners can choose among them."""
     return tuple(
         CatalogTool(
-            tool.name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
+            name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
         )
-        for tool in tools.values()
+        for name, tool in tools.items()
     )
 
 
