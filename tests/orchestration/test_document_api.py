@@ -26,6 +26,8 @@ from tutelage.orchestration import (
     is_valid_dag,
 )
 from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner import embedded
 from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import PlanPrediction
@@ -36,6 +38,7 @@ from tutelage.orchestration.routing.policy import (
     DecisionFeatures,
 )
 from tutelage.orchestration.routing.simulator import TRUTHS
+from tutelage.tools import tool
 
 SMALL = PlannerShape(0, width=8)
 RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
@@ -137,6 +140,40 @@ def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.Mo
     assert system.execute("Summarise it").plan.nodes[0].tool == "summarize_text"
     system.execute("Summarise that")
     assert asked == [None]
+
+
+@tool
+def summarise(text: str) -> str:
+    """Summarise a text."""
+    return text
+
+
+def test_a_system_of_tools_plans_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def planned(text: str) -> Plan:
+        return Plan(text, (Node("summarise", {"text": text}),))
+
+    def ready(catalog: object = None) -> Any:
+        asked.append(catalog)
+        return SimpleNamespace(model=planned)
+
+    monkeypatch.setattr(embedded, "embedded_planner", ready)
+    result = OrchestrationSystem(pool=ToolPool({"summarise": summarise})).execute("Summarise it")
+    assert result.answers == {0: "Summarise it"}
+    assert [catalog.names for catalog in asked] == [("summarise",)]
+    given = Catalog((CatalogTool("summarise"), CatalogTool("other")))
+    pool = ToolPool({"summarise": summarise})
+    OrchestrationSystem(pool=pool, catalog=given).execute("Summarise it")
+    assert asked[1] is given
+
+
+def test_the_reward_of_what_tools_did_needs_nothing_else() -> None:
+    pool = ToolPool({"summarise": summarise})
+    plan = Plan("x", (Node("summarise", {"text": "a"}),))
+    result = OrchestrationSystem(pool=pool).execute("x", plan=plan)
+    assert compute_reward(result) == pytest.approx(result.earned().value)
+    assert compute_reward(result, "gated") == pytest.approx(10.1, abs=0.01)
 
 
 class Unsure:

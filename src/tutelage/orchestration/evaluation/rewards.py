@@ -120,7 +120,8 @@ def reward_parts(
 ) -> dict[str, float]:
     """The terms `success`, `cost`, `latency`, `shaped`; the reward is their sum.
 
-    `normalized` and `gated` need `references`, which an executed result has itself; their cost and
+    `normalized` and `gated` need `references`, which an executed result has itself (one whose
+    workers cost nothing and take no known time is measured against 1 USD and 1 s); their cost and
     latency ratios are clipped to 1.
     Raises `ConfigError` for an unknown preset or missing references, `RewardError` for a result
     with a negative or non-finite number.
@@ -138,7 +139,9 @@ def reward_parts(
         latency = result.total_latency_ms / (1.0 if preset == "seed" else 1000.0)
         shaped = float(sum(1 for output in result.outputs.values() if output))
     else:
-        references = references or getattr(result, "references", None)
+        if references is None and hasattr(result, "references"):
+            own: References | None = getattr(result, "references", None)
+            references = own or References(1.0, 1.0)
         if references is None:
             raise ConfigError(
                 f"preset {preset!r} measures cost and latency against references, and this result "

@@ -26,7 +26,7 @@ from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.execution.pools.tools import ToolPool, described
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -92,9 +92,10 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """Without a planner: the embedded one, which the first use on a machine trains (without
-        torch the nearest known plan); without a pool: the simulated workers of the preset
-        `classic`; without a router: the cheapest worker first, then the next.
+        """Without a planner: the embedded one over the catalog, or over the tools of a `ToolPool`,
+        which the first use on a machine trains (without torch the nearest known plan); without a
+        pool: the simulated workers of the preset `classic`; without a router: the cheapest worker
+        first, then the next.
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         `min_confidence` is the least confidence that a trained planner plans at, by default its
@@ -241,6 +242,12 @@ class OrchestrationSystem:
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
             raise
 
+    @property
+    def _tools(self) -> Catalog | None:
+        """The tools that run here, where there are any."""
+        tools = self.pool.tools if isinstance(self.pool, ToolPool) else {}
+        return Catalog(described(tools)) if tools else None
+
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
         where it declines."""
@@ -248,7 +255,7 @@ class OrchestrationSystem:
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
-            self.planner = _embedded(self.executor.catalog)
+            self.planner = _embedded(self.executor.catalog or self._tools)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         if not hasattr(self.planner, "confidence"):
