@@ -209,12 +209,14 @@ def test_a_misspelt_member_in_a_longer_text_is_an_error_and_no_part_of_it(
     assert f"the output of node 0 has {words}" in done.nodes[1].reason
 
 
-@pytest.mark.parametrize(("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt")])
+@pytest.mark.parametrize(
+    ("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt"), ("[1]", "[1].txt")]
+)
 def test_the_ending_of_a_file_after_a_text_or_a_number_is_text(said: str, name: str) -> None:
     done = run(Node("say", {"text": said}), Node("say", {"text": "<node-0>.txt"}, after=(0,)))
     assert done.nodes[1].output is None  # the whole of an argument is a reference
     done = run(Node("say", {"text": said}), Node("say", {"text": "to <node-0>.txt"}))
-    assert done.nodes[1].output == f"to {name}"
+    assert done.nodes[1].output == f"to {said}.txt"
 
 
 @tool
@@ -505,6 +507,34 @@ def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
     done = run(Node("delete", {"path": "a"}), permit=lambda tool, arguments, doubt: says)
     assert ran == RAN
     assert says in done.nodes[0].reason
+
+
+async def test_a_future_that_permits_is_awaited_or_an_error() -> None:
+    async def later() -> str:
+        return "not now"
+
+    def threadless(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return asyncio.ensure_future(coroutine)  # there is no event loop in its thread
+
+    def task(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return asyncio.run_coroutine_threadsafe(later(), loop)
+
+    def awaited(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return later()
+
+    RAN.clear()
+    loop, coroutine = asyncio.get_running_loop(), later()
+    plan = Plan("Do it", (Node("delete", {"path": "a.txt"}),))
+    for permit, words in (
+        (threadless, "`permit` raised RuntimeError"),
+        (task, "`permit` returned"),
+    ):
+        with pytest.raises(ConfigError, match=f"'delete' did not run: {words}"):
+            await OrchestrationSystem(pool=ToolPool(TOOLS, permit=permit)).aexecute("x", plan=plan)
+    done = await OrchestrationSystem(pool=ToolPool(TOOLS, permit=awaited)).aexecute("x", plan=plan)
+    assert done.nodes[0].reason == "refused: not now"
+    coroutine.close()
+    assert not RAN
 
 
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:

@@ -71,7 +71,7 @@ class Verifiers:
             judged = work.type not in tools or any(k in self.by_type for k in work.labels)
             ready = getattr(self._of(work), "ready", None)
             if judged and ready is not None:
-                ready(work, pool.mock)
+                ready(work, pool.mock or pool.name not in _BLIND)
 
     def _of(self, work: Subtask) -> _Verifier:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
@@ -83,6 +83,10 @@ class Verifiers:
         if bound is None or (answer is not None and answer.error):
             return 0.0
         return bound(work, answer)
+
+
+_BLIND = ("openai", "tools")
+"""Pools that know no truth; one of a user's own may, which its answers say."""
 
 
 class _Known:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from tutelage.errors import ConfigError, check_given
+from tutelage.errors import ConfigError, TutelageError, check_given
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Worker,
@@ -94,9 +94,17 @@ class ToolPool:
 
     async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> str:
         """Why a call with side effects may not be done, empty where it may. Raises `ConfigError`
-        for an answer that is no text."""
+        for an answer that is no text, and for an error."""
         asked: Callable[..., Any] = self._permit
-        said = await call(asked, self.tools[worker.name], arguments, doubt)
+        try:
+            said = await call(asked, self.tools[worker.name], arguments, doubt)
+        except TutelageError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{worker.name!r} did not run: `permit` raised {type(error).__name__}: {error}; "
+                "have it return a text (`async def`, where it awaits something)"
+            ) from error
         if not isinstance(said, str):
             raise ConfigError(
                 f"{worker.name!r} did not run: `permit` returned {said!r:.80}; it returns an empty "
