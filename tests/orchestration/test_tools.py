@@ -607,12 +607,27 @@ async def waits() -> str:
     return "done"
 
 
-def test_nobody_is_hurried_by_the_time_of_a_try() -> None:
+@pytest.mark.parametrize("limit", ["try_timeout", "node_timeout"])
+def test_nobody_is_hurried_who_is_asked(limit: str) -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
 
-    assert run(Node("delete", {"path": "a"}), permit=permit, try_timeout=0.04).success
+    times: dict[str, Any] = {limit: 0.04}
+    assert run(Node("delete", {"path": "a"}), permit=permit, **times).success
+
+
+def test_the_time_of_a_node_goes_on_when_the_question_is_answered() -> None:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        await asyncio.sleep(0.05)
+        return ""
+
+    tools = {"waits": replace(waits, destructive=True)}
+    system = OrchestrationSystem(
+        pool=ToolPool(tools, permit=permit), settings=ExecutorSettings(node_timeout=0.04)
+    )
+    done = system.execute("x", plan=Plan("x", (Node("waits"),)))
+    assert done.nodes[0].reason == "timeout"
 
 
 def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class ExecutorSettings(Section):
     try_timeout: Positive | None = 60.0
     """For one request."""
     node_timeout: Positive | None = None
-    """For one node with all its tries, queues included."""
+    """For one node with all its tries, queues included, and without the time in which it is asked
+    whether a tool may run."""
     deadline: Positive | None = None
     """For the whole plan."""
     on_failure: OnFailure = "skip_dependents"

@@ -49,6 +49,7 @@ class NodeRun:
         self._blocked = False
         """Whether only the budget keeps workers from being asked."""
         self._result: NodeResult | None = None
+        self._limit = asyncio.timeout(None)
 
     @property
     def result(self) -> NodeResult:
@@ -60,7 +61,7 @@ class NodeRun:
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the node's timeout."""
         try:
-            async with asyncio.timeout(self._run.settings.node_timeout):
+            async with asyncio.timeout(self._run.settings.node_timeout) as self._limit:
                 yield
         except TimeoutError:
             self._end("failed", reason="timeout")
@@ -205,13 +206,25 @@ class NodeRun:
         if arguments is None:
             return None
         call, refusals = (worker.name, arguments), self._run.refusals
-        async with self._run.asking[call]:
-            if not (refusal := refusals.get(call, "")):
-                refusal = await pool.permit(worker, arguments, self._doubt(call))
-            if refusal:
-                refusals[call] = refusal
+        with self._unhurried():
+            async with self._run.asking[call]:
+                if not (refusal := refusals.get(call, "")):
+                    refusal = await pool.permit(worker, arguments, self._doubt(call))
+                if refusal:
+                    refusals[call] = refusal
         error = WorkerError("refused", refusal)
         return WorkerAnswer(error=error, arguments=arguments) if refusal else None
+
+    @contextmanager
+    def _unhurried(self) -> Generator[None]:
+        """Stops the clock of the node's timeout: nobody is hurried by it who reads a question."""
+        ends, loop = self._limit.when(), asyncio.get_running_loop()
+        left = None if ends is None else ends - loop.time()
+        self._limit.reschedule(None)
+        try:
+            yield
+        finally:
+            self._limit.reschedule(None if left is None else loop.time() + left)
 
     def _side_effects(self, worker: Worker, work: Subtask) -> str | None:
         """The arguments of a call with side effects; None for another."""
