@@ -30,6 +30,7 @@ from tutelage.orchestration.execution.pools.tools import (
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
+from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import cheapest
@@ -630,15 +631,19 @@ def test_the_time_of_a_node_goes_on_when_the_question_is_answered() -> None:
     assert done.nodes[0].reason == "timeout"
 
 
-def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", ["you said no", WorkerAnswer("a is gone"), ""])
+def test_what_may_have_run_before_a_kill_is_asked_about_again(
+    answer: str | WorkerAnswer, tmp_path: Path
+) -> None:
     """A process that ends while a tool runs cannot know what the tool did."""
     asked: list[Doubt] = []
     plan, path = Plan("Do it", (Node("delete", {"path": "a"}),)), tmp_path / "journal"
     killed: list[dict[str, Any]] = []
+    RAN.clear()
 
-    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str | WorkerAnswer:
         asked.append(doubt)
-        return "you said no" if doubt else ""
+        return answer if doubt else ""
 
     def watch(event: dict[str, Any]) -> None:
         killed.append(event)
@@ -652,7 +657,14 @@ def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) ->
     with ExecutionJournal(path, plan, SeedTree(0)) as journal:
         done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
     assert asked == ["", "again"]
-    assert done.nodes[0].reason.endswith("you said no")
+    if answer == "you said no":
+        assert done.nodes[0].reason.endswith("you said no")
+        return
+    with ExecutionJournal(path, plan, SeedTree(0)) as journal:
+        done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
+    assert (done.success, done.resumed, len(asked)) == (True, 1, 2)
+    assert len(RAN) == (1 if answer else 2)
+    assert outputs(done) == ["a is gone" if answer else "a is deleted"]
 
 
 # ---------------------------------------------------------------- before anything runs
