@@ -165,7 +165,8 @@ def check_terminal(journal: Path, tools: Mapping[str, Tool]) -> None:
     if calls := [name for name in known if tools[name].destructive]:
         raise RunError(
             f"{', '.join(calls)}: such a call may have been done already, by a run that was "
-            "killed, and there is no terminal to ask at; look whether it was, then resume at one"
+            "killed, and there is no terminal to ask at; look whether it was, then resume at one, "
+            "and answer `done` where it was"
         )
 
 
