@@ -104,8 +104,9 @@ class PlanPrediction:
     def sure(self, min_confidence: float | None = None) -> Plan:
         """The plan. Raises `NoPlanError` below a confidence, the planner's `least` by default; 0
         takes any guess."""
+        if min_confidence is not None:
+            check_number("min_confidence", min_confidence, 1)
         least = self.least if min_confidence is None else min_confidence
-        check_number("min_confidence", least, 1)
         if self.confidence is None or self.confidence >= least:
             return self.plan
         tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))
