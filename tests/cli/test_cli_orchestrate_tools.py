@@ -26,7 +26,9 @@ from tutelage.cli.orchestrate_parts import ChosenPlanner
 from tutelage.cli.orchestrate_tools import Permission, shown_arguments
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.orchestration.execution.pools.tools import Doubt
 from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
@@ -625,9 +627,18 @@ def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyP
     assert "execution failed, ended at the first failed subtask (fail_fast)" in told
 
 
-@pytest.mark.parametrize(("typed", "then", "allowed"), [("y\n", "\n", False), ("", "y\n", True)])
-def test_what_was_typed_before_the_question_is_no_answer(
-    typed: str, then: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("typed", "then", "doubt", "said"),
+    [
+        ("y\n", "\n", "", "you said no"),
+        ("", "y\n", "", ""),
+        ("", "done\n", "", "you said no"),
+        ("", "done\n", "again", WorkerAnswer("null", nothing=True)),
+        ("", "done 3 lines\n", "late", WorkerAnswer("3 lines")),
+    ],
+)
+def test_what_is_typed_after_the_question_is_the_answer(
+    typed: str, then: str, doubt: Doubt, said: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = pty.openpty()
 
@@ -637,15 +648,17 @@ def test_what_was_typed_before_the_question_is_no_answer(
                 os.write(master, then.encode())
             return super().write(text)
 
-    console = Console(file=Screen())
+    screen = Screen()
+    console = Console(file=screen, width=200)
     monkeypatch.setattr("tutelage.cli.console.messages", lambda: console)
     with os.fdopen(slave, "r") as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
         os.write(master, typed.encode())
         select.select([terminal], [], [], 1 if typed else 0)
-        said = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", ""))
+        found = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", doubt))
     os.close(master)
-    assert said == ("" if allowed else "you said no")
+    assert found == said
+    assert ("(where it was done: done, or done RESULT)" in screen.getvalue()) == bool(doubt)
 
 
 def _wipe() -> str:

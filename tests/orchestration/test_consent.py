@@ -36,6 +36,14 @@ from tutelage.tools import tool
         "Delete notes/a.txt tomorrow",
         "Delete a.txt in 5 minutes",
         '"Don\'t delete a.txt"',
+        "Delete no files",
+        "Remove none of them",
+        "Leave a.txt alone",
+        "Delete b.txt and leave a.txt untouched",
+        "Leave the notes as they are",
+        "Stop deleting files",
+        "Stop the deletion of a.txt",
+        "Delete a.txt once it is sent",
     ],
 )
 def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
@@ -52,6 +60,10 @@ def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
         "Hey, will you remove a.txt?",
         "Do it now: delete a.txt",
         "Delete notes/not.txt",
+        "Delete notes/no.txt",
+        "No, delete a.txt",
+        "Restart it once.",
+        "Leave a note for Bob",
         "Write 'do not disturb' to sign.txt",
         "What is 3 + 4? Write it to sum.txt.",
         "Put notes/todo.txt into alphabetical order.",
@@ -59,6 +71,27 @@ def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
 )
 def test_what_is_asked_for_is_not(request_: str) -> None:
     assert limited(request_) == ""
+
+
+@tool(destructive=True)
+def stop_server(name: str) -> str:
+    """Shut a server down."""
+    return name
+
+
+@tool(destructive=True)
+def halt(name: str) -> str:
+    """Stop a server."""
+    return name
+
+
+@pytest.mark.parametrize("name", ["stop_server", "halt"])
+def test_a_word_by_which_a_tool_is_named_or_described_is_an_order(name: str) -> None:
+    tools = {"stop_server": stop_server, "halt": halt, "delete": delete}
+    check_consent(Plan("Stop the server", (Node(name, {"name": "server"}),)), tools)
+    for request, chosen in (("Don't stop the server", name), ("Stop the deletion", "delete")):
+        with pytest.raises(NoPlanError, match="forbids, asks or limits"):
+            check_consent(Plan(request, (Node(chosen),)), tools)
 
 
 class Planner:

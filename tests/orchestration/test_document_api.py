@@ -26,6 +26,8 @@ from tutelage.orchestration import (
     is_valid_dag,
 )
 from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner import embedded
 from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import PlanPrediction
@@ -36,6 +38,7 @@ from tutelage.orchestration.routing.policy import (
     DecisionFeatures,
 )
 from tutelage.orchestration.routing.simulator import TRUTHS
+from tutelage.tools import tool
 
 SMALL = PlannerShape(0, width=8)
 RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
@@ -139,6 +142,40 @@ def test_a_system_without_a_planner_asks_the_embedded_one(monkeypatch: pytest.Mo
     assert asked == [None]
 
 
+@tool
+def summarise(text: str) -> str:
+    """Summarise a text."""
+    return text
+
+
+def test_a_system_of_tools_plans_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def planned(text: str) -> Plan:
+        return Plan(text, (Node("summarise", {"text": text}),))
+
+    def ready(catalog: object = None) -> Any:
+        asked.append(catalog)
+        return SimpleNamespace(model=planned)
+
+    monkeypatch.setattr(embedded, "embedded_planner", ready)
+    result = OrchestrationSystem(pool=ToolPool({"summarise": summarise})).execute("Summarise it")
+    assert result.answers == {0: "Summarise it"}
+    assert [catalog.names for catalog in asked] == [("summarise",)]
+    given = Catalog((CatalogTool("summarise"), CatalogTool("other")))
+    pool = ToolPool({"summarise": summarise})
+    OrchestrationSystem(pool=pool, catalog=given).execute("Summarise it")
+    assert asked[1] is given
+
+
+def test_the_reward_of_what_tools_did_needs_nothing_else() -> None:
+    pool = ToolPool({"summarise": summarise})
+    plan = Plan("x", (Node("summarise", {"text": "a"}),))
+    result = OrchestrationSystem(pool=pool).execute("x", plan=plan)
+    assert compute_reward(result) == pytest.approx(result.earned().value)
+    assert compute_reward(result, "gated") == pytest.approx(10.1, abs=0.01)
+
+
 class Unsure:
     """A trained planner of which only the confidence counts here."""
 
@@ -194,9 +231,19 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
     [
         ({}, {"outputs": {"2": "a"}}, {}, "outputs, entry 0: node is 2, and the plan has 2 nodes"),
         ({}, {"outputs": ["a", "b", "c"]}, {}, "node is 2, and the plan has 2 nodes"),
-        ({}, {"total_latency_ms": -1.0}, {}, "total_latency_ms is -1.0; .* finite number >= 0"),
+        (
+            {},
+            {"total_latency_ms": -1.0},
+            {},
+            "total_latency_ms is -1.0; give a finite number of at least 0",
+        ),
         ({}, {"total_cost": float("nan")}, {}, "total_cost is nan"),
-        ({}, {"verified_fraction": 2.0}, {}, "verified_fraction is 2.0; it is at most 1"),
+        (
+            {},
+            {"verified_fraction": 2.0},
+            {},
+            "verified_fraction is 2.0; give a finite number from 0 to 1",
+        ),
         ({}, {"success": "no"}, {}, "success is 'no'; give true or false"),
         ({}, {"outputs": {"0": float("inf")}}, {}, "cannot be logged: .*give finite numbers"),
         ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),

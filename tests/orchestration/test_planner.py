@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from tutelage.errors import ConfigError, DataError, ModelError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
+from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import adjacency, is_valid_dag
+from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
@@ -49,6 +50,14 @@ def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Plan
 def small(workflows: list[Workflow], catalog: Catalog | None = None) -> PlannerModel:
     torch.manual_seed(0)
     return PlannerModel.of(workflows, catalog or builtin_graph().catalog, PlannerShape(0, width=32))
+
+
+def test_arguments_are_not_measured_over_a_catalog_without_schemas() -> None:
+    wanted = Workflow(Plan("Read notes/a.txt", (Node("read", {"path": "notes/a.txt"}),)))
+    for schema, measured in (({}, False), ({"properties": {"path": {"type": "string"}}}, True)):
+        catalog = Catalog((CatalogTool("read", schema=schema), CatalogTool("say")))
+        scores = evaluate(small([wanted], catalog), [], [wanted], SEEDS)[0]["scores"]
+        assert [("argument_f1" in found) for found in scores.values()] == [measured] * 2
 
 
 # ------------------------------------------------------------ the document's API
@@ -175,8 +184,6 @@ def test_bad_datasets_name_the_workflow(change: dict[str, list[object]], message
 def test_it_learns_more_than_to_copy(
     trained: PlannerTrainer, sets: tuple[list[Workflow], ...]
 ) -> None:
-    from tutelage.orchestration.evaluation.results import evaluate
-
     result, _ = evaluate(trained.model, sets[0], sets[2], SEEDS)
     gains = result["gains"]
     for name in ("nearest", "majority"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from executing import plan_of
+from tests.orchestration.executing import ScriptedPool, plan_of, right, workers
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
@@ -25,6 +25,7 @@ from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Latency, Subtask, Worker, WorkerAnswer
@@ -471,3 +472,15 @@ async def test_a_pool_can_be_used_again_on_another_loop() -> None:
 def test_the_transport_can_be_replaced_for_tests() -> None:
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json=completion("x")))
     assert ask("http://nowhere/v1", transport=transport).output == "x"
+
+
+def test_a_pool_of_ones_own_may_know_the_truth_without_being_a_mock() -> None:
+    class Grader(ScriptedPool):
+        name, mock = "graded", False
+
+    known, plan = Verifiers(make_verifier({"kind": "known"})), plan_of(())
+    system = OrchestrationSystem(pool=Grader(workers("a"), right()), verifiers=known)
+    assert system.execute("x", plan=plan).success
+    openai = OpenAIPool(workers("a", endpoint="http://127.0.0.1:1/v1"))
+    with pytest.raises(ConfigError, match="'known' has no truth for node 0"):
+        OrchestrationSystem(pool=openai, verifiers=known).check(plan)

@@ -30,6 +30,7 @@ from tutelage.orchestration.execution.pools.tools import (
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
+from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import cheapest
@@ -209,12 +210,14 @@ def test_a_misspelt_member_in_a_longer_text_is_an_error_and_no_part_of_it(
     assert f"the output of node 0 has {words}" in done.nodes[1].reason
 
 
-@pytest.mark.parametrize(("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt")])
+@pytest.mark.parametrize(
+    ("said", "name"), [("Ada", "Ada.txt"), ("12", "12.txt"), ("[a", "[a.txt"), ("[1]", "[1].txt")]
+)
 def test_the_ending_of_a_file_after_a_text_or_a_number_is_text(said: str, name: str) -> None:
     done = run(Node("say", {"text": said}), Node("say", {"text": "<node-0>.txt"}, after=(0,)))
     assert done.nodes[1].output is None  # the whole of an argument is a reference
     done = run(Node("say", {"text": said}), Node("say", {"text": "to <node-0>.txt"}))
-    assert done.nodes[1].output == f"to {name}"
+    assert done.nodes[1].output == f"to {said}.txt"
 
 
 @tool
@@ -507,6 +510,34 @@ def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
     assert says in done.nodes[0].reason
 
 
+async def test_a_future_that_permits_is_awaited_or_an_error() -> None:
+    async def later() -> str:
+        return "not now"
+
+    def threadless(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return asyncio.ensure_future(coroutine)  # there is no event loop in its thread
+
+    def task(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return asyncio.run_coroutine_threadsafe(later(), loop)
+
+    def awaited(tool: Tool, arguments: str, doubt: Doubt) -> Any:
+        return later()
+
+    RAN.clear()
+    loop, coroutine = asyncio.get_running_loop(), later()
+    plan = Plan("Do it", (Node("delete", {"path": "a.txt"}),))
+    for permit, words in (
+        (threadless, "`permit` raised RuntimeError"),
+        (task, "`permit` returned"),
+    ):
+        with pytest.raises(ConfigError, match=f"'delete' did not run: {words}"):
+            await OrchestrationSystem(pool=ToolPool(TOOLS, permit=permit)).aexecute("x", plan=plan)
+    done = await OrchestrationSystem(pool=ToolPool(TOOLS, permit=awaited)).aexecute("x", plan=plan)
+    assert done.nodes[0].reason == "refused: not now"
+    coroutine.close()
+    assert not RAN
+
+
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:
     RAN.clear()
     done = run(Node("delete", {"path": "a"}))
@@ -577,23 +608,42 @@ async def waits() -> str:
     return "done"
 
 
-def test_nobody_is_hurried_by_the_time_of_a_try() -> None:
+@pytest.mark.parametrize("limit", ["try_timeout", "node_timeout"])
+def test_nobody_is_hurried_who_is_asked(limit: str) -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
 
-    assert run(Node("delete", {"path": "a"}), permit=permit, try_timeout=0.04).success
+    times: dict[str, Any] = {limit: 0.04}
+    assert run(Node("delete", {"path": "a"}), permit=permit, **times).success
 
 
-def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) -> None:
+def test_the_time_of_a_node_goes_on_when_the_question_is_answered() -> None:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        await asyncio.sleep(0.05)
+        return ""
+
+    tools = {"waits": replace(waits, destructive=True)}
+    system = OrchestrationSystem(
+        pool=ToolPool(tools, permit=permit), settings=ExecutorSettings(node_timeout=0.04)
+    )
+    done = system.execute("x", plan=Plan("x", (Node("waits"),)))
+    assert done.nodes[0].reason == "timeout"
+
+
+@pytest.mark.parametrize("answer", ["you said no", WorkerAnswer("a is gone"), ""])
+def test_what_may_have_run_before_a_kill_is_asked_about_again(
+    answer: str | WorkerAnswer, tmp_path: Path
+) -> None:
     """A process that ends while a tool runs cannot know what the tool did."""
     asked: list[Doubt] = []
     plan, path = Plan("Do it", (Node("delete", {"path": "a"}),)), tmp_path / "journal"
     killed: list[dict[str, Any]] = []
+    RAN.clear()
 
-    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str | WorkerAnswer:
         asked.append(doubt)
-        return "you said no" if doubt else ""
+        return answer if doubt else ""
 
     def watch(event: dict[str, Any]) -> None:
         killed.append(event)
@@ -607,7 +657,14 @@ def test_what_may_have_run_before_a_kill_is_asked_about_again(tmp_path: Path) ->
     with ExecutionJournal(path, plan, SeedTree(0)) as journal:
         done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
     assert asked == ["", "again"]
-    assert done.nodes[0].reason.endswith("you said no")
+    if answer == "you said no":
+        assert done.nodes[0].reason.endswith("you said no")
+        return
+    with ExecutionJournal(path, plan, SeedTree(0)) as journal:
+        done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
+    assert (done.success, done.resumed, len(asked)) == (True, 1, 2)
+    assert len(RAN) == (1 if answer else 2)
+    assert outputs(done) == ["a is gone" if answer else "a is deleted"]
 
 
 # ---------------------------------------------------------------- before anything runs

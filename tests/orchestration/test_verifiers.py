@@ -113,3 +113,20 @@ def test_a_verifier_from_json() -> None:
         make_verifier({"kind": "regexp"})
     with pytest.raises(ConfigError, match="'regex'"):
         make_verifier({"kind": "regex", "patern": "a"})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "judge"}, "needs 'base_url', 'model', 'price_in', 'price_out'; its options are"),
+        ({"kind": "regex", "pattern": "a", "patern": 1}, "no option 'patern'; .* are pattern$"),
+        ({"kind": "present", "min": 1}, "no option 'min'; it has no options"),
+        ({"kind": "schema"}, "needs 'schema'; its options are schema"),
+        ({"kind": "regex", "pattern": 3}, "pattern is 3; give a regular expression"),
+        ("present", "a verifier is 'present'; give an object with a kind"),
+    ],
+)
+def test_options_that_a_verifier_lacks_are_named(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        make_verifier(given)
+    assert "__init__" not in str(error.value)

@@ -27,7 +27,8 @@ import tutelage.tools.mcp_calculator as calculator_server
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.tools.builtin import calculator
-from tutelage.tools.mcp import MAX_RESTARTS, _text  # pyright: ignore[reportPrivateUsage]
+from tutelage.tools.mcp import MAX_RESTARTS
+from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task, ToolCall, ToolResult
@@ -125,9 +126,50 @@ def test_annotations_say_which_tools_are_destructive_and_the_protocol_where_ther
     assert [tool.destructive for tool in ours.values()] == [False]
 
 
-def test_a_text_that_a_server_wraps_is_that_text() -> None:
-    wrapped: Any = SimpleNamespace(content=[], structured_content={"result": "plain"})
-    assert _text(wrapped) == "plain"
+def told(structured: object, *texts: str, typed: bool = True) -> str:
+    blocks = [SimpleNamespace(type="text", text=text) for text in texts]
+    given: Any = SimpleNamespace(content=blocks, structured_content=structured)
+    return result_text(given, "tool", typed)
+
+
+@pytest.mark.parametrize(
+    ("structured", "texts", "said"),
+    [
+        ({"result": "plain"}, [], "plain"),
+        ({"result": "[1]"}, ["[1]"], "[1]"),
+        ({"result": "2026-01-02"}, ['"2026-01-02"'], "2026-01-02"),
+        ({"result": ["a", "b"]}, ["a", "b"], '["a", "b"]'),
+        ({"result": [[1], [2]]}, ["1", "2"], "[[1], [2]]"),
+        ({"result": None}, [], "null"),
+        ({"result": 2.5}, ["2.5"], "2.5"),
+        ({"x": 1}, ['{"x":1}'], '{"x":1}'),
+        ({"x": 1}, [], '{"x": 1}'),
+        (None, ["{"], "{"),
+    ],
+)
+def test_a_text_that_is_a_typed_result_is_told_once(
+    structured: object, texts: list[str], said: str
+) -> None:
+    assert told(structured, *texts) == told(structured, *texts, typed=False) == said
+    plain = type(told(structured, *texts)) is str
+    value = structured["result"] if isinstance(structured, dict) and "result" in structured else 0
+    assert plain == isinstance(value, str), "which no reader takes for JSON"
+
+
+@pytest.mark.parametrize(
+    ("structured", "said"),
+    [
+        ({"celsius": 20}, '{"celsius": 20}'),
+        ({"result": 20}, "20"),
+        ({"result": None}, "null"),
+    ],
+)
+def test_neither_a_typed_result_nor_another_text_is_lost_silently(
+    structured: object, said: str
+) -> None:
+    with pytest.warns(UserWarning, match="'tool' gave a text beside its typed result"):
+        assert told(structured, "Warm today.") == said
+    assert told(structured, "Warm today.", typed=False) == f"Warm today.\n{said}"
 
 
 async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:
@@ -296,6 +338,20 @@ def test_a_server_that_lists_odd_tools_is_refused_in_one_line(
     script.write_text(f"TOOLS = {tools!r}\n{SPOKEN}")
     with pytest.raises(ConfigError, match=message):
         resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"])
+
+
+def test_a_line_that_is_no_message_is_told_on_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(f"TOOLS = []\nprint('Starting the server')\n{SPOKEN}")
+    close_tools(resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"]))
+    (row,) = caplog.records
+    assert row.getMessage() == (
+        "an MCP server printed 'Starting the server', which is no message of the protocol; it is "
+        "ignored, and belongs on standard error"
+    )
+    assert (row.exc_info, row.levelname) == (None, "WARNING")
 
 
 def test_a_server_that_never_answers_is_told_in_one_line(

@@ -22,7 +22,7 @@ from tutelage.tools.execute import call_in_thread
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from tutelage.orchestration.execution.pools.tools import Doubt
+    from tutelage.orchestration.execution.pools.tools import Doubt, Said
     from tutelage.orchestration.planner.llm import LLMPlanner
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.lifecycle import Run
@@ -54,8 +54,8 @@ class Permission:
         self.display: Live | None = None
         """What is redrawn meanwhile, and stands still while another question is open."""
 
-    async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> str:
-        """Empty where the tool may run, else why not."""
+    async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> Said:
+        """Empty where the tool may run, else why not, or the result of a call that was done."""
         if self._yes and not doubt:
             return ""
         told = _DOUBTS[doubt]
@@ -65,10 +65,17 @@ class Permission:
         if self._asking is None or self._asking[0] is not loop:
             self._asking = (loop, asyncio.Lock())
         async with self._asking[1]:
-            allowed = await call_in_thread(lambda: self._ask(tool.name, arguments, told))
-        return "" if allowed else "you said no"
+            known = doubt in ("again", "late")
+            said = await call_in_thread(lambda: self._ask(tool.name, arguments, told, known))
+        word, _, result = said.partition(" ")
+        if known and word.lower() == "done":
+            from tutelage.orchestration.execution.workers import WorkerAnswer
 
-    def _ask(self, name: str, arguments: str, done: str) -> bool:
+            return WorkerAnswer(result.strip() or "null", nothing=not result.strip())
+        return "" if said.lower() in ("y", "yes") else "you said no"
+
+    def _ask(self, name: str, arguments: str, told: str, known: bool) -> str:
+        """What is answered; of a call that may be `known` as done, that it was is one answer."""
         from tutelage.cli.console import messages, say, visible
 
         if self.display is not None:
@@ -76,10 +83,11 @@ class Permission:
         try:
             console = messages()
             shown = visible(shown_arguments(json.loads(arguments)))
-            say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{done}")
+            say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{told}")
             _forget_typed()
-            console.print("Run it? [y/N] ", end="", markup=False)
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
+            more = "(where it was done: done, or done RESULT) " if known else ""
+            console.print(f"Run it? [y/N] {more}", end="", markup=False)
+            return sys.stdin.readline().strip()
         finally:
             if self.display is not None:
                 self.display.start(refresh=True)
@@ -157,7 +165,8 @@ def check_terminal(journal: Path, tools: Mapping[str, Tool]) -> None:
     if calls := [name for name in known if tools[name].destructive]:
         raise RunError(
             f"{', '.join(calls)}: such a call may have been done already, by a run that was "
-            "killed, and there is no terminal to ask at; look whether it was, then resume at one"
+            "killed, and there is no terminal to ask at; look whether it was, then resume at one, "
+            "and answer `done` where it was"
         )
 
 

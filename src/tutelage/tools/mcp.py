@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import json
 import os
 import re
@@ -33,11 +32,11 @@ from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 from referencing import Registry
 
-from tutelage.bounded import parse_json
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
+from tutelage.tools.mcp_results import result_text
 from tutelage.tools.schema import ArgumentError, Signature, summary
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.tools.unions import union_problems, would_do
@@ -323,9 +322,8 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
         signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
         destructive, silent = _is_destructive(each), each.annotations is None
-        tools[name] = Tool(
-            name, about, _method(each.name), signature, destructive=destructive, assumed=silent
-        )
+        method = _method(each.name, each.output_schema is not None)
+        tools[name] = Tool(name, about, method, signature, destructive=destructive, assumed=silent)
     return list(tools.values())
 
 
@@ -337,50 +335,17 @@ def _is_destructive(tool: McpTool) -> bool:
     return not hints.read_only_hint and hints.destructive_hint is not False
 
 
-class _Sent(str):
-    """A result that came as text whatever it is: what `execute.py` takes for no text of its own."""
-
-
-def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
+def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
     """The tool as a method: `Tool.bind` gives its first argument."""
 
     async def run(server: _SharedServer | _Connection, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)
-        text = _text(result)
+        text = result_text(result, name, typed and not result.is_error)
         if result.is_error:
             raise ToolError(text or f"{name} failed")
-        return _Sent(text)
+        return text
 
     return run
-
-
-def _text(result: CallToolResult) -> str:
-    """What the model observes: the texts, and a word for what is no text."""
-    parts = [_block(block) for block in result.content]
-    text, given = "\n".join(parts), cast("object", result.structured_content)
-    # Servers wrap what is no object, and tell each item of a list in a block of its own.
-    if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
-        value = cast("JSON", given)["result"]
-        if not parts or (isinstance(value, list) and _value_of(text) != given):
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if parts or given is None else json.dumps(given, ensure_ascii=False)
-
-
-def _value_of(text: str) -> object:
-    """What a text is as JSON; None where it is none."""
-    with contextlib.suppress(ValueError):
-        return parse_json(text)
-    return None
-
-
-def _block(block: Any) -> str:
-    if block.type == "text":
-        return str(block.text)
-    resource = getattr(block, "resource", None)
-    if resource is not None and getattr(resource, "text", None) is not None:
-        return str(resource.text)
-    kind = getattr(block, "mime_type", None) or getattr(resource, "mime_type", None) or ""
-    return f"[{block.type} {kind}]".replace(" ]", "]")
 
 
 def _untitled(schema: Mapping[str, Any]) -> JSON:

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from tutelage.errors import DataError, MissingExtraError, TutelageError
+from tutelage.errors import DataError, MissingExtraError, TutelageError, check_given
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
@@ -36,6 +36,7 @@ _MOST_ALIASED = 1_000_000
 
 def read_json(path: str | Path) -> Any:
     """The value of a JSON or YAML file, or the list of the values of a JSONL file."""
+    check_given("a file", path, (str, Path), "its path", DataError)
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tutelage.orchestration.data.workflows import Workflow
@@ -19,6 +19,7 @@ from tutelage.orchestration.evaluation.metrics import (
     without_edges,
 )
 from tutelage.orchestration.planner.decode import PlanPrediction
+from tutelage.orchestration.planner.described import has_schemas
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.retrieval import SparseRows
 from tutelage.orchestration.planner.text import features
@@ -43,6 +44,7 @@ def evaluate(
     `in_training` counts the test instructions that stand in the training set. `before` is an older
     planner, which plans with the same catalog from then on: it is one more
     row, and `before_learned` counts the test instructions that stood in its own training set.
+    Arguments are only measured over a catalog that has schemas.
     """
     planned, scores = _scored(model, test)
     scores = {PLANNER: scores}
@@ -60,6 +62,8 @@ def evaluate(
             scores[name] = PlanScores.of(found, test, model.catalog)
     bare = [without_edges(p.plan) for p in planned]
     scores["no edges"] = PlanScores.of(bare, test, model.catalog)
+    if not has_schemas(model.catalog):  # over which no planner can fill arguments: not measured
+        scores = {name: replace(found, argument_f1=[]) for name, found in scores.items()}
     gains = {
         name: scores[PLANNER].gain(found, seeds.child(name)).items()
         for name, found in scores.items()

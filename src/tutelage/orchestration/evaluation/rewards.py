@@ -9,11 +9,11 @@ only on success. `plan/dag.py` gives the critical path that latency is measured 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
-from tutelage.errors import ConfigError, RewardError
+from tutelage.errors import ConfigError, RewardError, check_given, check_number
 
 Preset = Literal["seed", "seed_seconds", "normalized", "gated"]
 
@@ -53,6 +53,7 @@ class ExecutionResult:
             )
         try:
             row: Mapping[str, Any] = result.get("execution_result") or {}
+            check_given("execution_result", row, Mapping, "its fields", RewardError)
             named = {_OF_ROWS.get(name, name): value for name, value in result.items()}
             named = {**row, **named, **{k: v for k, v in result.items() if k in _OF_ROWS.values()}}
             known = {f.name for f in fields(ExecutionResult)}
@@ -75,6 +76,10 @@ class RewardWeights:
     gamma_latency: float = 0.01
     shaped_reward: float = 0.1
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            check_number(each.name, getattr(self, each.name))
+
 
 @dataclass(frozen=True, slots=True)
 class References:
@@ -85,7 +90,8 @@ class References:
 
     def __post_init__(self) -> None:
         for name, value in (("cost", self.cost), ("latency", self.latency)):
-            if not math.isfinite(value) or value <= 0:
+            check_number(f"reference {name}", value)
+            if value <= 0:
                 raise ConfigError(f"reference {name} is {value!r}; give a finite number above 0")
 
 
@@ -95,9 +101,14 @@ def _numeric(name: str, value: Any) -> Any:
             raise ValueError(f"success is {value!r}; give true or false")
         return bool(value)
     if name == "outputs":
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        if not isinstance(value, (list, tuple, Mapping)):
+            raise ValueError(f"outputs is {value!r:.80}; give an output by node")
+        listed = not isinstance(value, Mapping)
         return {str(i): v for i, v in enumerate(value)} if listed else dict(value)
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r:.80}; give a number") from None
 
 
 def reward_parts(
@@ -109,7 +120,8 @@ def reward_parts(
 ) -> dict[str, float]:
     """The terms `success`, `cost`, `latency`, `shaped`; the reward is their sum.
 
-    `normalized` and `gated` need `references`, which an executed result has itself; their cost and
+    `normalized` and `gated` need `references`, which an executed result has itself (one whose
+    workers cost nothing and take no known time is measured against 1 USD and 1 s); their cost and
     latency ratios are clipped to 1.
     Raises `ConfigError` for an unknown preset or missing references, `RewardError` for a result
     with a negative or non-finite number.
@@ -118,13 +130,18 @@ def reward_parts(
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
     result = ExecutionResult.read(result)
     check_result(result)
-    weights = weights or RewardWeights()
+    weights = RewardWeights() if weights is None else weights
+    check_given("weights", weights, RewardWeights, "RewardWeights(alpha, beta, ...)")
+    if references is not None:
+        check_given("references", references, References, "References(cost, latency)")
     if preset in ("seed", "seed_seconds"):
         cost = result.total_cost
         latency = result.total_latency_ms / (1.0 if preset == "seed" else 1000.0)
         shaped = float(sum(1 for output in result.outputs.values() if output))
     else:
-        references = references or getattr(result, "references", None)
+        if references is None and hasattr(result, "references"):
+            own: References | None = getattr(result, "references", None)
+            references = own or References(1.0, 1.0)
         if references is None:
             raise ConfigError(
                 f"preset {preset!r} measures cost and latency against references, and this result "
@@ -157,9 +174,8 @@ def compute_reward(
 
 def check_result(result: ExecutionResult) -> None:
     """Raises `RewardError` for a result with a negative or non-finite number."""
-    for name in ("total_cost", "total_latency_ms", "verified_fraction"):
-        value = getattr(result, name)
-        if not math.isfinite(value) or value < 0:
-            raise RewardError(f"{name} is {value!r}; an execution reports a finite number >= 0")
-    if result.verified_fraction > 1:
-        raise RewardError(f"verified_fraction is {result.verified_fraction!r}; it is at most 1")
+    check_given("success", result.success, bool, "true or false", RewardError)
+    check_given("outputs", result.outputs, Mapping, "an output by node", RewardError)
+    for name in ("total_cost", "total_latency_ms"):
+        check_number(name, getattr(result, name), error=RewardError)
+    check_number("verified_fraction", result.verified_fraction, 1, RewardError)

@@ -14,7 +14,7 @@ import asyncio
 import math
 from typing import Literal, get_args
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, check_number
 
 BudgetMode = Literal["audit", "enforce"]
 _SLACK = 1e-12
@@ -28,8 +28,8 @@ class Budget:
         """Raises `ConfigError` for a limit that is no amount, or another mode."""
         if mode not in get_args(BudgetMode):
             raise ConfigError(f"unknown budget mode {mode!r}; choose from {get_args(BudgetMode)}")
-        if limit is not None and (not math.isfinite(limit) or limit < 0):
-            raise ConfigError(f"the budget is {limit!r}; give USD of at least 0, such as 0.05")
+        if limit is not None:
+            check_number("the budget", limit)
         self.limit, self.mode = limit, mode
         self.reserved = 0.0
         self.spent = 0.0

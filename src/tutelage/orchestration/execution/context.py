@@ -10,12 +10,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError
 
 from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, check_given
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
@@ -48,7 +49,8 @@ class ExecutorSettings(Section):
     try_timeout: Positive | None = 60.0
     """For one request."""
     node_timeout: Positive | None = None
-    """For one node with all its tries, queues included."""
+    """For one node with all its tries, queues included, and without the time in which it is asked
+    whether a tool may run."""
     deadline: Positive | None = None
     """For the whole plan."""
     on_failure: OnFailure = "skip_dependents"
@@ -91,6 +93,12 @@ class _WorkerSlots:
         """Works that each worker has, running or waiting."""
 
 
+_POOL = "a pool, such as ToolPool({tool.name: tool}) or SimulatedPool(classic())"
+_ROUTER = (
+    "an object with choose(state), such as cheapest() of tutelage.orchestration.routing.contract"
+)
+
+
 class ExecutionContext:
     """What executes plans: workers, who chooses among them, who checks what they answer."""
 
@@ -105,6 +113,14 @@ class ExecutionContext:
         rest: Rest | None = None,
     ) -> None:
         """Without verifiers: the pool's own truth, or that an answer is there."""
+        for name, value, kind, remedy in (
+            ("pool", pool, "workers mock execute", _POOL),
+            ("router", router, "choose", _ROUTER),
+            ("verifiers", verifiers, (Verifiers, NoneType), "Verifiers(default, by_type)"),
+            ("settings", settings, (ExecutorSettings, NoneType), "ExecutorSettings(...)"),
+            ("catalog", catalog, (Catalog, NoneType), "a Catalog(tools); see read_catalog(FILE)"),
+        ):
+            check_given(name, value, kind, remedy)
         self.rest = rest
         self.pool, self.router = pool, router
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)

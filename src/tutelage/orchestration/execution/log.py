@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from tutelage.errors import DataError, RunError, counted
+from tutelage.errors import DataError, RunError, check_given, counted
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
@@ -43,6 +43,10 @@ class ExecutionLogger:
     ) -> None:
         """`workers` are those that selections are numbered by; a line describes its plan's tools
         as `catalog` has them. Raises `RunError` when the folder cannot be made, or is a file."""
+        check_given("the log", folder, (str, Path), "a folder, or a file that ends in .jsonl")
+        check_given("workers", workers, (list, tuple), "those that selections are numbered by")
+        for worker in workers:
+            check_given("a worker", worker, Worker, "a Worker(name, ...)")
         given = Path(folder)
         named = given.suffix == ".jsonl" and not given.is_dir()
         self.path = given if named else given / FILE
@@ -71,6 +75,10 @@ class ExecutionLogger:
         `RewardError` for a result that is not valid."""
         result = ExecutionResult.read(execution_result)
         check_result(result)
+        remedy = "a list with an object for each"
+        check_given("alternatives", alternatives, (list, tuple), remedy, DataError)
+        for each in alternatives:
+            check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
         clock = self._clock()
         now = datetime.fromtimestamp(clock, UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
@@ -134,13 +142,13 @@ def _check_row(row: Mapping[str, Any]) -> None:
     count = len(matrix)
     _check_arguments(outputs.get("arguments", ()))
     for name in ("task_types", "subtasks", "arguments", "model_selections"):
-        if name in outputs and len(outputs[name]) != count:
+        if name not in outputs:
+            continue
+        check_given(name, outputs[name], (list, tuple), "a list with one for each node", DataError)
+        if len(outputs[name]) != count:
             nodes = counted(count, "node")
             raise DataError(f"{name} has the length {len(outputs[name])} for {nodes}; give each")
-    known = len(row["workers"]) or math.inf
-    for worker in outputs.get("model_selections", ()):
-        if not isinstance(worker, str) and not 0 <= worker < known:
-            raise DataError(f"model_selections has {worker!r}; the workers are {row['workers']!r}")
+    _check_choices(row)
     numbered = [int(name) for name in told if str(name).isdecimal()]
     listed = {"outputs": [{"node": node} for node in numbered]}
     for name in ("nodes", "tries", "alternatives"):
@@ -148,6 +156,23 @@ def _check_row(row: Mapping[str, Any]) -> None:
     for name, rows in listed.items():
         for place, each in enumerate(rows):
             _check_entry(f"{name}, entry {place}", each, count)
+
+
+def _check_choices(row: Mapping[str, Any]) -> None:
+    """Raises `DataError` for tools that have neither name nor number, and workers that are not
+    those of the log, nor of the tries."""
+    outputs = row["planner_outputs"]
+    for name in outputs.get("task_types", ()):
+        check_given("one of task_types", name, (str, int), "a tool's name or number", DataError)
+    known = {*row["workers"], *(step["worker"] for step in row.get("tries", ()))}
+    for worker in outputs.get("model_selections", ()):
+        numbered = type(worker) is int and 0 <= worker < (len(row["workers"]) or math.inf)
+        named = isinstance(worker, str) and (not row["workers"] or worker in known)
+        if not (numbered or named):
+            raise DataError(
+                f"model_selections has {worker!r:.80}; the workers are {row['workers']!r}, to be "
+                "given by name or number"
+            )
 
 
 def _check_arguments(given: object) -> None:

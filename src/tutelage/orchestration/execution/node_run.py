@@ -49,6 +49,7 @@ class NodeRun:
         self._blocked = False
         """Whether only the budget keeps workers from being asked."""
         self._result: NodeResult | None = None
+        self._limit = asyncio.timeout(None)
 
     @property
     def result(self) -> NodeResult:
@@ -60,7 +61,7 @@ class NodeRun:
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the node's timeout."""
         try:
-            async with asyncio.timeout(self._run.settings.node_timeout):
+            async with asyncio.timeout(self._run.settings.node_timeout) as self._limit:
                 yield
         except TimeoutError:
             self._end("failed", reason="timeout")
@@ -199,19 +200,34 @@ class NodeRun:
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
     async def _refused(self, worker: Worker, work: Subtask) -> WorkerAnswer | None:
-        """The answer to a call that the caller does not permit; the wait for that counts as queued.
+        """The answer to a call that the caller does not permit, or that it says was done already;
+        the wait for that counts as queued.
         What was refused once is not asked about again, nor are equal calls that wait meanwhile."""
         arguments, pool = self._side_effects(worker, work), cast("ToolPool", self._pool)
         if arguments is None:
             return None
         call, refusals = (worker.name, arguments), self._run.refusals
-        async with self._run.asking[call]:
-            if not (refusal := refusals.get(call, "")):
-                refusal = await pool.permit(worker, arguments, self._doubt(call))
-            if refusal:
-                refusals[call] = refusal
-        error = WorkerError("refused", refusal)
-        return WorkerAnswer(error=error, arguments=arguments) if refusal else None
+        with self._unhurried():
+            async with self._run.asking[call]:
+                if not (said := refusals.get(call, "")):
+                    said = await pool.permit(worker, arguments, self._doubt(call))
+                if isinstance(said, WorkerAnswer):
+                    return replace(said, arguments=arguments)
+                if said:
+                    refusals[call] = said
+        error = WorkerError("refused", said)
+        return WorkerAnswer(error=error, arguments=arguments) if said else None
+
+    @contextmanager
+    def _unhurried(self) -> Generator[None]:
+        """Stops the clock of the node's timeout: it hurries nobody while a question is open."""
+        ends, loop = self._limit.when(), asyncio.get_running_loop()
+        left = None if ends is None else ends - loop.time()
+        self._limit.reschedule(None)
+        try:
+            yield
+        finally:
+            self._limit.reschedule(None if left is None else loop.time() + left)
 
     def _side_effects(self, worker: Worker, work: Subtask) -> str | None:
         """The arguments of a call with side effects; None for another."""

@@ -208,9 +208,8 @@ class Execution(ExecutionResult):
         return {node: str(known[str(node)]) for node in sorted(leaves) if str(node) in known}
 
     def earned(self, preset: Preset = "normalized", weights: RewardWeights | None = None) -> Reward:
-        """The reward, with its parts; an execution that costs nothing is measured against 1."""
-        references = self.references or References(1.0, 1.0)
-        parts = reward_parts(self, preset=preset, weights=weights, references=references)
+        """The reward, with its parts."""
+        parts = reward_parts(self, preset=preset, weights=weights)
         return Reward(sum(parts.values()), parts)
 
     @property

@@ -16,16 +16,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import NoneType
 from typing import Protocol, cast
 
-from tutelage.errors import ConfigError, TutelageError
+from tutelage.errors import ConfigError, TutelageError, check_given, check_number
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
 from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.execution.pools.tools import ToolPool, described
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -91,14 +92,25 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """Without a planner: the embedded one, which the first use on a machine trains (without
-        torch the nearest known plan); without a pool: the simulated workers of the preset
-        `classic`; without a router: the cheapest worker first, then the next.
+        """Without a planner: the embedded one over the catalog, or over the tools of a `ToolPool`,
+        which the first use on a machine trains (without torch the nearest known plan); without a
+        pool: the simulated workers of the preset `classic`; without a router: the cheapest worker
+        first, then the next.
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         `min_confidence` is the least confidence that a trained planner plans at, by default its
         own; 0 takes any guess. Raises `ConfigError` where the planner cannot tell its confidence.
         """
+        if planner is not None and not callable(planner):
+            remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
+            check_given("planner", planner, "plan", f"{remedy}, such as a PlannerModel")
+        if min_confidence is not None:
+            check_number("min_confidence", min_confidence, 1)
+        if execution_logger is not None:
+            remedy = "an ExecutionLogger(FOLDER)"
+            check_given("execution_logger", execution_logger, "log_execution", remedy)
+        if recorder is not None:
+            check_given("recorder", recorder, "__call__", "a function of an execution")
         if min_confidence is not None and not (planner is None or hasattr(planner, "confidence")):
             raise ConfigError(
                 f"min_confidence is {min_confidence!r}, and this planner does not tell how sure it "
@@ -108,8 +120,9 @@ class OrchestrationSystem:
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
-            self.pool, router or cheapest(), verifiers=verifiers, settings=settings,
-            catalog=catalog, rest=getattr(planner, "rest", None),
+            self.pool, cheapest() if router is None else router,
+            verifiers=verifiers, settings=settings, catalog=catalog,
+            rest=getattr(planner, "rest", None),
         )  # fmt: skip
         self.execution_logger = execution_logger
         self._budget_mode: BudgetMode = budget_mode
@@ -171,11 +184,22 @@ class OrchestrationSystem:
         raises, and what the planner does: `NoPlanError` where it declines, `LatePlanError` where
         the deadline passes meanwhile.
         """
+        check_given("the instruction", instruction, str, "a text that says what is to be done")
+        check_given("observers", observers, (list, tuple), "a list of functions of an event")
+        check_given("hints", hints, (Mapping, NoneType), "a NodeHint by the number of its node")
+        for hint in () if hints is None else hints.values():
+            check_given("a hint", hint, (NodeHint, NoneType), "a NodeHint(...)")
+        for each in observers:
+            check_given("an observer", each, "__call__", "a function of an event")
+        if planned_from is not None:
+            check_number("planned_from", planned_from)
+        check_given("journal", journal, (str, Path, NoneType), "the path of a file")
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
         started, begun = time.time(), time.perf_counter()
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         planned = await self._planned(instruction, money) if plan is None else plan
+        check_given("the plan", planned, Plan, "a Plan(instruction, (Node(tool), ...))")
         planning = time.perf_counter() - begun
         if planned_from is not None:
             started, planning = planned_from, max(0.0, time.time() - planned_from)
@@ -218,13 +242,20 @@ class OrchestrationSystem:
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
             raise
 
+    @property
+    def _tools(self) -> Catalog | None:
+        """The tools that run here, where there are any."""
+        tools = self.pool.tools if isinstance(self.pool, ToolPool) else {}
+        return Catalog(described(tools)) if tools else None
+
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
         where it declines."""
+        check_given("the instruction", instruction, str, "a text that says what is to be done")
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
-            self.planner = _embedded(self.executor.catalog)
+            self.planner = _embedded(self.executor.catalog or self._tools)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         if not hasattr(self.planner, "confidence"):

@@ -10,6 +10,7 @@ cost something, which `node_run.py` pays from the budget) check what real worker
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import httpx2
 from tutelage.bounded import parse_json
 from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError, MissingExtraError, check_given
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -70,7 +71,7 @@ class Verifiers:
             judged = work.type not in tools or any(k in self.by_type for k in work.labels)
             ready = getattr(self._of(work), "ready", None)
             if judged and ready is not None:
-                ready(work, pool.mock)
+                ready(work, pool.mock or pool.name not in _BLIND)
 
     def _of(self, work: Subtask) -> _Verifier:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
@@ -82,6 +83,10 @@ class Verifiers:
         if bound is None or (answer is not None and answer.error):
             return 0.0
         return bound(work, answer)
+
+
+_BLIND = ("openai", "tools")
+"""Pools that know no truth; one of a user's own may, which its answers say."""
 
 
 class _Known:
@@ -139,6 +144,7 @@ class _Regex:
     expression."""
 
     def __init__(self, pattern: str) -> None:
+        check_given("the verifier's pattern", pattern, str, "a regular expression")
         try:
             self._pattern = re.compile(pattern, re.DOTALL)
         except re.error as error:
@@ -334,17 +340,23 @@ _KINDS: Mapping[str, Callable[..., _Verifier]] = {
 def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> _Verifier:
     """A verifier from JSON: `{"kind": "regex", "pattern": "..."}` and so on.
 
-    Raises `ConfigError` for an unknown kind or field.
+    Raises `ConfigError` for an unknown kind or option, and for one that is missing.
     """
+    check_given(where, given, Mapping, "an object with a kind")
     fields = dict(given)
     kind = fields.pop("kind", None)
     if str(kind) not in _KINDS:
         message = f"kind {kind!r} does not exist; there are {', '.join(_KINDS)}"
         raise ConfigError(f"{where}: {message}")
-    try:
-        return _KINDS[str(kind)](**fields)
-    except TypeError as error:
-        raise ConfigError(f"{where} ({kind!r}): {error}") from error
+    taken = inspect.signature(_KINDS[str(kind)]).parameters
+    listed = ", ".join(name for name in taken if name != "transport")
+    has = f"its options are {listed}" if listed else "it has no options"
+    if unknown := [name for name in fields if name not in taken]:
+        raise ConfigError(f"{where} ({kind!r}): there is no option {unknown[0]!r}; {has}")
+    needed = (name for name, option in taken.items() if option.default is option.empty)
+    if lost := [name for name in needed if name not in fields]:
+        raise ConfigError(f"{where} ({kind!r}) needs {', '.join(map(repr, lost))}; {has}")
+    return _KINDS[str(kind)](**fields)
 
 
 def _plain(text: str) -> str:

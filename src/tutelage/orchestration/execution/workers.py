@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from tutelage.config.fields import Names
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, check_given, check_number, counted
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -102,14 +102,20 @@ class Worker:
 
     def __post_init__(self) -> None:
         where = f"worker {self.name!r}"
+        check_given("a worker's name", self.name, str, "a text")
         if not self.name:
             raise ConfigError("a worker has an empty name; give each worker a name of its own")
+        listed = (list, tuple)
+        check_given(f"{where}: capabilities", self.capabilities, listed, "a tuple of types")
         if not self.capabilities:
             raise ConfigError(f"{where} has no capabilities; list types, or {ANY!r} for all")
         _not_negative(where, self, "price_in", "price_out")
+        remedy = 'a share of right answers by type, such as {"*": 0.8}'
+        check_given(f"{where}: skills", self.skills, Mapping, remedy)
         for kind, skill in self.skills.items():
-            if not 0 <= skill <= 1:
-                raise ConfigError(f"{where}: skill {kind!r} is {skill!r}; give a share of 0 to 1")
+            check_number(f"{where}: skill {kind!r}", skill, 1)
+        check_given(f"{where}: latency", self.latency, Latency, "Latency(seconds)")
+        check_given(f"{where}: concurrency", self.concurrency, int, "a whole number")
         if self.concurrency < 1:
             raise ConfigError(f"{where}: concurrency is {self.concurrency!r}; give at least 1")
 
@@ -277,6 +283,9 @@ class WorkerPool(Protocol):
 
 def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
     """The workers as a tuple. Raises `ConfigError` when there is none or two share a name."""
+    check_given("workers", workers, (list, tuple), "a list of Worker(...), such as classic()")
+    for worker in workers:
+        check_given("a worker", worker, Worker, "a Worker(name, ...)")
     if not workers:
         raise ConfigError("there are no workers; give at least one, such as --workers FILE")
     (name, count), *_ = Counter(worker.name for worker in workers).most_common(1)
@@ -308,5 +317,4 @@ def prompt_tokens(text: str) -> int:
 
 def _not_negative(where: str, given: object, *names: str) -> None:
     for name, value in ((name, getattr(given, name)) for name in names):
-        if not math.isfinite(value) or value < 0:
-            raise ConfigError(f"{where}: {name} is {value!r}; give a finite number of at least 0")
+        check_number(f"{where}: {name}", value)

@@ -73,14 +73,15 @@ def member(output: str, path: str) -> tuple[object, str]:
     return value if taken else output, "".join(steps[taken:])
 
 
-def _has_steps(value: object, *, whole: bool) -> bool:
-    """Whether steps lead on from a value: an object or a list, a `whole` output read as JSON."""
+def _has_steps(value: object, step: str, *, whole: bool, text: bool) -> bool:
+    """Whether steps lead on from a value: an object or a list, a `whole` output read as JSON. A
+    list that a tool returned as `text` has no members, and a name behind it is text."""
     if whole and isinstance(value, str):
         try:
             value = parse_json(value)
         except ValueError:
             return False
-    return isinstance(value, (dict, list))
+    return isinstance(value, dict if text and not step.isdecimal() else (dict, list))
 
 
 def as_text(value: object) -> str:
@@ -103,8 +104,9 @@ def tool_arguments(
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
         value, left = member(outputs[number], path)
-        if left and (match.group() == match.string or _has_steps(value, whole=left == path)):
-            name = re.findall(STEP, left)[0].strip(".[]")
+        name = re.findall(STEP, left)[0].strip(".[]") if left else ""
+        steps = left and _has_steps(value, name, whole=left == path, text=number in plain)
+        if left and (match.group() == match.string or steps):
             inside = path.removesuffix(left)
             place = f"{inside.removeprefix('.')!r} in the output" if inside else "the output"
             raise ArgumentError(f"{place} of node {number} has no member {name!r}")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, check_given, counted
 from tutelage.orchestration.data.rows import (
     AsText,
     parse_nested_json,
@@ -85,6 +85,10 @@ class Catalog:
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        remedy = "a tuple of CatalogTool(...); read_catalog(FILE) reads a file"
+        check_given("a catalog's tools", self.tools, (tuple, list), remedy, DataError)
+        for tool in self.tools:
+            check_given("a catalog's tool", tool, CatalogTool, "a CatalogTool(name)", DataError)
         if not self.tools:
             raise DataError("the catalog is empty; a plan needs at least one tool")
         index: dict[str, int] = {}

@@ -17,11 +17,14 @@ from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
 _LIMIT = (
-    r"\b(?:not|cannot|\w+n['’]t|dont|cant|never|no longer|nothing|neither|nor|avoid|prevent|stop"
+    r"\b(?:not|cannot|\w+n['’]t|dont|cant|never|no(?= +\w)|none|nothing|neither|nor"
+    r"|avoid|prevent|stop|alone|untouched|unchanged|intact|as (?:it is|they are)"
     r"|except|excluding|but|without|unless|other than|apart from|instead of|rather than|if|whether"
-    r"|only|when|whenever|once|until|provided|in case|why|how to|how (?:do|can|could|should|would))"
-    r"\b"
+    r"|only|when|whenever|once(?! *(?:[.!]|$))|until|provided|in case"
+    r"|why|how to|how (?:do|can|could|should|would))\b"
 )
+_ORDERS = ("avoid", "prevent", "stop")
+"""Words of these that are an order where a tool is named or described by them."""
 _LATER = (
     r"^\W*(?:tomorrow|tonight|later)\b|\b(?:tomorrow|tonight|later|next \w+"
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
@@ -70,6 +73,12 @@ def limited(request: str) -> str:
     )
 
 
+def _verb(text: str) -> str:
+    """The first word of a name or a description, which says what a tool does."""
+    found = re.match(r"[^\W_]+?(?=[\W_A-Z]|$)", text)
+    return "" if found is None else found[0].lower()
+
+
 def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
     """Raise `NoPlanError` where a plan has a tool that says it has side effects, and its request
     forbids, asks or limits what that would do. What the plan takes over as an argument, a text or a
@@ -84,6 +93,9 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
         if 2 * len(text) < len(said):  # what is most of the request says what is to be done
             said = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "_" * len(text), said)
     names = dict.fromkeys(node.tool for node in nodes)
+    for name in names:
+        for verb in {_verb(name), _verb(tools[name].description)}.intersection(_ORDERS):
+            said = re.sub(rf"\b{verb}\b", "_" * len(verb), said, flags=re.IGNORECASE)
     if names and (words := limited(said)):
         raise NoPlanError(
             f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "

@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, cast
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, check_given, counted
 
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
@@ -79,13 +79,26 @@ def numbered_calls(plan: Plan, known: dict[str, int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One subtask: the tool that does it and the arguments it is given."""
+    """One subtask: the tool that does it and the arguments it is given.
+
+    Raises `DataError` for values of other types.
+    """
 
     tool: str
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     after: tuple[int, ...] = ()
     """Nodes to wait for although no argument names them."""
     description: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"a node of {self.tool!r:.40}"
+        check_given("a node's tool", self.tool, str, "the name of a tool", DataError)
+        check_given(
+            f"{where}: arguments", self.arguments, Mapping, "the arguments by name", DataError
+        )
+        check_given(f"{where}: after", self.after, (tuple, list), "a tuple of numbers", DataError)
+        for number in self.after:
+            check_given(f"{where}: after", number, int, "the numbers of nodes", DataError)
 
     @property
     def parents(self) -> tuple[int, ...]:
@@ -134,6 +147,10 @@ class Plan:
     """What a model was asked for it; planners that ask none have none."""
 
     def __post_init__(self) -> None:
+        check_given("a plan's instruction", self.instruction, str, "a text", DataError)
+        check_given("a plan's nodes", self.nodes, (tuple, list), "a tuple of Node(...)", DataError)
+        for node in self.nodes:
+            check_given("a plan's node", node, Node, "a Node(tool, arguments)", DataError)
         _check(self.dependencies)
 
     @property

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tutelage.errors import check_number
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.planner.network import Encoded, PlannerNetwork
 from tutelage.orchestration.planner.retrieval import Prior
@@ -103,6 +104,8 @@ class PlanPrediction:
     def sure(self, min_confidence: float | None = None) -> Plan:
         """The plan. Raises `NoPlanError` below a confidence, the planner's `least` by default; 0
         takes any guess."""
+        if min_confidence is not None:
+            check_number("min_confidence", min_confidence, 1)
         least = self.least if min_confidence is None else min_confidence
         if self.confidence is None or self.confidence >= least:
             return self.plan

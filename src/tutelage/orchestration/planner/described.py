@@ -8,11 +8,13 @@ a path has that kind in its text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tutelage.errors import DataError, check_given
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.parameters import parameters
 from tutelage.orchestration.plan.spans import by_kind
@@ -27,6 +29,14 @@ def read_request(text: str, catalog: Catalog) -> Features:
     return features(by_kind(text, titles(text) if catalog.finder else ()))
 
 
+def check_instructions(texts: object) -> None:
+    """Raise `DataError` for what is no list of texts: of one text each letter would be planned."""
+    check_given("instructions", texts, (list, tuple), "a list of texts, ['Say it']", DataError)
+    for index, text in enumerate(cast("Sequence[object]", texts)):
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"instruction {index} is {text!r:.80}; say what is to be done")
+
+
 def has_schemas(catalog: Catalog) -> bool:
     """Whether the parameters of a catalog's tools are known."""
     return any(tool.schema.get("properties") for tool in catalog.tools)
@@ -34,6 +44,7 @@ def has_schemas(catalog: Catalog) -> bool:
 
 def described(catalog: Catalog) -> list[Features]:
     """What each tool is called, what it does, and what it takes and gives."""
+    check_given("the catalog", catalog, Catalog, "a Catalog(tools); read_catalog(FILE) reads one")
     return [
         features(
             " ".join([tool.name, tool.description, *tool.inputs, *tool.outputs, *_kinds(tool)])

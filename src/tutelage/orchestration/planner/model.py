@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import ConfigError, DataError, check_given, check_number
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
@@ -33,6 +33,7 @@ from tutelage.orchestration.planner.decode import (
     search,
 )
 from tutelage.orchestration.planner.described import (
+    check_instructions,
     compatibility,
     described,
     inverse_frequency,
@@ -97,12 +98,14 @@ class PlannerModel(nn.Module):
         """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector; without
         them all do alike, and without a vocabulary it is that of the built-in tools. Untrained."""
         super().__init__()
-        vocabulary = vocabulary or builtin_vocabulary()
+        vocabulary = builtin_vocabulary() if vocabulary is None else vocabulary
+        shape = PlannerShape(0) if shape is None else shape
+        check_given("vocabulary", vocabulary, Vocabulary, "Vocabulary(catalog)")
+        check_given("shape", shape, PlannerShape, "PlannerShape(tools)")
         idf = torch.ones(BUCKETS) if idf is None else idf
         active = torch.ones(BUCKETS, dtype=torch.bool) if active is None else active
-        wanted = shape or PlannerShape(0)
         self.vocabulary = vocabulary
-        self.shape = replace(wanted, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
+        self.shape = replace(shape, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
         self.network = PlannerNetwork(self.shape, idf, active)
         self.register_buffer("idf", idf)
         # Which tools training has: the others are known by their texts alone.
@@ -124,11 +127,11 @@ class PlannerModel(nn.Module):
         """
         if not workflows:
             raise DataError("there are no workflows to learn from; give at least one")
+        vocabulary = Vocabulary.of(workflows, catalog)
         texts = [read_request(w.instruction, catalog) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
         for text in texts + described(catalog):
             active[torch.from_numpy(text.ids)] = True
-        vocabulary = Vocabulary.of(workflows, catalog)
         model = cls(vocabulary, inverse_frequency(texts), active, shape)
         used = {tool for workflow in workflows for tool in workflow.tools}
         model.seen.copy_(torch.tensor([name in used for name in catalog.names]))
@@ -138,9 +141,8 @@ class PlannerModel(nn.Module):
     def use_catalog(self, catalog: Catalog) -> None:
         """Plan with the tools of this catalog from now on; those never trained on are known by
         their texts alone."""
-        trained = self.vocabulary.catalog
+        texts, trained = described(catalog), self.vocabulary.catalog
         self.catalog = catalog
-        texts = described(catalog)
         self._texts = TextBatch.of(texts)
         self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
         # A tool's learned number, -1 for one that training did not have.
@@ -157,6 +159,7 @@ class PlannerModel(nn.Module):
 
         Raises `DataError` for an empty batch.
         """
+        check_instructions(instructions)
         if not instructions:
             raise DataError("there are no instructions; give at least one")
         items = [read_request(text, self.catalog) for text in instructions]
@@ -184,6 +187,8 @@ class PlannerModel(nn.Module):
         `targets` as `PlanTargets.given` takes them.
         """
         end = len(self.catalog)
+        check_number("lambda_dag", lambda_dag)
+        check_given("outputs", outputs, _Outputs, "what planner(instructions) returned")
         plan_targets = PlanTargets.given(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]
@@ -252,14 +257,9 @@ class PlannerModel(nn.Module):
     ) -> Iterator[BeamResult]:
         """The beams of the instructions, batch by batch; `decided` chooses among them. Raises
         `DataError` for an empty instruction."""
-        texts = (
-            instructions.instructions
-            if isinstance(instructions, EncodedInstructions)
-            else instructions
-        )
-        for index, text in enumerate(texts):
-            if not text.strip():
-                raise DataError(f"instruction {index} is {text!r}; say what is to be done")
+        encoded = isinstance(instructions, EncodedInstructions)
+        texts = instructions.instructions if encoded else instructions
+        check_instructions(texts)
         if settings.beam < 1 or settings.max_nodes < 1:
             raise ConfigError(
                 f"beam is {settings.beam!r}, max_nodes {settings.max_nodes!r}; both are at least 1"
@@ -270,11 +270,7 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
             for begin in range(0, len(texts), size):
                 some = range(begin, min(begin + size, len(texts)))
-                known = (
-                    instructions.rows(some)
-                    if isinstance(instructions, EncodedInstructions)
-                    else None
-                )
+                known = instructions.rows(some) if encoded else None
                 yield self._searched(known or self.prepare([texts[i] for i in some]), settings)
         finally:
             self.train(training)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, check_given, counted
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
@@ -39,6 +40,8 @@ class Vocabulary:
         """Of a training set; its own tools without a catalog. Raises `DataError` when workers are
         named in one place and numbered in another.
         """
+        for each in workflows:
+            check_given("a workflow", each, Workflow, "dataset.workflows", DataError)
         return cls(catalog or catalog_of(workflows), _worker_names(workflows))
 
     def state(self) -> dict[str, Any]:
@@ -126,6 +129,8 @@ class PlanTargets(NamedTuple):
         """
         if isinstance(targets, PlanTargets):
             return targets
+        remedy = "an object with task_types, model_selections, dependencies"
+        check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
             raise DataError("the targets have no 'task_types': the tool of each subtask")
         end, names = len(vocabulary.catalog), vocabulary.workers
@@ -137,20 +142,11 @@ class PlanTargets(NamedTuple):
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
             tensor = _padded("model_selections", targets["model_selections"], names)
-            workers[: len(tensor), : tensor.shape[1]] = tensor[:plans, : workers.shape[1]]
-        count = types.shape[1]
-        adjacency = torch.zeros(len(types), count, count)
-        if targets.get("adjacency") is not None:
-            matrix = torch.as_tensor(targets["adjacency"]).float()
-            adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
-        elif targets.get("dependencies") is not None:
-            for row, parents in enumerate(targets["dependencies"]):
-                for child, before in enumerate(parents):
-                    for parent in before:
-                        adjacency[row, parent, child] = 1.0
-        else:
-            adjacency = torch.full_like(adjacency, IGNORED)
-        return cls(types, workers, adjacency, lengths)
+            if len(tensor) != plans or tensor.shape[1] > workers.shape[1]:
+                told = f"{tuple(tensor.shape)} for {tuple(types.shape)}"
+                raise DataError(f"'model_selections' has the shape {told}; give one a subtask")
+            workers[:, : tensor.shape[1]] = tensor
+        return cls(types, workers, _adjacency(targets, lengths, types.shape[1]), lengths)
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
         """Some of the plans, without the padding that only longer ones need."""
@@ -194,12 +190,18 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         catalog: Catalog | None = None,
     ) -> None:
         columns = (instructions, subtask_sequences, task_types, dependencies, model_selections)
+        known = (Catalog, NoneType)
+        check_given("catalog", catalog, known, "a Catalog(tools); see read_catalog(FILE)")
+        for column in columns:
+            check_given("a column", column, (list, tuple), "a list, one each workflow", DataError)
         if len({len(column) for column in columns}) != 1 or not instructions:
             sizes = [len(column) for column in columns]
             raise DataError(f"the five lists have lengths {sizes}; give each workflow one of each")
         workflows: list[Workflow] = []
         names = ("subtasks", "task_types", "dependencies", "model_selections")
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
+            for name, given in zip(names, lists, strict=True):
+                check_given(f"workflow {k}: {name}", given, (list, tuple), "a list", DataError)
             targets = dict(zip(names, map(list[Any], lists), strict=True))
             try:
                 row = {"instruction": instruction, "targets": targets}
@@ -217,6 +219,38 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         names = ("task_types", "model_selections", "adjacency", "length")
         tensors = zip(names, (part[index] for part in self._targets), strict=True)
         return {"instruction": self.workflows[index].instruction, **dict(tensors)}
+
+
+def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Tensor:
+    """The edges of targets that are given, (plans, count, count). Raises `DataError` for those of
+    subtasks that are not there."""
+    plans = len(lengths_B)
+    adjacency = torch.zeros(plans, count, count)
+    if targets.get("adjacency") is not None:
+        try:
+            matrix = torch.as_tensor(targets["adjacency"]).float()
+            adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
+    elif targets.get("dependencies") is not None:
+        try:
+            if len(targets["dependencies"]) != plans:
+                raise IndexError(f"there are {counted(plans, 'plan')}")
+            for row, parents in enumerate(targets["dependencies"]):
+                for child, before in enumerate(parents):
+                    for parent in before:
+                        if not 0 <= parent < lengths_B[row] or child >= lengths_B[row]:
+                            raise IndexError(f"plan {row} has no subtask {max(parent, child)}")
+                        adjacency[row, parent, child] = 1.0
+        except (IndexError, TypeError) as error:
+            given = targets["dependencies"]
+            raise DataError(
+                f"'dependencies' is {given!r:.80}: {error}; give the parents of each subtask by "
+                "number, [[[], [0]]] for one plan of two"
+            ) from error
+    else:
+        adjacency = torch.full_like(adjacency, IGNORED)
+    return adjacency
 
 
 def _padded(key: str, rows: Any, names: Sequence[str], end: int | None = None) -> Tensor:
@@ -245,7 +279,11 @@ def _place(key: str, value: Any, names: Sequence[str]) -> int:
         if value not in names:
             raise DataError(f"{key!r} has {value!r}, which the planner was not made with")
         return names.index(value)
-    number = int(value)
+    if not isinstance(value, int):
+        raise TypeError(value)
+    number = value
+    if number < 0:
+        raise DataError(f"{key!r} has {number}; numbers are at least 0")
     if number >= len(names):
         raise DataError(_too_large(key, number, names))
     return number

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 
-from tutelage.errors import DataError, RunError
+from tutelage.errors import DataError, RunError, check_given
 from tutelage.orchestration.data.outcomes import (
     OutcomeTable,
     read_outcomes,
@@ -123,6 +124,8 @@ def train_phase2(
     A reward that puts something else above doing the work is told to `warn`, by default as a Python
     warning; `record` takes workflows with what was decided in them.
     """
+    check_given("output", output, (str, Path), "a folder", RunError)
+    check_given("settings", settings, (Phase2Settings, NoneType), "Phase2Settings(...)")
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
     table = _table(outcomes, models, seeds) if table is None else table

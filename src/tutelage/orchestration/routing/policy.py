@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
-from tutelage.errors import RewardError
+from tutelage.errors import RewardError, check_given, check_number
 from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.routing.decisions import (
     DecisionBatch,
@@ -95,6 +95,7 @@ class ModelSelector(nn.Module):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
+        check_given("seed", seed, int, "a whole number")
         # Drawn from a generator of its own: the process's may be anywhere.
         generator = torch.Generator().manual_seed(seed)
         self.scale = nn.Parameter(torch.tensor(SCALE).log())
@@ -285,6 +286,8 @@ def compute_gae(
             f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)}: give both as [T] or "
             "as [B, T]; the value after the last step is taken for 0"
         )
+    check_number("gamma", gamma, 1)
+    check_number("lambda_gae", lambda_gae, 1)
     for name, given in (("rewards", rewards), ("values", values)):
         if not bool(given.isfinite().all()):
             place = (~given.isfinite()).nonzero()[0].tolist()

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tutelage.errors import RunError
+from tutelage.errors import RunError, check_given
 from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.orchestration.plan.dag import Plan, adjacency, levels
@@ -189,6 +189,7 @@ def load_router(path: str | Path) -> LearnedRouter:
     """The router of a phase 2 checkpoint. Raises `RunError` when it is none."""
     from tutelage.orchestration.routing.phase2 import read_checkpoint
 
+    check_given("the checkpoint", path, (str, Path), "the path of a file", RunError)
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, TutelageError, check_given
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Worker,
@@ -37,9 +37,12 @@ Doubt = Literal["", "again", "late", "replanned"]
 """What speaks against running a tool beside its side effects: it may have run with these arguments
 already, in a process that was killed, or may be at work still in a call that was cut off; or a
 planner added it after it had read what tools returned, which may be any user's words."""
-Permit = Callable[[Tool, str, Doubt], Awaitable[str] | str]
-"""Asked before a tool with side effects runs, with its arguments as JSON: an empty text permits the
-call, any other is why not, and what is no text is an error. One that is not async has a thread."""
+Said = str | WorkerAnswer
+"""What is said of a call: an empty text permits it, any other is why not, and an answer is that of
+the call where it was done already, which is not done again then."""
+Permit = Callable[[Tool, str, Doubt], Awaitable[Said] | Said]
+"""Asked before a tool with side effects runs, with its arguments as JSON; what it returns but
+`Said` is an error. One that is not async has a thread."""
 
 
 async def refuse(tool: Tool, arguments: str, doubt: Doubt) -> str:
@@ -57,6 +60,14 @@ class ToolPool:
         self, tools: Mapping[str, Tool], models: WorkerPool | None = None, permit: Permit = refuse
     ) -> None:
         """Raises `ConfigError` for what cannot run here, or shares a name."""
+        check_given("tools", tools, Mapping, "the tools by their names, {tool.name: tool}")
+        for tool in tools.values():
+            check_given(
+                "a tool", tool, Tool, "a function with @tool, or what resolve_tools(...) returns"
+            )
+        check_given("permit", permit, "__call__", "a function of a tool, its arguments and a doubt")
+        if models is not None:
+            check_given("models", models, "workers mock execute", "a pool, such as OpenAIPool(...)")
         self.tools, self.models, self._permit = dict(tools), models, permit
         if models is not None and models.mock:
             raise ConfigError(
@@ -84,15 +95,24 @@ class ToolPool:
         except ArgumentError:
             return None  # it cannot run, which it says itself
 
-    async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> str:
+    async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> Said:
         """Why a call with side effects may not be done, empty where it may. Raises `ConfigError`
-        for an answer that is no text."""
+        for an answer that is no text, and for an error."""
         asked: Callable[..., Any] = self._permit
-        said = await call(asked, self.tools[worker.name], arguments, doubt)
-        if not isinstance(said, str):
+        try:
+            said = await call(asked, self.tools[worker.name], arguments, doubt)
+        except TutelageError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{worker.name!r} did not run: `permit` raised {type(error).__name__}: {error}; "
+                "have it return a text (`async def`, where it awaits something)"
+            ) from error
+        if not isinstance(said, (str, WorkerAnswer)):
             raise ConfigError(
                 f"{worker.name!r} did not run: `permit` returned {said!r:.80}; it returns an empty "
-                "text to permit a call, or a text with the reason for refusing it"
+                "text to permit a call, or a text with the reason for refusing it, or the "
+                "WorkerAnswer of a call that was done already"
             )
         return said
 
@@ -150,9 +170,9 @@ def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """The tools as a catalog has them, so that planners can choose among them."""
     return tuple(
         CatalogTool(
-            tool.name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
+            name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
         )
-        for tool in tools.values()
+        for name, tool in tools.items()
     )
 
 

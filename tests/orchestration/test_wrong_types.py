@@ -1,0 +1,240 @@
+"""Values of wrong types in Python calls: each is refused by name, with what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tutelage.errors import ConfigError, DataError, RewardError, RunError, TutelageError
+from tutelage.orchestration import (
+    ExecutionLogger,
+    ExecutionResult,
+    Executor,
+    ModelSelector,
+    Node,
+    OrchestrationSystem,
+    Plan,
+    PlannerModel,
+    Worker,
+    WorkflowDataset,
+    classic,
+    compute_gae,
+    compute_reward,
+    load_router,
+    read_workers,
+    train_phase2,
+)
+from tutelage.orchestration.evaluation.rewards import References, RewardWeights
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.tools import tool
+
+PLAN = Plan("x", (Node("summarize_text"),))
+RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
+CHAIN = [[0, 1], [0, 0]]
+
+
+@tool
+def say(text: str) -> str:
+    """Say it."""
+    return text
+
+
+def plans(text: str) -> Plan:
+    return PLAN
+
+
+def nothing(text: str) -> None:
+    return None
+
+
+def system(planner: Any = plans, **given: Any) -> Any:
+    return OrchestrationSystem(planner, **given)
+
+
+def execute(**given: Any) -> object:
+    return system().execute("x", **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: OrchestrationSystem().execute("x", plan={"nodes": []}), "the plan is {'nodes'"),  # type: ignore[arg-type]
+        (lambda: OrchestrationSystem().execute(None), "the instruction is None; give a text"),  # type: ignore[arg-type]
+        (lambda: system().execute(None, plan=PLAN), "the instruction is None; give a text"),
+        (lambda: system().plan(3), "the instruction is 3; give a text"),
+        (lambda: system(nothing).execute("x"), r"the plan is None; give a Plan\("),
+        (lambda: system("planner"), "planner is 'planner'; give a function"),
+        (lambda: system(router="cheapest"), r"router is 'cheapest'; give .*cheapest\(\)"),
+        (lambda: system(router={}), r"router is {}; give an object with choose"),
+        (lambda: system(pool={}), "pool is {}; give a pool, such as ToolPool"),
+        (lambda: system(verifiers={}), "verifiers is {}; give Verifiers"),
+        (lambda: system(settings={}), "settings is {}; give ExecutorSettings"),
+        (lambda: system(catalog=["a"]), "catalog is \\['a'\\]; give a Catalog"),
+        (lambda: system(execution_logger="logs"), "execution_logger is 'logs'; give an"),
+        (lambda: system(recorder=3), "recorder is 3; give a function"),
+        (lambda: system(None, min_confidence=2), "min_confidence is 2; give .* 0 to 1"),
+        (lambda: execute(budget="much"), "budget .*is 'much'; give"),
+        (lambda: execute(hints=[1]), "hints is .*; give a NodeHint"),
+        (lambda: execute(hints={0: "a"}), "a hint is 'a'; give a NodeHint"),
+        (lambda: execute(observers=3), "observers is 3; give a list"),
+        (lambda: execute(observers=[3]), "an observer is 3; give a function"),
+        (lambda: execute(journal=3), "journal is 3; give the path"),
+        (lambda: execute(planned_from="x"), "planned_from is 'x'; give a finite"),
+        (lambda: Executor(SimulatedPool(classic()), "cheapest"), "router is 'cheapest'"),  # type: ignore[arg-type]
+        (lambda: ToolPool([say]), r"tools is .*; give .*\{tool.name: tool\}"),  # type: ignore[arg-type]
+        (lambda: ToolPool({"say": 3}), "a tool is 3; give a function with @tool"),  # type: ignore[dict-item]
+        (lambda: ToolPool({"say": say}, {}), "models is {}; give a pool"),  # type: ignore[arg-type]
+        (lambda: ToolPool({"say": say}, permit=True), "permit is True; give a function"),  # type: ignore[arg-type]
+        (lambda: SimulatedPool("ab"), "workers is 'ab'; give a list"),  # type: ignore[arg-type]
+        (lambda: SimulatedPool([1]), "a worker is 1; give a Worker"),  # type: ignore[list-item]
+        (lambda: Worker("a", capabilities="text"), "capabilities is 'text'; give a tuple"),  # type: ignore[arg-type]
+        (lambda: Worker("a", latency=0.5), r"latency is 0.5; give Latency\("),  # type: ignore[arg-type]
+        (lambda: Worker("a", price_in="x"), "price_in is 'x'; give a finite number"),  # type: ignore[arg-type]
+        (lambda: Worker("a", skills=0.5), "skills is 0.5; give a share"),  # type: ignore[arg-type]
+        (lambda: Worker("a", concurrency=1.5), "concurrency is 1.5; give a whole"),  # type: ignore[arg-type]
+        (lambda: compute_reward(RESULT, "seed", weights={"beta": 1}), "weights is {'beta': 1}"),  # type: ignore[arg-type]
+        (lambda: compute_reward(RESULT, references=3), "references is 3; give References"),  # type: ignore[arg-type]
+        (lambda: RewardWeights(beta=-1), "beta is -1; give a finite number of at least 0"),
+        (lambda: References("a", 1), "reference cost is 'a'"),  # type: ignore[arg-type]
+        (lambda: compute_gae(rewards=[1], values=[1], gamma="x"), "gamma is 'x'"),  # type: ignore[arg-type]
+        (lambda: train_phase2("x", settings={}), "settings is {}; give Phase2Settings"),  # type: ignore[arg-type]
+        (lambda: ModelSelector("x"), "seed is 'x'; give a whole number"),  # type: ignore[arg-type]
+        (lambda: PlannerModel("x"), "vocabulary is 'x'; give Vocabulary"),  # type: ignore[arg-type]
+        (lambda: PlannerModel(shape=3), "shape is 3; give PlannerShape"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Node(None), "a node's tool is None; give the name"),  # type: ignore[arg-type]
+        (lambda: Node("a", [1]), "arguments is \\[1\\]; give the arguments by name"),  # type: ignore[arg-type]
+        (lambda: Node("a", after=0), "after is 0; give a tuple"),  # type: ignore[arg-type]
+        (lambda: Node("a", after=("0",)), "after is '0'; give the numbers"),  # type: ignore[arg-type]
+        (lambda: Plan("x", None), "nodes is None; give a tuple"),  # type: ignore[arg-type]
+        (lambda: Plan("x", ({"tool": "a"},)), "node is {'tool': 'a'}; give a Node"),  # type: ignore[arg-type]
+        (lambda: Plan(None, ()), "instruction is None; give a text"),  # type: ignore[arg-type]
+        (lambda: Catalog("ab"), "tools is 'ab'; give a tuple of CatalogTool"),  # type: ignore[arg-type]
+        (lambda: Catalog(("a",)), r"tool is 'a'; give a CatalogTool\("),  # type: ignore[arg-type]
+        (lambda: read_workers(3), "a file is 3; give its path"),  # type: ignore[arg-type]
+        (lambda: load_router(3), "the checkpoint is 3; give the path"),  # type: ignore[arg-type]
+        (lambda: ExecutionLogger(3), "the log is 3; give a folder"),  # type: ignore[arg-type]
+        (lambda: ExecutionLogger("x", workers=["a"]), "a worker is 'a'; give a Worker"),  # type: ignore[list-item]
+        (lambda: train_phase2(3), "output is 3; give a folder"),  # type: ignore[arg-type]
+        (lambda: PlannerModel.of([1], Catalog(())), "catalog is empty"),  # type: ignore[list-item]
+        (lambda: PlannerModel.of([1], None), "a workflow is 1; give dataset.workflows"),  # type: ignore[list-item,arg-type]
+        (lambda: compute_reward(ExecutionResult("yes"), "seed"), "success is 'yes'"),  # type: ignore[arg-type]
+        (lambda: compute_reward(ExecutionResult(True, ["a"]), "seed"), "outputs is \\['a'\\]"),  # type: ignore[arg-type]
+        (lambda: compute_reward(ExecutionResult(True, {}, None), "seed"), "total_cost is None"),  # type: ignore[arg-type]
+        (lambda: compute_reward({**RESULT, "outputs": 3}, "seed"), "outputs is 3; give an"),
+        (lambda: compute_reward({**RESULT, "total_cost": None}, "seed"), "total_cost is None"),
+        (lambda: compute_reward({**RESULT, "execution_result": 3}), "execution_result is 3"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises((DataError, RewardError, RunError, ConfigError), match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "more", "words"),
+    [
+        ({"model_selections": [0]}, {}, "has the length 1 for 2 nodes"),
+        ({"model_selections": [0, 0.5]}, {}, "model_selections has 0.5; the workers are"),
+        ({"model_selections": [0, None]}, {}, "model_selections has None"),
+        ({"model_selections": [0, True]}, {}, "model_selections has True"),
+        ({"model_selections": ["gpt-4", "nobody"]}, {}, "has 'nobody'; the workers are .*gpt-4"),
+        ({"model_selections": [0, 8]}, {}, "model_selections has 8"),
+        ({"model_selections": "ab"}, {}, "model_selections is 'ab'; give a list"),
+        ({"model_selections": None}, {}, "model_selections is None; give a list"),
+        ({"task_types": 3}, {}, "task_types is 3; give a list"),
+        ({"task_types": [None, "a"]}, {}, "one of task_types is None; give a tool's name"),
+        ({"subtasks": "ab"}, {}, "subtasks is 'ab'; give a list"),
+        ({}, {"alternatives": 3}, "alternatives is 3; give a list"),
+        ({}, {"alternatives": [3]}, "an alternative is 3; give an object"),
+    ],
+)
+def test_a_log_refuses_wrong_types(
+    tmp_path: Path, outputs: Any, more: dict[str, Any], words: str
+) -> None:
+    log = ExecutionLogger(tmp_path, workers=classic())
+    planned = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}, **outputs}
+    with pytest.raises(DataError, match=words):
+        log.log_execution(instruction="x", planner_outputs=planned, execution_result=RESULT, **more)
+    assert not log.path.exists()
+
+
+@pytest.fixture(scope="module")
+def planner() -> PlannerModel:
+    torch.manual_seed(0)
+    return PlannerModel(shape=PlannerShape(0, width=8)).eval()
+
+
+@pytest.mark.parametrize("given", ["Say it", None, 3, [3], [None], {"a": 1}, [" "]])
+def test_a_planner_takes_a_list_of_texts(planner: PlannerModel, given: Any) -> None:
+    for call in (planner, planner.plan_all):
+        with pytest.raises(DataError, match="instruction"):
+            call(given)
+    with pytest.raises(DataError, match="instruction 0 is"):
+        planner.plan(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="min_confidence is 7"):
+        planner.plan("Say it", 7)
+    with pytest.raises(ConfigError, match="the catalog is None"):
+        planner.use_catalog(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("targets", "weight", "words"),
+    [
+        ({}, -1, "lambda_dag is -1; give a finite number of at least 0"),
+        ({}, "x", "lambda_dag is 'x'"),
+        (None, 0.3, "the targets is None; give an object with task_types"),
+        ({"task_types": [[-5]]}, 0.3, "'task_types' has -5"),
+        ({"task_types": [[0.5]]}, 0.3, "'task_types' needs a list a plan"),
+        ({"model_selections": [[0], [1]]}, 0.3, "'model_selections' has the shape"),
+        ({"dependencies": [[[5]]]}, 0.3, "'dependencies' is .*has no subtask 5; give the parents"),
+        ({"dependencies": [[3]]}, 0.3, "'dependencies' is .*give the parents"),
+        ({"dependencies": [[[]], [[]]]}, 0.3, "'dependencies' is .*there are 1 plan"),
+        ({"adjacency": 3}, 0.3, "'adjacency' is no square"),
+    ],
+)
+def test_a_loss_refuses_wrong_types(
+    planner: PlannerModel, targets: Any, weight: Any, words: str
+) -> None:
+    given: Any = targets if targets is None else {"task_types": [[3]], **targets}
+    with pytest.raises(TutelageError, match=words):
+        planner.compute_supervised_loss(planner(["Say it"]), given, lambda_dag=weight)
+    with pytest.raises(ConfigError, match=r"outputs is \{\}; give what"):
+        planner.compute_supervised_loss({}, {"task_types": [[3]]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "words"),
+    [
+        ("instructions", None, "a column is None; give a list"),
+        ("task_types", [None], "workflow 0: task_types is None; give a list"),
+        ("model_selections", [3], "workflow 0: model_selections is 3; give a list"),
+        ("catalog", ["a"], "catalog is \\['a'\\]; give a Catalog"),
+    ],
+)
+def test_a_dataset_refuses_wrong_types(column: str, given: Any, words: str) -> None:
+    columns: dict[str, Any] = {
+        "instructions": ["a b"],
+        "subtask_sequences": [["s"]],
+        "task_types": [["t"]],
+        "dependencies": [[[]]],
+        "model_selections": [[0]],
+    }
+    with pytest.raises(TutelageError, match=words):
+        WorkflowDataset(**{**columns, column: given})
