@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
-from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.endpoint import Endpoint, served_models
 from tutelage.engine.remote import RemoteChatClient, RemoteServers
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
@@ -342,3 +343,11 @@ async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
         await remote.chat((), sampling=sampling, **more)
     assert not seen
     assert not remote.calls
+
+
+def test_a_server_that_is_slow_to_list_its_models_is_not_said_to_be_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        said = rf"^the server at '{url}' took the connection and has not answered within 0\.2 sec"
+        with pytest.raises(ConfigError, match=said):
+            served_models(Endpoint("policy", url, "m"), 0.2)

@@ -115,8 +115,9 @@ class CallTotals:
         return prompt, completion
 
 
-def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
-    """The models that a server lists; empty where it lists none.
+def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
+    """The models that a server lists; empty where it lists none. One that is busy has `seconds` to
+    answer.
 
     Raises `ConfigError` where nothing answers there, it refuses the key, or the API is at its /v1.
     """
@@ -125,7 +126,8 @@ def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
     headers = {} if server.api_key is None else {"authorization": f"Bearer {server.api_key}"}
 
     async def ask() -> tuple[HTTPResponse, bool]:
-        async with httpx2.AsyncClient(headers=headers, timeout=seconds) as client:
+        patience = httpx2.Timeout(seconds, connect=min(10.0, seconds))
+        async with httpx2.AsyncClient(headers=headers, timeout=patience) as client:
             reply = await fetch(client, "GET", f"{server.base_url}/models")
             if reply.status_code != 404 or server.base_url.endswith("/v1"):
                 return reply, False
@@ -135,6 +137,11 @@ def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
     try:
         with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
             reply, below = thread.submit(asyncio.run, ask()).result()
+    except httpx2.ReadTimeout as error:
+        raise ConfigError(
+            f"the server at {server.base_url!r} took the connection and has not answered within "
+            f"{seconds:g} seconds; look whether it is busy, or hangs, or is another kind of server"
+        ) from error
     except httpx2.HTTPError as error:
         raise ConfigError(
             f"nothing answers at {server.base_url!r} ({type(error).__name__}: {error}); start the "
