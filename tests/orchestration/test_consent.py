@@ -44,6 +44,29 @@ from tutelage.tools import tool
         "Stop deleting files",
         "Stop the deletion of a.txt",
         "Delete a.txt once it is sent",
+        "Don´t delete a.txt",
+        "Don`t delete a.txt",
+        "Do n't delete a.txt",
+        "Donot delete a.txt",
+        "You shouldnt delete a.txt",
+        "Delete a.txt? No!",
+        "Should a.txt be deleted",
+        "Is it ok to delete a.txt",
+        "Has a.txt been deleted",
+        "Nobody should delete a.txt",
+        "Refrain from deleting a.txt",
+        "Undelete a.txt",
+        "Delete everything besides a.txt",
+        "Maybe delete a.txt",
+        "Pretend to delete a.txt",
+        "Skip deleting a.txt",
+        "Deleting a.txt is prohibited",
+        "Delete a.txt on Friday",
+        "Delete a.txt at midnight",
+        "Delete a.txt in the evening",
+        "Remind me to delete a.txt",
+        "Please tell Bob to delete a.txt",
+        "Dry run: delete a.txt",
     ],
 )
 def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
@@ -63,6 +86,7 @@ def test_what_is_forbidden_asked_or_limited_is_seen(request_: str) -> None:
         "Delete notes/no.txt",
         "No, delete a.txt",
         "Restart it once.",
+        "Cancel my booking",
         "Leave a note for Bob",
         "Write 'do not disturb' to sign.txt",
         "What is 3 + 4? Write it to sum.txt.",
@@ -92,6 +116,30 @@ def test_a_word_by_which_a_tool_is_named_or_described_is_an_order(name: str) -> 
     for request, chosen in (("Don't stop the server", name), ("Stop the deletion", "delete")):
         with pytest.raises(NoPlanError, match="forbids, asks or limits"):
             check_consent(Plan(request, (Node(chosen),)), tools)
+
+
+@pytest.mark.parametrize(
+    ("request_", "path"),
+    [
+        ("Don't delete the user", "t"),
+        ("Never delete the user", "Never"),
+        ("Who deleted the user?", "Who"),
+        ("Is the user deleted?", "Is"),
+        ("Nobody deletes the user", "Nobody"),
+        ('Delete user "Ana". Not!', "Not"),
+        ("I deleted a.txt", "a.txt"),
+        ("a.txt was deleted", "a.txt"),
+        ("List who deleted a.txt", "a.txt"),
+    ],
+)
+def test_a_word_that_limits_is_no_value(request_: str, path: str) -> None:
+    with pytest.raises(NoPlanError, match="forbids, asks or limits"):
+        check_consent(Plan(request_, (Node("delete", {"path": path}),)), {"delete": delete})
+
+
+def test_what_was_done_may_be_in_quotes() -> None:
+    plan = Plan("Delete 'deleted things.txt'", (Node("delete", {"path": "deleted things.txt"}),))
+    check_consent(plan, {"delete": delete})
 
 
 class Planner:

@@ -23,14 +23,17 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
+
 import tutelage.tools.mcp_calculator as calculator_server
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.tools.builtin import calculator
-from tutelage.tools.mcp import MAX_RESTARTS
+from tutelage.tools.mcp import MAX_RESTARTS, _Connection  # pyright: ignore[reportPrivateUsage]
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
-from tutelage.tools.tool import Tool
+from tutelage.tools.tool import Tool, ToolError, ToolTimeoutError
 from tutelage.types import Task, ToolCall, ToolResult
 
 ODD = shlex.join([sys.executable, str(Path(__file__).with_name("mcp_servers.py"))])
@@ -266,7 +269,7 @@ def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
     seen: set[str] = set()
     for _ in range(MAX_RESTARTS + 1):
         pid, died = asyncio.run(both(tools))
-        assert died.error == "raised"
+        assert died.error == "timeout"
         assert pid.error is None, pid.text
         seen.add(pid.text)
     assert len(seen) == MAX_RESTARTS + 1
@@ -274,6 +277,27 @@ def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
     assert f"the MCP server ended {MAX_RESTARTS + 1} times" in pid.text
     close_tools(tools)
     close_tools(tools)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MCPError(CONNECTION_CLOSED, "Connection closed"), ToolTimeoutError),
+        (OSError("broken pipe"), ToolTimeoutError),
+        (MCPError(-32602, "no such thing"), ToolError),
+    ],
+)
+async def test_a_call_whose_server_was_lost_may_be_done(
+    error: Exception, kind: type[Exception]
+) -> None:
+    async def call_tool(name: str, arguments: Any) -> None:
+        raise error
+
+    connection: Any = _Connection(["true"])
+    connection._client, connection._task = SimpleNamespace(call_tool=call_tool), object()
+    with pytest.raises(ToolError, match="the MCP server failed") as raised:
+        await connection.call("pay", {})
+    assert type(raised.value) is kind
 
 
 async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:

@@ -38,7 +38,7 @@ from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.schema import ArgumentError, Signature, summary
-from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError
 from tutelage.tools.unions import union_problems, would_do
 from tutelage.types import JSON, Task
 
@@ -207,7 +207,8 @@ class _Connection(Environment):
             self._client = None
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool. Raises `ToolError` when the server is gone."""
+        """Call a tool. Raises `ToolError` when the server is gone, `ToolTimeoutError` when it went
+        in the call, which it may have done."""
         client, task = self._client, self._task
         if client is None or task is None:
             raise ToolError("the MCP server ended")
@@ -218,7 +219,8 @@ class _Connection(Environment):
         except Exception as error:
             # Whatever else went wrong, the server did say it itself.
             self._broken = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
-            raise ToolError(f"the MCP server failed: {_told(_plain(error))}") from error
+            kind = ToolTimeoutError if self._broken else ToolError
+            raise kind(f"the MCP server failed: {_told(_plain(error))}") from error
 
     async def close(self) -> None:
         """Leave the connection, which ends a server that was started for it."""

@@ -32,7 +32,8 @@ class ToolError(Exception):
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool that stopped its own work for its time; counted as a timeout."""
+    """Raised by a tool that no longer waits for its work, which may be done all the same: for its
+    time, or because the server that does it was lost. Counted as a timeout."""
 
 
 class ToolEnvironment(Environment):

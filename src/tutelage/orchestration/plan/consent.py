@@ -17,18 +17,25 @@ from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
 _LIMIT = (
-    r"\b(?:not|cannot|\w+n['’]t|dont|cant|never|no(?= +\w)|none|nothing|neither|nor"
-    r"|avoid|prevent|stop|alone|untouched|unchanged|intact|as (?:it is|they are)"
-    r"|except|excluding|but|without|unless|other than|apart from|instead of|rather than|if|whether"
-    r"|only|when|whenever|once(?! *(?:[.!]|$))|until|provided|in case"
+    r"\b(?:not|cannot|donot|\w*n['’´`ʼ]t|(?:do|ca|wo|sha|does|should|would|could|must)nt"
+    r"|never|no(?= +\w|\W*$)|none|nothing|nobody|no one|neither|nor|undelete|undo"
+    r"|avoid|prevent|stop|refrain|forbid\w*|prohibit\w*|pretend"
+    r"|(?:cancel|skip|halt|block|hold off)(?: on)?(?: the)?(?= \w+(?:ing|ion)\b)"
+    r"|alone|untouched|unchanged|intact|as (?:it is|they are)|dry run|maybe|perhaps"
+    r"|except|excluding|but|besides|without|unless|other than|apart from|instead of|rather than"
+    r"|only|if|whether|when|whenever|once(?! *(?:[.!]|$))|until|before you|provided|in case"
     r"|why|how to|how (?:do|can|could|should|would))\b"
 )
-_ORDERS = ("avoid", "prevent", "stop")
+_ORDERS = ("avoid", "prevent", "stop", "skip", "halt", "block", "undo", "remind", "tell", "ask")
 """Words of these that are an order where a tool is named or described by them."""
+_DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _LATER = (
     r"^\W*(?:tomorrow|tonight|later)\b|\b(?:tomorrow|tonight|later|next \w+"
+    rf"|on (?:{_DAYS})|at (?:midnight|noon|night)|(?:in the|this) (?:morning|afternoon|evening)"
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
 )
+_OTHERS = r"(?:^|[.!?:;,]\s)\W*(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
+"""Somebody else is to do it."""
 _HELPERS = (
     "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
 )
@@ -36,12 +43,17 @@ _QUESTION = (
     r"(?:^|[.!?:;,]\s)\W*(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
     rf"(?:(?:who|whom|whose)\b|(?:what|which|where|how)\b(?!.*[?.!]\s+\w)"
     rf"|(?:{_HELPERS})\s+(?:i|we|he|she|they|any\w*|some\w*)\b"
-    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]*\?)"
+    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]*\?"
+    r"|(?:is|are|was|were|has|had|should|shall|must|may|might)\s+(?!you\b)\S)"
 )
 """A question that is no polite request, such as "can you ...?". One with another sentence after it
 may have been asked for that: "What is 3 + 4? Write it to sum.txt." """
 _INDIRECT = r"\b(?:tell|know|wonder\w*|explain|say|ask|see|check|find out)(?: \w+)? who\b"
-_UNSURE = re.compile(f"{_LIMIT}|{_LATER}|{_QUESTION}|{_INDIRECT}", re.IGNORECASE | re.DOTALL)
+_UNSURE = re.compile(
+    f"{_LIMIT}|{_LATER}|{_OTHERS}|{_QUESTION}|{_INDIRECT}", re.IGNORECASE | re.DOTALL
+)
+_WORD = re.compile(rf"{_LIMIT}|(?:who\w*|what|which|where|{_HELPERS})", re.IGNORECASE)
+"""A word that limits, or asks, and is no value whatever a plan takes it for."""
 _CONTENT = ("quoted", "url", "email", "path", "file")
 """Kinds of spans whose words say nothing of what is to be done."""
 
@@ -60,17 +72,26 @@ def limited(request: str) -> str:
 
     Texts in quotes, addresses and paths do not count.
     """
-    said = request
-    for span in spans(request):
-        if span.kind in _CONTENT:
-            said = said[: span.start] + "_" * (span.end - span.start) + said[span.end :]
-    said = said if re.search(r"[^\W_]", said) else request
+    said = _unquoted(request)
     found = _UNSURE.search(said)
     return (
         ""
         if found is None
         else " ".join(request[found.start() : found.end()].strip(" .,:;!?").split()[:4])
     )
+
+
+def _unquoted(request: str) -> str:
+    said = request
+    for span in spans(request):
+        if span.kind in _CONTENT:
+            said = said[: span.start] + "_" * (span.end - span.start) + said[span.end :]
+    return said if re.search(r"[^\W_]", said) else request
+
+
+def _past(verb: str) -> str:
+    """What a verb is where something was done; regular ones alone."""
+    return f"{verb.removesuffix('e')}ed"
 
 
 def _verb(text: str) -> str:
@@ -90,13 +111,16 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
     ]
     said = plan.instruction
     for text in [value for node in nodes for value in _texts(node.arguments)]:
-        if 2 * len(text) < len(said):  # what is most of the request says what is to be done
-            said = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "_" * len(text), said)
+        # What is most of the request says what is to be done, and so does a word that limits.
+        if 2 * len(text) < len(said) and not _WORD.fullmatch(text.strip()):
+            whole = rf"(?<![\w'’´`ʼ]){re.escape(text)}(?!\w)"
+            said = re.sub(whole, "_" * len(text), said)
     names = dict.fromkeys(node.tool for node in nodes)
-    for name in names:
-        for verb in {_verb(name), _verb(tools[name].description)}.intersection(_ORDERS):
-            said = re.sub(rf"\b{verb}\b", "_" * len(verb), said, flags=re.IGNORECASE)
-    if names and (words := limited(said)):
+    verbs = {verb for n in names for verb in (_verb(n), _verb(tools[n].description)) if verb}
+    for verb in verbs.intersection(_ORDERS):
+        said = re.sub(rf"\b{verb}\b", "_" * len(verb), said, flags=re.IGNORECASE)
+    past = re.search(rf"\b(?:{'|'.join(map(_past, verbs))})\b", _unquoted(said), re.IGNORECASE)
+    if names and (words := limited(said) or (past[0] if past and verbs else "")):
         raise NoPlanError(
             f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "
             "and the trained planner does not read that"
