@@ -11,11 +11,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tutelage.config.schema import LoraConfig
 from tutelage.errors import ConfigError
+from tutelage.policy.lora import with_lora
 from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder
+from tutelage.testing import tiny_policy
 from tutelage.weights import checkpoint
 from tutelage.weights.config import resolve
+from tutelage.weights.learner import _starting  # pyright: ignore[reportPrivateUsage]
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -98,3 +102,19 @@ def test_keys_of_adapters(source: Path) -> None:
     assert (lora.rank, lora.alpha, lora.target_modules) == (8, 32.0, ("q_proj", "v_proj"))
     unused = resolve("math", ["model.lora.alpha=8"], machine=LAPTOP).unused
     assert set(unused) == {"model.lora.alpha"}
+
+
+def test_a_resumed_run_has_the_model_without_adapters_as_its_reference(tmp_path: Path) -> None:
+    base, keys = tiny_policy(), ["agent.reward_name=math", "model.lora.rank=2"]
+    base.save(tmp_path / "base")
+    flags = {"model": str(tmp_path / "base"), "train": "tasks.jsonl"}
+    config = resolve("rl", keys, machine=LAPTOP, flags=flags).config
+    trained = with_lora(base, LoraConfig(rank=2), seed=1)
+    trained.load_tensors({name: torch.randn(t.shape) for name, t in trained.named()})
+    found = _starting(trained, config, fresh=False, start=None)
+    assert found.network is not trained.network
+    plain, ours = (dict(policy.hf_tensors()) for policy in (base, found))
+    assert all(torch.equal(plain[name], tensor) for name, tensor in ours.items())
+    shared = {t.data_ptr() for t in trained.network.state_dict().values()}
+    frozen = [t for n, t in found.network.state_dict().items() if ".lora_" not in n]
+    assert all(tensor.data_ptr() in shared for tensor in frozen)

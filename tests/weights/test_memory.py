@@ -57,6 +57,14 @@ def test_what_is_trained_is_shared_out_from_20_million_parameters_on() -> None:
     assert more["critic"] == 4 * SEVEN.policy
 
 
+def test_a_reference_beside_adapters_shares_what_is_frozen() -> None:
+    models = Models(1_000, 10, reference=True, merged=600, copies=3)
+    laptop = gpus(0, 1)
+    assert parts_of(models, laptop, gpu=False)["reference"] == 4 * 600
+    for whole in (replace(models, whole_reference=True), replace(models, copies=0)):
+        assert parts_of(whole, laptop, gpu=False)["reference"] == 4 * 1_000
+
+
 def test_the_smallest_setting_that_fits_is_named() -> None:
     with pytest.raises(RunError) as refused:
         check(SEVEN, gpus(8, 1), gpu=True)

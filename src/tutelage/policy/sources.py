@@ -193,7 +193,7 @@ def _kept(
 def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
     """Whether a folder has its files, and its weights are as long as their head says."""
     weights = folder / "model.safetensors"
-    if not all((folder / name).is_file() for name in own):
+    if not all(place.is_file() and place.stat().st_size for place in map(folder.joinpath, own)):
         return False
     try:
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):

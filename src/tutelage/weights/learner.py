@@ -245,4 +245,8 @@ def _starting(
             "a KL from the starting policy is on, but this checkpoint kept no starting policy; "
             "name a reference with ref.path"
         )
+    if any(name.endswith(".lora_B") for name, _ in policy.named()):
+        # Without what adapters add it is the model, of which the frozen tensors are shared.
+        held = policy.snapshot()
+        return policy.copy({n: 0 * t if n.endswith(".lora_B") else t for n, t in held.items()})
     return load_policy(config.model.path, device=policy.device)

@@ -52,6 +52,8 @@ class Models:
     """Whether the critic is a model of its own, which has no adapters."""
     merged: int = 0
     """Those of the matrices that have adapters."""
+    whole_reference: bool = False
+    """Whether the reference is a model of its own."""
     copies: int = 2
     """How often these are there with their adapters; see `_copies`."""
     linear: int = 0
@@ -70,6 +72,7 @@ def models_of(setting: TrainingInputs) -> Models:
         has_critic(config),
         config.critic.model.path is not None,
         sum(a.shape[1] * b.shape[0] for a, b in pairs),
+        config.ref.path is not None,
         _copies(config, setting.policy.count(), gpu=setting.choice.device.type == "cuda"),
     )
 
@@ -88,7 +91,9 @@ def parts_of(models: Models, machine: Machine, *, gpu: bool) -> dict[str, int]:
     share = ranks if models.policy >= SMALL_MODEL else 1
     out = {"weights, gradients and optimizer": (4 * models.policy + 12 * models.trained) // share}
     if models.reference:
-        out["reference"] = 4 * models.policy // share
+        # With adapters it shares what is frozen, but for the matrices that have them.
+        shares = models.merged and models.copies and not models.whole_reference and share == 1
+        out["reference"] = 4 * (models.merged if shares else models.policy) // share
     if models.critic:
         # A copy of the policy has its adapters, too.
         trained = models.policy if models.whole_critic else models.trained
@@ -194,7 +199,8 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
     own = config.critic.model.path is not None
     models = Models(count, trained, config.needs_reference, has_critic(config), own, adapted)
     linear = (adapter_counts(folder, 1) or (0, 0))[1]
-    return replace(models, copies=copies, linear=linear), here(gpu=gpu), gpu
+    models = replace(models, copies=copies, linear=linear)
+    return replace(models, whole_reference=config.ref.path is not None), here(gpu=gpu), gpu
 
 
 def _fits(models: Models, machine: Machine, gpu: bool, margin: float = 0) -> bool:
