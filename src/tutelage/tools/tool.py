@@ -32,7 +32,7 @@ class ToolError(Exception):
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool that no longer waits for its work, which may be done all the same: for its
+    """Raised by a tool that no longer waits for its work, which may be done anyway: for its
     time, or because the server that does it was lost. Counted as a timeout."""
 
 

@@ -35,7 +35,7 @@ _LATER = (
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
 )
 _OTHERS = r"(?:^|[.!?:;,]\s)\W*(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
-"""Somebody else is to do it."""
+"""It is handed on."""
 _HELPERS = (
     "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
 )
