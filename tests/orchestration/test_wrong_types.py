@@ -202,7 +202,7 @@ def test_a_planner_takes_a_list_of_texts(planner: PlannerModel, given: Any) -> N
         (None, 0.3, "the targets is None; give an object with task_types"),
         ({"task_types": [[-5]]}, 0.3, "'task_types' has -5"),
         ({"task_types": [[0.5]]}, 0.3, "'task_types' needs a list a plan"),
-        ({"model_selections": [[0], [1]]}, 0.3, "'model_selections' has the shape"),
+        ({"model_selections": [[0], [1]]}, 0.3, "'model_selections' is of 2 plans, not 1"),
         ({"dependencies": [[[5]]]}, 0.3, "'dependencies' is .*has no subtask 5; give the parents"),
         ({"dependencies": [[3]]}, 0.3, "'dependencies' is .*give the parents"),
         ({"dependencies": [[[]], [[]]]}, 0.3, "'dependencies' is .*there are 1 plan"),
