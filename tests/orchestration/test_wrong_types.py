@@ -71,6 +71,8 @@ def execute(**given: Any) -> object:
         (lambda: system().plan(3), "the instruction is 3; give a text"),
         (lambda: system(nothing).execute("x"), r"the plan is None; give a Plan\("),
         (lambda: system("planner"), "planner is 'planner'; give a function"),
+        (lambda: system(lambda: None), "takes no instruction .too many .*; give a function"),
+        (lambda: system(PlannerModel), "takes no instruction .missing .*; give a function"),
         (lambda: system(router="cheapest"), r"router is 'cheapest'; give .*cheapest\(\)"),
         (lambda: system(router={}), r"router is {}; give an object with choose"),
         (lambda: system(pool={}), "pool is {}; give a pool, such as ToolPool"),
