@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from tutelage.errors import ConfigError, DataError, RewardError
 from tutelage.orchestration import (
@@ -32,6 +33,7 @@ from tutelage.orchestration.planner import embedded
 from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.targets import WorkflowDataset
 from tutelage.orchestration.routing.policy import (
     CONTEXT_FEATURES,
     WORKER_FEATURES,
@@ -90,6 +92,46 @@ def test_targets_are_numbers_or_names_of_what_the_planner_knows(planner: Planner
     ):
         with pytest.raises(DataError, match=told):
             loss_of(planner, 0.3, **targets)
+
+
+def test_padded_arrays_are_scored_as_the_lists_they_stand_for(planner: PlannerModel) -> None:
+    def total(tools: Any, workers: Any) -> float:
+        found = loss_of(planner, 0.3, task_types=tools, model_selections=workers)
+        return float(found["total_loss"].detach())
+
+    end = len(planner.catalog)
+    wanted = total([[0, 1], [1]], [[0, 1], [1]])
+    padded = np.array([[0, 1], [1, -1]])
+    rows = [np.array([0, 1]), np.array([1])]
+    for tools, workers in (
+        (torch.tensor(padded), torch.tensor(padded)),
+        (torch.tensor([[0, 1, end], [1, end, -100]]), torch.tensor([[0, 1, -1], [1, -1, -1]])),
+        (torch.tensor([[0, 1, -1, -1], [1, -1, -1, -1]]), torch.tensor(padded)),
+        (padded, padded),
+        (rows, [torch.tensor(row) for row in rows]),
+    ):
+        assert total(tools, workers) == wanted
+    full = [[0, 1], [1, 0]]
+    assert total(torch.tensor(full), torch.tensor(full)) == total(full, full)
+    with pytest.raises(DataError, match="'task_types' has -1; numbers are at least 0"):
+        total(torch.tensor([[0, -1, 1], [1, 1, 1]]), padded)
+
+
+def test_a_batch_of_other_tools_is_refused_with_the_way_out(planner: PlannerModel) -> None:
+    workflows = (["Read it and say it", "Say it"], [[], []], [["read", "say"], ["say"]])
+    dataset = WorkflowDataset(*workflows, [[[], [0]], [[]]], [[0, 1], [1]])
+    batch = next(iter(DataLoader(dataset, batch_size=2)))
+    del batch["instruction"]
+    own = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog, SMALL).eval()
+    assert float(loss_of(own, 0.3, **batch)["edge_loss"]) > 0
+    two = {key: batch[key] for key in ("task_types", "model_selections")}
+    for targets in (batch, two, {"task_types": batch["task_types"], "length": batch["length"]}):
+        with pytest.raises(DataError, match=r"plan 0 has 3 subtasks.*PlannerModel\.of\(dataset"):
+            loss_of(planner, 0.3, **targets)
+    with pytest.raises(ConfigError, match="outputs are another planner's"):
+        own.compute_supervised_loss(planner(["a"]), {"task_types": [[0]]})
+    with pytest.raises(DataError, match=r"'adjacency' .* an edge of a subtask that no plan has"):
+        loss_of(own, 0.3, task_types=[[0], [1]], adjacency=torch.ones(2, 3, 3))
 
 
 def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerModel) -> None:

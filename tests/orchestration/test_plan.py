@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +53,19 @@ def test_edges_come_from_arguments_nested_and_several_in_one() -> None:
 def test_an_argument_and_after_make_one_edge() -> None:
     plan = Plan("x", (Node("a"), Node("b", {"text": "<node-0>"}, after=(0,))))
     assert plan.edges == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    "value", [Path("a"), date(2026, 1, 2), Decimal(1), b"a", {1}, np.int64(1), object()]
+)
+def test_arguments_that_are_no_json_are_refused_by_name_and_type(value: object) -> None:
+    told = rf"node of 'rd': the argument 'path' has .* of the type {type(value).__name__}, which is"
+    for argument in (value, [0, {"a": (value,)}]):
+        with pytest.raises(DataError, match=told):
+            Node("rd", {"path": argument})
+    with pytest.raises(DataError, match=r"the argument 'path': a key is \(1,\); give a text"):
+        Node("rd", {"path": {(1,): "a"}})
+    assert Node("rd", {"path": [None, True, 1.5, ("a", MappingProxyType({1: "b"}))]}).parents == ()
 
 
 def test_a_long_cycle_is_told_by_its_beginning() -> None:

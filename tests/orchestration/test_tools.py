@@ -510,6 +510,15 @@ def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
     assert says in done.nodes[0].reason
 
 
+def test_an_error_in_who_permits_says_what_it_is_given() -> None:
+    told = r"`permit` raised TypeError.*given a Tool \(its name is tool.name\).* as a JSON text"
+    with pytest.raises(ConfigError, match=told):
+        run(
+            Node("delete", {"path": "a"}),
+            permit=lambda tool, arguments, doubt: arguments["path"],  # type: ignore[index]
+        )
+
+
 async def test_a_future_that_permits_is_awaited_or_an_error() -> None:
     async def later() -> str:
         return "not now"

@@ -101,6 +101,16 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     assert check(found, "d", Subtask(0, "other", "audio")).passed
 
 
+@pytest.mark.parametrize("given", [len, "present", {}, None, Subtask])
+def test_what_has_no_check_is_no_verifier(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"default verifier is .*async def check\(self, work, an"):
+        Verifiers(given)
+    with pytest.raises(ConfigError, match="the verifier of 'sum' is"):
+        Verifiers(verifier_of("present"), {"sum": given})
+    with pytest.raises(ConfigError, match="by_type is 7; give a verifier by the type of a subtask"):
+        Verifiers(verifier_of("present"), 7)  # type: ignore[arg-type]
+
+
 def test_defaults_by_pool() -> None:
     assert not check(Verifiers.of_pool(mock=True), "anything", correct=False).passed
     assert not check(Verifiers.of_pool(mock=False), "anything").checked

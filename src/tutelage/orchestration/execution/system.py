@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import inspect
 import logging
 import math
 import time
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import NoneType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from tutelage.errors import ConfigError, TutelageError, check_given, check_number
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
@@ -101,9 +102,8 @@ class OrchestrationSystem:
         `min_confidence` is the least confidence that a trained planner plans at, by default its
         own; 0 takes any guess. Raises `ConfigError` where the planner cannot tell its confidence.
         """
-        if planner is not None and not callable(planner):
-            remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
-            check_given("planner", planner, "plan", f"{remedy}, such as a PlannerModel")
+        if planner is not None:
+            _check_planner(planner)
         if min_confidence is not None:
             check_number("min_confidence", min_confidence, 1)
         if execution_logger is not None:
@@ -264,6 +264,22 @@ class OrchestrationSystem:
         if hasattr(self.planner, "confidence") and isinstance(self.pool, ToolPool):
             check_consent(plan, self.pool.tools)
         return plan
+
+
+def _check_planner(planner: PlannerLike) -> None:
+    """Raise `ConfigError` unless a planner can be asked with an instruction."""
+    remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
+    remedy = f"{remedy}, such as a PlannerModel"
+    make: Any = getattr(planner, "plan", planner)
+    check_given("planner", make, "__call__", remedy)
+    try:
+        inspect.signature(make).bind("an instruction")
+    except TypeError as error:
+        raise ConfigError(
+            f"planner is {planner!r:.80}, which takes no instruction ({error}); give {remedy}"
+        ) from error
+    except ValueError:
+        return  # what is written in C may not tell
 
 
 def _embedded(catalog: Catalog | None) -> PlannerLike:

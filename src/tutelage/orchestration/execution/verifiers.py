@@ -50,6 +50,18 @@ class Verifiers:
     default: _Verifier
     by_type: Mapping[str, _Verifier] = field(default_factory=dict[str, _Verifier])
 
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for what is no verifier."""
+        check_given("by_type", self.by_type, Mapping, "a verifier by the type of a subtask")
+        given = [("the default verifier", self.default)]
+        given += [(f"the verifier of {kind!r}", each) for kind, each in self.by_type.items()]
+        for name, each in given:
+            if isinstance(each, type) or not callable(getattr(each, "check", None)):
+                raise ConfigError(
+                    f"{name} is {each!r:.80}; give an object with `async def check(self, work, "
+                    "answer)`, or make_verifier({'kind': 'present'})"
+                )
+
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
         """`known` for pools with the truth, else `present`."""

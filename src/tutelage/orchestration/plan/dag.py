@@ -40,6 +40,27 @@ def references(value: object) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
+def _check_json(name: str, value: object) -> None:
+    """Raise `DataError` for a value that JSON cannot hold; looks into lists and mappings."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case None | str() | int() | float():
+                pass
+            case Mapping() as inner:
+                given = cast("Mapping[object, object]", inner)
+                waiting.extend(given.values())
+                for key in given:
+                    check_given(f"{name}: a key", key, (str, int, float), "a text", DataError)
+            case list() | tuple() as inner:
+                waiting.extend(cast("Sequence[object]", inner))
+            case other:
+                raise DataError(
+                    f"{name} has {other!r:.80} of the type {type(other).__name__}, which is no "
+                    "JSON; give a text, a number, a list or a dict, such as str(...) of it"
+                )
+
+
 def with_texts(value: object, change: Callable[[str], str]) -> object:
     """A value with its texts changed, in lists and mappings too."""
     match value:
@@ -81,7 +102,7 @@ def numbered_calls(plan: Plan, known: dict[str, int]) -> list[int]:
 class Node:
     """One subtask: the tool that does it and the arguments it is given.
 
-    Raises `DataError` for values of other types.
+    Raises `DataError` for values of other types, and for arguments that JSON cannot hold.
     """
 
     tool: str
@@ -96,6 +117,8 @@ class Node:
         check_given(
             f"{where}: arguments", self.arguments, Mapping, "the arguments by name", DataError
         )
+        for name, value in self.arguments.items():
+            _check_json(f"{where}: the argument {name!r}", value)
         check_given(f"{where}: after", self.after, (tuple, list), "a tuple of numbers", DataError)
         for number in self.after:
             check_given(f"{where}: after", number, int, "the numbers of nodes", DataError)

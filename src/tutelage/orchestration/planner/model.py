@@ -64,11 +64,11 @@ class _Outputs(Mapping[str, Any]):
 
     def __init__(self, decode: Callable[[_Outputs], dict[str, Any]], text: Encoded) -> None:
         """`decode` makes the four fields."""
-        self._decode, self.text = decode, text
+        self.decode, self.text = decode, text
 
     @cached_property
     def _made(self) -> dict[str, Any]:
-        return self._decode(self)
+        return self.decode(self)
 
     def __getitem__(self, key: str) -> Any:
         return self._made[key]
@@ -189,6 +189,8 @@ class PlannerModel(nn.Module):
         end = len(self.catalog)
         check_number("lambda_dag", lambda_dag)
         check_given("outputs", outputs, _Outputs, "what planner(instructions) returned")
+        if outputs.decode != self.greedy:
+            raise ConfigError("outputs are another planner's; give what this one returned")
         plan_targets = PlanTargets.given(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]

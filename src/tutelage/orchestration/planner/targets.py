@@ -24,6 +24,8 @@ from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner.loss import IGNORED
 
+_MADE = "PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -121,8 +123,8 @@ class PlanTargets(NamedTuple):
         cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
     ) -> PlanTargets:
         """Targets as `compute_supervised_loss` is given them for a number of `plans`: a
-        `PlanTargets`, a batch of a `WorkflowDataset`, or ragged lists, of names or numbers, under
-        `task_types`, `model_selections`, `dependencies`.
+        `PlanTargets`, a batch of a `WorkflowDataset`, or ragged lists, of names or numbers, or
+        arrays padded with negative numbers, under `task_types`, `model_selections`, `dependencies`.
 
         Without dependencies or adjacency the edges are not known: they are scored as a graph (the
         DAG loss), and not against any. Raises `DataError` for what is not of this vocabulary.
@@ -142,10 +144,10 @@ class PlanTargets(NamedTuple):
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
             tensor = _padded("model_selections", targets["model_selections"], names)
-            if len(tensor) != plans or tensor.shape[1] > workers.shape[1]:
-                told = f"{tuple(tensor.shape)} for {tuple(types.shape)}"
-                raise DataError(f"'model_selections' has the shape {told}; give one a subtask")
+            _check_sizes("model_selections", (tensor >= 0).sum(1), lengths)
             workers[:, : tensor.shape[1]] = tensor
+        if targets.get("length") is not None:
+            _check_sizes("length", torch.as_tensor(targets["length"]).reshape(-1), lengths)
         return cls(types, workers, _adjacency(targets, lengths, types.shape[1]), lengths)
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
@@ -221,6 +223,20 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         return {"instruction": self.workflows[index].instruction, **dict(tensors)}
 
 
+def _check_sizes(key: str, sizes_B: Tensor, lengths_B: Tensor) -> None:
+    """Raise `DataError` unless each plan has one a subtask, or none: a batch of a dataset with
+    other tools has another number for the end, which would be taken for a tool."""
+    if len(sizes_B) != len(lengths_B):
+        raise DataError(f"{key!r} is of {counted(len(sizes_B), 'plan')}, not {len(lengths_B)}")
+    for row, (size, length) in enumerate(zip(sizes_B.tolist(), lengths_B.tolist(), strict=True)):
+        if size not in (0, length):
+            raise DataError(
+                f"plan {row} has {counted(length, 'subtask')} in 'task_types' and {size} by "
+                f"{key!r}; give one each. A batch of a WorkflowDataset needs a planner with its "
+                f"tools: {_MADE}"
+            )
+
+
 def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Tensor:
     """The edges of targets that are given, (plans, count, count). Raises `DataError` for those of
     subtasks that are not there."""
@@ -228,7 +244,7 @@ def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Ten
     adjacency = torch.zeros(plans, count, count)
     if targets.get("adjacency") is not None:
         try:
-            matrix = torch.as_tensor(targets["adjacency"]).float()
+            matrix = _cut(torch.as_tensor(targets["adjacency"]).float(), count)
             adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
@@ -253,28 +269,41 @@ def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Ten
     return adjacency
 
 
+def _cut(matrix_BNN: Tensor, count: int) -> Tensor:
+    """Without the padding that only longer plans need."""
+    kept = matrix_BNN[:, :count, :count]
+    if int((kept > 0).sum()) < int((matrix_BNN > 0).sum()):
+        raise IndexError("it has an edge of a subtask that no plan has")
+    return kept
+
+
 def _padded(key: str, rows: Any, names: Sequence[str], end: int | None = None) -> Tensor:
-    """Ragged lists of names or numbers as one tensor; `end` is put after each list, where one is
-    given. Raises `DataError` for what is not among the names."""
-    if isinstance(rows, Tensor):
-        tensor = rows.long()
-    else:
-        try:
-            lists = [[_place(key, v, names) for v in row] for row in rows]
-        except TypeError as error:
-            raise DataError(f"{key!r} needs a list a plan, not {rows!r:.80}") from error
-        lists = [row + ([] if end is None else [end]) for row in lists]
-        width = max((len(row) for row in lists), default=0)
-        tensor = torch.tensor([row + [IGNORED] * (width - len(row)) for row in lists])
-    if tensor.dim() != 2:
-        raise DataError(f"{key!r} has the shape {tuple(tensor.shape)}; give (plans, subtasks)")
-    if bool((tensor > (len(names) if end is not None else len(names) - 1)).any()):
-        raise DataError(_too_large(key, int(tensor.max()), names))
-    return tensor
+    """Ragged lists of names or numbers, or padded arrays, as one tensor; `end` is put after each
+    list, where one is given. Raises `DataError` for what is not among the names."""
+    try:
+        lists = [[_place(key, v, names) for v in _listed(row, end)] for row in rows]
+    except TypeError as error:
+        raise DataError(f"{key!r} needs a list a plan, not {rows!r:.80}") from error
+    lists = [row + ([] if end is None else [end]) for row in lists]
+    width = max((len(row) for row in lists), default=0)
+    padded = [row + [IGNORED] * (width - len(row)) for row in lists]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(lists), width)
+
+
+def _listed(row: Any, end: int | None) -> Iterable[Any]:
+    """The row of a tensor or an array as a list, without its padding and its end."""
+    if not hasattr(row, "tolist"):
+        return row
+    values = list(row.tolist())
+    while values and (values[-1] == end or (not isinstance(values[-1], str) and values[-1] < 0)):
+        values.pop()
+    return values
 
 
 def _place(key: str, value: Any, names: Sequence[str]) -> int:
     """A number as it is, a name as its place."""
+    value = value.item() if hasattr(value, "item") else value
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(value, str):
         if value not in names:
             raise DataError(f"{key!r} has {value!r}, which the planner was not made with")
@@ -292,5 +321,5 @@ def _place(key: str, value: Any, names: Sequence[str]) -> int:
 def _too_large(key: str, number: int, names: Sequence[str]) -> str:
     return (
         f"{key!r} has {number}, and the planner was made with {len(names)}, numbered from 0; make "
-        "it of the data: PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
+        f"it of the data: {_MADE}"
     )

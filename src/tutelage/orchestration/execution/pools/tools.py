@@ -106,7 +106,9 @@ class ToolPool:
         except Exception as error:
             raise ConfigError(
                 f"{worker.name!r} did not run: `permit` raised {type(error).__name__}: {error}; "
-                "have it return a text (`async def`, where it awaits something)"
+                "it is given a Tool (its name is tool.name), its arguments as a JSON text "
+                "(json.loads(arguments) has them) and a doubt, and returns a text (`async def`, "
+                "where it awaits something)"
             ) from error
         if not isinstance(said, (str, WorkerAnswer)):
             raise ConfigError(
