@@ -35,7 +35,7 @@ _LATER = (
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
 )
 _OTHERS = r"(?:^|[.!?:;,]\s)\W*(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
-"""It is handed on."""
+"""Another is asked to do it."""
 _HELPERS = (
     "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
 )
