@@ -137,6 +137,24 @@ def test_a_word_that_limits_is_no_value(request_: str, path: str) -> None:
         check_consent(Plan(request_, (Node("delete", {"path": path}),)), {"delete": delete})
 
 
+@pytest.mark.parametrize(
+    ("name", "request_", "value"),
+    [
+        ("cancel_meeting", "Cancel the meeting with Bob", "Bob"),
+        ("undelete", "Undelete a.txt", "a.txt"),
+        ("add_meeting", "Add a meeting with Bob, May 5 2026", "2026-05-05"),
+        ("write", "Write `do not enter` to sign.txt", "do not enter"),
+        ("update", "Update Bob with the updated report", "Bob"),
+        ("delete", "Delete the deleted items", "items"),
+    ],
+)
+def test_an_order_for_a_tool_of_its_name_is_none_that_limits(
+    name: str, request_: str, value: str
+) -> None:
+    made = replace(delete, name=name, description="")
+    check_consent(Plan(request_, (Node(name, {"path": value}),)), {name: made})
+
+
 def test_what_was_done_may_be_in_quotes() -> None:
     plan = Plan("Delete 'deleted things.txt'", (Node("delete", {"path": "deleted things.txt"}),))
     check_consent(plan, {"delete": delete})

@@ -287,6 +287,8 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         find("x", tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no run '.*/empty', only a folder of that name; there is"):
         find(str(tmp_path / "empty"), tmp_path / "nowhere")
+    with pytest.raises(RunError, match="no run ''; there is none"):
+        find("", tmp_path / "nowhere")
     with pytest.raises(
         RunError, match=r"no run 'ohter'; did you mean 'other'\? `.*runs` lists all 3"
     ):

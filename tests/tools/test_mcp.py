@@ -165,6 +165,7 @@ def test_a_text_that_is_a_typed_result_is_told_once(
         ({"celsius": 20}, '{"celsius": 20}'),
         ({"result": 20}, "20"),
         ({"result": None}, "null"),
+        ({"result": [1, 2]}, "[1, 2]"),
     ],
 )
 def test_neither_a_typed_result_nor_another_text_is_lost_silently(
@@ -285,6 +286,7 @@ def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
         (MCPError(CONNECTION_CLOSED, "Connection closed"), ToolTimeoutError),
         (OSError("broken pipe"), ToolTimeoutError),
         (MCPError(-32602, "no such thing"), ToolError),
+        (RuntimeError("Invalid structured content returned by tool pay"), ToolError),
     ],
 )
 async def test_a_call_whose_server_was_lost_may_be_done(

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,9 +135,18 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
             other = await fetch(client, "GET", f"{server.base_url}/v1/models")
             return reply, _model_names(other) is not None
 
+    found = Future[tuple[HTTPResponse, bool]]()
+
+    def work() -> None:
+        try:
+            found.set_result(asyncio.run(ask()))
+        except Exception as error:
+            found.set_exception(error)
+
+    # An event loop may run in this thread, and Ctrl-C waits for no server.
+    threading.Thread(target=work, daemon=True).start()
     try:
-        with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
-            reply, below = thread.submit(asyncio.run, ask()).result()
+        reply, below = found.result()
     except httpx2.ReadTimeout as error:
         raise ConfigError(
             f"the server at {server.base_url!r} took the connection and has not answered within "

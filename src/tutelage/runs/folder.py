@@ -203,7 +203,7 @@ def find(
         raise RunError(f"several runs begin with {name!r}: {listed}")
     beside = every(direct.parent) if direct.parent != Path() else []
     lacking, near = f"there is no run {name!r}, only a folder of that name", ""
-    if not direct.is_dir():
+    if not name or not direct.is_dir():
         lacking = f"there is no run {name!r}"
         near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
     if not known:

@@ -217,8 +217,10 @@ class _Connection(Environment):
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # Whatever else went wrong, the server did say it itself.
-            self._broken = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
+            # Whatever else went wrong, the server did say it itself, or its result fits no schema.
+            said = "structured content" in str(error)
+            closed = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
+            self._broken = closed and not said
             kind = ToolTimeoutError if self._broken else ToolError
             raise kind(f"the MCP server failed: {_told(_plain(error))}") from error
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import Any, cast
 
 from mcp_types import CallToolResult
@@ -42,7 +43,7 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
         inner = cast("JSON", given)["result"]
         value = given if parts and _tells(text, given) else inner
-    listed = isinstance(value, list) and value is not given
+    listed = value is not given and _lists(parts, value)
     written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if parts and not listed:
         unlike = not _tells(text, value)
@@ -55,6 +56,18 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
             stacklevel=2,
         )
     return written if typed and isinstance(value, str) else SentText(written)
+
+
+def _lists(parts: Sequence[str], value: object) -> bool:
+    """Whether the texts are the items of a list, and of the lists in it."""
+    items = _items(value)
+    return isinstance(value, list) and len(parts) == len(items) and all(map(_tells, parts, items))
+
+
+def _items(value: object) -> list[object]:
+    if not isinstance(value, list):
+        return [value]
+    return [item for each in cast("list[object]", value) for item in _items(each)]
 
 
 def _tells(text: str, value: object) -> bool:

@@ -248,5 +248,5 @@ def _starting(
     if any(name.endswith(".lora_B") for name, _ in policy.named()):
         # Without what adapters add it is the model, of which the frozen tensors are shared.
         held = policy.snapshot()
-        return policy.copy({n: 0 * t if n.endswith(".lora_B") else t for n, t in held.items()})
+        return policy.copy({n: t.zero_() if n.endswith(".lora_B") else t for n, t in held.items()})
     return load_policy(config.model.path, device=policy.device)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -33,6 +33,7 @@ from tutelage.weights.learner import MultiPolicyLearner, make_learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import quick_eval
 from tutelage.weights.phases import (
+    COLD,
     CONTROL,
     RL,
     end_step,
@@ -150,12 +151,18 @@ def _tell_rows(ctx: TrainingContext, rows: float) -> None:
     ctx.warn(warnings[-1])
 
 
+def _start_is_own(config: RunConfig, done: Collection[str]) -> bool:
+    """Whether a KL is from a policy that only this run has: a fresh one, or one that was shown
+    demonstrations first."""
+    made_here = config.model.path is None or COLD in done
+    return config.needs_reference and config.ref.path is None and made_here
+
+
 def _learners(ctx: TrainingContext, config: RunConfig) -> MultiPolicyLearner:
     """The learners, in the state of the checkpoint when the phase was running."""
     setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
-    own = config.ref.path is None and config.model.path is None
-    if fresh and (control or (config.needs_reference and own)):
+    if fresh and (control or _start_is_own(config, state.results.get("done", ()))):
         ctx.kept["start"] = setting.policy.snapshot()
     referred = config.needs_reference and config.ref.path is None
     if fresh and setting.others and (control or referred):

@@ -26,7 +26,10 @@ _LIMIT = (
     r"|only|if|whether|when|whenever|once(?! *(?:[.!]|$))|until|before you|provided|in case"
     r"|why|how to|how (?:do|can|could|should|would))\b"
 )
-_ORDERS = ("avoid", "prevent", "stop", "skip", "halt", "block", "undo", "remind", "tell", "ask")
+_ORDERS = frozenset(
+    {"avoid", "prevent", "stop", "skip", "halt", "block", "hold", "cancel", "undo", "undelete"}
+    | {"forbid", "prohibit", "refrain", "remind", "tell", "ask"}
+)
 """Words of these that are an order where a tool is named or described by them."""
 _DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _LATER = (
@@ -44,7 +47,7 @@ _QUESTION = (
     rf"(?:(?:who|whom|whose)\b|(?:what|which|where|how)\b(?!.*[?.!]\s+\w)"
     rf"|(?:{_HELPERS})\s+(?:i|we|he|she|they|any\w*|some\w*)\b"
     rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]*\?"
-    r"|(?:is|are|was|were|has|had|should|shall|must|may|might)\s+(?!you\b)\S)"
+    r"|(?:is|are|was|were|has|had|should|shall|must|may(?!\s+\d)|might)\s+(?!you\b)\S)"
 )
 """A question that is no polite request, such as "can you ...?". One with another sentence after it
 may have been asked for that: "What is 3 + 4? Write it to sum.txt." """
@@ -91,7 +94,7 @@ def _unquoted(request: str) -> str:
 
 def _past(verb: str) -> str:
     """What a verb is where something was done; regular ones alone."""
-    return f"{verb.removesuffix('e')}ed"
+    return rf"(?<!\bthe )(?<!\ban )(?<!\ba )(?<!\bmy )(?<!\bof ){verb.removesuffix('e')}ed"
 
 
 def _verb(text: str) -> str:
@@ -113,7 +116,7 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
     for text in [value for node in nodes for value in _texts(node.arguments)]:
         # What is most of the request says what is to be done, and so does a word that limits.
         if 2 * len(text) < len(said) and not _WORD.fullmatch(text.strip()):
-            whole = rf"(?<![\w'’´`ʼ]){re.escape(text)}(?!\w)"
+            whole = rf"(?<!\w)(?<!\w['’´`ʼ]){re.escape(text)}(?!\w)"
             said = re.sub(whole, "_" * len(text), said)
     names = dict.fromkeys(node.tool for node in nodes)
     verbs = {verb for n in names for verb in (_verb(n), _verb(tools[n].description)) if verb}
