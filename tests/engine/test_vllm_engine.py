@@ -319,6 +319,7 @@ def record(**changes: Any) -> str:
         record(server=[-1.0] * 31, trainer=[-1.0] * 31),
         record(trainer=[*[-1.0] * 31, math.nan]),
         record(server=["-1.0"] * 32),
+        record(server=[-(10**400), *[-1.0] * 31]),
         record(bound="x"),
         record(bound=0.3),
     ],
