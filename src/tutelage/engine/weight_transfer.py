@@ -328,7 +328,14 @@ class ProbeReplies:
             try:
                 kept = json.loads(path.read_text())
                 self._known = {url: _read(said) for url, said in kept.items()}
-            except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+                AttributeError,
+                KeyError,
+                OverflowError,
+            ) as error:
                 raise ConfigError(
                     f"{path} cannot be read ({type(error).__name__}: {error}), and without what "
                     "vLLM servers said before, one that keeps older weights may not be caught: "
