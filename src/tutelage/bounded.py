@@ -27,6 +27,23 @@ LONGEST_REPLY = 64 << 20
 """Bytes of a server's reply, unpacked: token ids and log-probabilities take room."""
 
 
+class RepeatedKeyError(ValueError):
+    """A key that stands twice in one JSON object, of which readers take the last; `key` is it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r:.80} stands twice in one object; keep one of them")
+        self.key = key
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its members, an `object_pairs_hook`. Raises `RepeatedKeyError`."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+    return made
+
+
 def parse_json(
     text: str | bytes,
     *,

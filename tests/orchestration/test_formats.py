@@ -320,3 +320,30 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DataError, match="is no YAML"):
             read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.json", '{\n"instruction": "x",\n"nodes": [{"tool": "a", "tool": "b"}]}'),
+        ("x.json", '{"tool": "a", "tool": "b"}'),
+        ("x.jsonl", '{"a": 1}\n{"tool": "a", "tool": "b"}\n'),
+        ("x.yaml", "nodes:\n- tool: a\n  tool: b\n"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_by_its_name(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=f"{name}'.*the key 'tool' stands twice in one object"):
+        read_json(tmp_path / name)
+
+
+def test_a_key_that_stands_twice_in_json_within_a_text_is_refused() -> None:
+    with pytest.raises(DataError, match="the key 'x' stands twice"):
+        workflow_of({"instruction": "x", "targets": '{"x": 1, "x": 2}'})
+
+
+def test_keys_that_a_yaml_mapping_takes_over_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: &one {tool: a}\nb: {<<: *one, tool: b}\nc: *one\n")
+    assert read_json(tmp_path / "x.yaml")["b"] == {"tool": "b"}

@@ -384,6 +384,9 @@ def test_a_damaged_log_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_text("".join([lines[0], "{broken\n", *lines[1:]]))
     with pytest.raises(DataError, match="line 2: no JSON"):
         simple().execute("Do it", journal=path, name="x")
+    path.write_text("".join([lines[0], '{"event": "start", "at": 1, "at": 2}\n']))
+    with pytest.raises(DataError, match="line 2: no JSON: the key 'at' stands twice"):
+        simple().execute("Do it", journal=path, name="x")
 
 
 def test_plans_read_back_as_they_were_written() -> None:

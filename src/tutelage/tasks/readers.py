@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tutelage.bounded import RepeatedKeyError, unique_keys
 from tutelage.errors import DataError, MissingExtraError, counted
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -91,7 +92,7 @@ def _read_json(path: Path) -> Iterator[RawRow]:
 
 def _json_array(path: Path, text: str, at: int) -> Iterator[RawRow]:
     """Elements of the array whose `[` ends just before `at`, decoded one by one for their lines."""
-    decoder = json.JSONDecoder(object_pairs_hook=_no_duplicate_keys)
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     index, line, counted = 0, 1, 0
     at = _skip_space(text, at)
     closed = text.startswith("]", at)
@@ -118,7 +119,7 @@ def _json_array(path: Path, text: str, at: int) -> Iterator[RawRow]:
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
     text = _text(path)
-    decoder = json.JSONDecoder(object_pairs_hook=_no_duplicate_keys)
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     # Not splitlines(): that also cuts at U+2028 and others, which JSON strings may contain.
     for number, line in enumerate(text.split("\n"), 1):
         start = _skip_space(line, 0)
@@ -140,26 +141,11 @@ def _decode(
     except json.JSONDecodeError as error:
         where = place if path is None else f"{path}:{error.lineno}"
         raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
-    except _DuplicateKeyError as error:
+    except RepeatedKeyError as error:
         raise DataError(f"{place}: field {error.key!r} occurs twice in one object") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the interpreter's stack, or an integer of thousands of digits.
         raise DataError(f"{place}: JSON that cannot be read: {error}") from error
-
-
-class _DuplicateKeyError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
-def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in out:
-            raise _DuplicateKeyError(key)
-        out[key] = value
-    return out
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:

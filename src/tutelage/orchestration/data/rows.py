@@ -13,6 +13,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,12 +27,17 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from tutelage.bounded import RepeatedKeyError, unique_keys
 from tutelage.errors import DataError, MissingExtraError, TutelageError, check_given
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
 _MOST_ALIASED = 1_000_000
 """Values that the aliases of a YAML file may add to it."""
+
+
+loads = partial(json.loads, object_pairs_hook=unique_keys)
+"""`json.loads` that refuses a key that stands twice in one object: a `ValueError` with its name."""
 
 
 def read_json(path: str | Path) -> Any:
@@ -54,17 +60,17 @@ def read_json(path: str | Path) -> Any:
 
 def _json(path: str | Path, text: str) -> Any:
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError as whole:
         lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
         try:
-            first = json.loads(lines[0][1])
+            first = loads(lines[0][1])
         except ValueError:
             raise DataError(f"{str(path)!r} is no readable JSON file: {whole}") from whole
         items = [first]
         for number, line in lines[1:]:
             try:
-                items.append(json.loads(line))
+                items.append(loads(line))
             except ValueError as error:
                 raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
         return items
@@ -113,10 +119,15 @@ def _written_out(node: Any, sizes: dict[Any, float]) -> float:
     """How many values a YAML node has with its aliases written out; infinite within itself.
 
     `sizes` gets that of each node once, so a file whose aliases multiply is counted quickly.
+    Raises `ValueError` for a key that stands twice in one mapping.
     """
     if node not in sizes:
         sizes[node] = math.inf
         below = node.value if isinstance(node.value, list) else ()
+        pairs = [each for each in below if isinstance(each, tuple)]
+        unique_keys(
+            [(k.value, v) for k, v in pairs if isinstance(k.value, str) and k.value != "<<"]
+        )
         parts = (part for each in below for part in (each if isinstance(each, tuple) else (each,)))
         sizes[node] = 1 + sum(_written_out(part, sizes) for part in parts)
     return sizes[node]
@@ -139,10 +150,13 @@ def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
 
 
 def parse_nested_json(value: Any) -> Any:
-    """`value`, or what it holds when it is JSON written as text."""
+    """`value`, or what it holds when it is JSON written as text. Raises `DataError` for a key that
+    stands twice in one of its objects."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
-            return json.loads(value)
+            return loads(value)
+        except RepeatedKeyError as error:
+            raise DataError(str(error)) from error
         except ValueError:
             return value
     return value

@@ -24,7 +24,7 @@ from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.rows import FileRecord, read_as, spelled
+from tutelage.orchestration.data.rows import FileRecord, loads, read_as, spelled
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
@@ -294,7 +294,7 @@ def _json_of(said: str) -> Any:
     begin, end = said.find("{"), said.rfind("}")
     text = said[begin : end + 1] if 0 <= begin < end else said
     try:
-        return parse_json(text)
+        return parse_json(text, loads=loads)
     except json.JSONDecodeError as error:
         at, size = error.pos + 1, len(text)
         where = f"at character {at} of {size}" if at <= size else f"it breaks off after {size}"
