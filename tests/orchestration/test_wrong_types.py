@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,13 @@ def test_settings_of_a_wrong_type_are_refused(call: Callable[[], Any], words: st
     [
         (lambda: Node(None), "a node's tool is None; give the name"),  # type: ignore[arg-type]
         (lambda: Node("a", [1]), "arguments is \\[1\\]; give the arguments by name"),  # type: ignore[arg-type]
+        (
+            lambda: Node("a", {1: 2}),  # type: ignore[dict-item]
+            "a node of 'a': an argument's name is 1; give a text",
+        ),
+        (lambda: Node("a", {"x": [{1: 2}]}), "a key is 1; give a text, such as '1'"),
+        (lambda: Node("a", {"x": [nan]}), "has nan, which is no number of JSON; give a finite one"),
+        (lambda: Node("a", {"x": {"y": -inf}}), "'x' has -inf, which .* such as '-inf'"),
         (lambda: Node("a", after=0), "after is 0; give a tuple"),  # type: ignore[arg-type]
         (lambda: Node("a", after=("0",)), "after is '0'; give the numbers"),  # type: ignore[arg-type]
         (lambda: Plan("x", None), "nodes is None; give a tuple"),  # type: ignore[arg-type]

@@ -45,13 +45,20 @@ def _check_json(name: str, value: object) -> None:
     waiting = [value]
     while waiting:
         match waiting.pop():
+            case float() as number if not math.isfinite(number):
+                raise DataError(
+                    f"{name} has {number!r}, which is no number of JSON; give a finite one, or a "
+                    f"text, such as {str(number)!r}, where the tool takes one"
+                )
             case None | str() | int() | float():
                 pass
             case Mapping() as inner:
                 given = cast("Mapping[object, object]", inner)
                 waiting.extend(given.values())
                 for key in given:
-                    check_given(f"{name}: a key", key, (str, int, float), "a text", DataError)
+                    check_given(
+                        f"{name}: a key", key, str, f"a text, such as {str(key)!r:.40}", DataError
+                    )
             case list() | tuple() as inner:
                 waiting.extend(cast("Sequence[object]", inner))
             case other:
@@ -118,6 +125,7 @@ class Node:
             f"{where}: arguments", self.arguments, Mapping, "the arguments by name", DataError
         )
         for name, value in self.arguments.items():
+            check_given(f"{where}: an argument's name", name, str, "a text", DataError)
             _check_json(f"{where}: the argument {name!r}", value)
         check_given(f"{where}: after", self.after, (tuple, list), "a tuple of numbers", DataError)
         for number in self.after:
