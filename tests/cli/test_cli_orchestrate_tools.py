@@ -635,6 +635,12 @@ def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyP
         ("", "done\n", "", "you said no"),
         ("", "done\n", "again", WorkerAnswer("null", nothing=True)),
         ("", "done 3 lines\n", "late", WorkerAnswer("3 lines")),
+        ("", "Done.\n", "again", WorkerAnswer("null", nothing=True)),
+        ("", "done: 3 lines.\n", "again", WorkerAnswer("3 lines.")),
+        ("", "yes.\n", "", ""),
+        ("", "Y!\n", "again", ""),
+        ("", "No.\n", "again", "you said no"),
+        ("", "\n", "again", "you said no"),
     ],
 )
 def test_what_is_typed_after_the_question_is_the_answer(
@@ -659,6 +665,30 @@ def test_what_is_typed_after_the_question_is_the_answer(
     os.close(master)
     assert found == said
     assert ("(where it was done: done, or done RESULT)" in screen.getvalue()) == bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("answers", "known", "said", "asked"),
+    [
+        (["yess", "y"], False, "", 2),
+        (["did it", "done 3"], True, WorkerAnswer("3"), 2),
+        (["done", "3 lines", "yep", "y"], False, "you said no", 3),
+        (["what?"], True, "you said no", 2),  # and then the terminal closes
+    ],
+)
+def test_an_answer_that_is_none_is_asked_for_again_up_to_three_times(
+    answers: list[str], known: bool, said: object, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr("tutelage.cli.console.messages", lambda: Console(file=screen, width=200))
+    typed = io.StringIO("".join(f"{answer}\n" for answer in answers))
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", typed)
+    doubt: Doubt = "again" if known else ""
+    found = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", doubt))
+    assert (found, screen.getvalue().count("Run it?")) == (said, asked)
+    forms = "the answers are y, n, done, or done RESULT." if known else "the answers are y or n."
+    assert forms in screen.getvalue()
 
 
 def _wipe() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 _SHOWN, _ITEMS = 200, 20
 """Characters of a text, and items of a list, that are shown."""
+_ASKED, _NO = 3, "you said no"
+_ANSWER = re.compile(
+    r"|(?:(?P<yes>y|yes)|n|no)[.!]*|(?P<done>done)(?:(?:\s*:\s*|[.,!]?\s+)(?P<result>\S.*)|[.!:]*)",
+    re.IGNORECASE,
+)
 _DOUBTS: dict[Doubt, str] = {
     "": "",
     "again": " It may have been done already, by a run that was killed.",
@@ -66,16 +72,11 @@ class Permission:
             self._asking = (loop, asyncio.Lock())
         async with self._asking[1]:
             known = doubt in ("again", "late")
-            said = await call_in_thread(lambda: self._ask(tool.name, arguments, told, known))
-        word, _, result = said.partition(" ")
-        if known and word.lower() == "done":
-            from tutelage.orchestration.execution.workers import WorkerAnswer
+            return await call_in_thread(lambda: self._ask(tool.name, arguments, told, known))
 
-            return WorkerAnswer(result.strip() or "null", nothing=not result.strip())
-        return "" if said.lower() in ("y", "yes") else "you said no"
-
-    def _ask(self, name: str, arguments: str, told: str, known: bool) -> str:
-        """What is answered; of a call that may be `known` as done, that it was is one answer."""
+    def _ask(self, name: str, arguments: str, told: str, known: bool) -> Said:
+        """What is answered; of a call that may be `known` as done, that it was is one answer. The
+        question is asked again where the answer has no known form, and at last that is a no."""
         from tutelage.cli.console import messages, say, visible
 
         if self.display is not None:
@@ -84,13 +85,32 @@ class Permission:
             console = messages()
             shown = visible(shown_arguments(json.loads(arguments)))
             say(console, ("\nSide effects: ", "bold yellow"), visible(name), f" {shown}{told}")
-            _forget_typed()
             more = "(where it was done: done, or done RESULT) " if known else ""
-            console.print(f"Run it? [y/N] {more}", end="", markup=False)
-            return sys.stdin.readline().strip()
+            for left in reversed(range(_ASKED)):
+                _forget_typed()
+                console.print(f"Run it? [y/N] {more}", end="", markup=False)
+                said = _answered(sys.stdin.readline().strip(), known)
+                if said is not None:
+                    return said
+                forms = "y, n, done, or done RESULT" if known else "y or n"
+                then = "" if left else ", so it does not run"
+                console.print(f"That is no answer{then}: the answers are {forms}.", markup=False)
+            return _NO
         finally:
             if self.display is not None:
                 self.display.start(refresh=True)
+
+
+def _answered(said: str, known: bool) -> Said | None:
+    """What an answer means, None where nobody knows; no answer at all is a no."""
+    found = _ANSWER.fullmatch(said)
+    if found is None or (found["done"] and not known):
+        return None
+    if not found["done"]:
+        return "" if found["yes"] else _NO
+    from tutelage.orchestration.execution.workers import WorkerAnswer
+
+    return WorkerAnswer(found["result"] or "null", nothing=not found["result"])
 
 
 def shown_arguments(value: object) -> str:
