@@ -196,7 +196,8 @@ def _cause(execution: Execution) -> str | None:
     last = {step.node: step.answer for step in execution.steps if step.answer is not None}
     errors = [last[node].error for node in sorted(failed & set(last))]
     late = any(error is not None and error.kind == "timeout" for error in errors)
-    return "timeout" if late or any(n.reason == "timeout" for n in execution.nodes) else None
+    late |= any(n.reason.startswith("timeout") for n in execution.nodes)
+    return "timeout" if late else None
 
 
 async def _one(

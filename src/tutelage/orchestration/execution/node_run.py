@@ -60,11 +60,13 @@ class NodeRun:
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the node's timeout."""
+        seconds = self._run.settings.node_timeout
         try:
-            async with asyncio.timeout(self._run.settings.node_timeout) as self._limit:
+            async with asyncio.timeout(seconds) as self._limit:
                 yield
         except TimeoutError:
-            self._end("failed", reason="timeout")
+            told = f"timeout: not done within {seconds:g} s (--node-timeout gives it longer)"
+            self._end("failed", reason=told)
 
     # What its router may choose
 
