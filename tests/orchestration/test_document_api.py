@@ -297,6 +297,13 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
         ({}, {}, {"alternatives": [{"node": 5}]}, "alternatives, entry 0: node is 5"),
         ({}, {}, {"alternatives": [{"node": 0, "latency": -2}]}, "latency is -2; give a finite"),
         ({}, {}, {"alternatives": [{"node": 0, "cost": float("nan")}]}, "cost is nan"),
+        (
+            {"task_type": ["read", "say"]},
+            {},
+            {},
+            "planner_outputs has an unknown field 'task_type'; did you mean 'task_types'",
+        ),
+        ({}, {}, {"alternatives": [{"node": 0, "pased": True}]}, "'pased'; did you mean 'passed'"),
     ],
 )
 def test_a_log_that_cannot_be_is_refused(
@@ -308,6 +315,24 @@ def test_a_log_that_cannot_be_is_refused(
     with pytest.raises((DataError, RewardError), match=words):
         log.log_execution(planner_outputs=planned, execution_result={**RESULT, **result}, **fields)
     assert not log.path.exists()
+
+
+def test_fields_of_a_log_with_typing_errors_are_refused_with_the_right_name(tmp_path: Path) -> None:
+    log, graph = ExecutionLogger(tmp_path), {"workflow_graph": {"adjacency": CHAIN}}
+    fields: Any = {"instruction": "Say it", "planner_outputs": graph | {"model_selection": [2, 0]}}
+    with pytest.raises(DataError, match="'model_selection'; did you mean 'model_selections'"):
+        log.log_execution(**fields, execution_result=RESULT)
+    costs = {"success": True, "total_costs": 0.1}
+    with pytest.raises(RewardError, match="unknown field 'total_costs'; did you mean 'total_cost'"):
+        log.log_execution(**{**fields, "planner_outputs": graph}, execution_result=costs)
+    with pytest.raises(RewardError, match="'output'; did you mean 'outputs'"):
+        compute_reward({"success": True, "output": {"0": "a"}})
+    row = {"instruction": "Say it", "planner_outputs": {**graph, "task_types": ["read", "say"]}}
+    with pytest.raises(DataError, match="line has an unknown field 'sucess'; did you mean 'succ"):
+        workflow_of({**row, "sucess": True})
+    with pytest.raises(DataError, match="a try has an unknown field 'workr'"):
+        workflow_of({**row, "alternatives": [{"node": 0, "workr": "a"}]})
+    assert workflow_of({**row, "success": True, "mood": "good"}).tools == ("read", "say")
 
 
 def test_a_log_without_task_types_says_what_to_do() -> None:

@@ -1,11 +1,10 @@
 """Files of workflows: what is read, and as what, decided by their content and not by their name.
 
 Four kinds of row are known, each a class: what a row must have, under which keys, and what its
-values may look like (a list or a list written as text, a number or a name). `_Document` is one of
-the training set (`instruction`, `targets`, `rewards`), `_Log` one line of an execution log,
-`_TaskBench` has `tool_nodes` or `task_nodes` with links by tool name, `_Nestful` a list of calls
-whose arguments refer to each other as `$var1.field$`. What cannot be is refused by the name of its
-key. `rows.py` reads the JSON; `prepare.py` makes training sets of logs.
+values may look like. `_Document` is one of the training set (`instruction`, `targets`, `rewards`),
+`_Log` one line of an execution log, `_TaskBench` has `tool_nodes` or `task_nodes` with links by
+tool name, `_Nestful` a list of calls whose arguments refer to each other as `$var1.field$`.
+`rows.py` reads the JSON; `prepare.py` makes training sets of logs.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ LINK_KEYS = ("tool_links", "task_links", "links")
 STEP_KEYS = ("tool_steps", "task_steps", "steps")
 CALL_KEYS = ("output", "calls")
 TOOL_KEYS = ("task", "tool", "name", "id")
+TRIED = ("node", "worker", "passed", "correct", "verdict", "cost", "latency")
 RESULT_CALL = "var_result"
 """NESTFUL's last entry, which collects answers and calls nothing."""
 
@@ -178,6 +178,7 @@ class _Document(_Asked):
 class _Try(FileRecord):
     """A worker that was asked to do a node, in the run itself or beside it."""
 
+    _known = model_validator(mode="before")(partial(spelled, known=TRIED, what="a try"))
     node: int | None = None
     worker: int | str | None = None
     passed: Any = None
@@ -201,7 +202,8 @@ class _Log(_Asked):
     @classmethod
     def _typed(cls, row: Any) -> Any:
         """Takes the types of the subtasks from `nodes` where the planner's outputs have none."""
-        fields, outputs = cast("Mapping[str, Any]", row), row["planner_outputs"]
+        known = ("success", "cost", "latency_ms", "workers", "nodes", "tries", "alternatives")
+        fields, outputs = spelled(row, known, what="the line"), row["planner_outputs"]
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
         types = [node.get("type") for node in objects(fields.get("nodes"))]
@@ -249,9 +251,7 @@ class _Log(_Asked):
             if not other.passed or other.correct is False or other.worker is None:
                 continue
             if other.node not in order:
-                raise DataError(
-                    f"'alternatives' names node {other.node!r}, which the workflow lacks"
-                )
+                raise DataError(f"'alternatives' has node {other.node!r}, which the plan lacks")
             if other.cost < prices.get(other.node, math.inf):
                 prices[other.node] = other.cost
                 place = order.index(other.node)

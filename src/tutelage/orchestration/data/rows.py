@@ -300,22 +300,24 @@ def _spelled(place: Iterable[str | int]) -> str:
     return text
 
 
-def spelled(row: Any, known: Iterable[str], instead: Iterable[str] = ()) -> Any:
-    """`row`. Raises `ValueError` for a field that is nearly one that it lacks, none of those that
+def spelled(
+    row: Any, known: Iterable[str], instead: Iterable[str] = (), what: str = "the plan"
+) -> Any:
+    """`row`. Raises `DataError` for a field that is nearly one that it lacks, none of those that
     stand `instead` of each other lacking where one is given; others are of who wrote it."""
     given = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {}
     has = set(instead) if any(name in given for name in instead) else set[str]()
     lost = [name for name in known if name not in given and name not in has]
     for key in [str(key) for key in given if key not in known]:
         if near := next((name for name in lost if _is_misspelled(key, name)), None):
-            raise ValueError(f"the plan has an unknown field {key!r}; did you mean {near!r}?")
+            raise DataError(f"{what} has an unknown field {key!r}; did you mean {near!r}?")
     return row
 
 
 def _is_misspelled(key: str, name: str) -> bool:
     """Whether a field is another with a typing error, or what it is called for short."""
     one, other = key.lower(), name.lower()
-    longer = other in one and one != other
+    longer = other in one and len(one) > len(other) + 1
     near = bool(difflib.get_close_matches(one, (other,), cutoff=0.8)) and not longer
     return near or sorted(one) == sorted(other) or (one, other) == ("args", "arguments")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
 from tutelage.errors import ConfigError, RewardError, check_given, check_number
+from tutelage.orchestration.data.rows import spelled
 
 Preset = Literal["seed", "seed_seconds", "normalized", "gated"]
 
@@ -57,6 +58,7 @@ class ExecutionResult:
             named = {_OF_ROWS.get(name, name): value for name, value in result.items()}
             named = {**row, **named, **{k: v for k, v in result.items() if k in _OF_ROWS.values()}}
             known = {f.name for f in fields(ExecutionResult)}
+            spelled(named, (*known, *_OF_ROWS), what="it")
             given = {name: _numeric(name, named[name]) for name in known & named.keys()}
         except (TypeError, ValueError) as error:
             raise RewardError(f"an execution's result: {error}") from error

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, RunError, check_given, counted
+from tutelage.orchestration.data.formats import TRIED
+from tutelage.orchestration.data.rows import spelled
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, check_result
 from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 
+_OUTPUTS = ("task_types", "subtasks", "workflow_graph", "arguments", "model_selections")
 FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
 
@@ -79,6 +82,7 @@ class ExecutionLogger:
         check_given("alternatives", alternatives, (list, tuple), remedy, DataError)
         for each in alternatives:
             check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
+            spelled(each, TRIED, what="an alternative")
         clock = self._clock()
         now = datetime.fromtimestamp(clock, UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")
@@ -228,6 +232,7 @@ def _planned(
             f"planner_outputs is {given!r:.80}; give a Plan, or an object with model_selections "
             "and workflow_graph"
         )
+    spelled(given, _OUTPUTS, what="planner_outputs")
     graph = given.get("workflow_graph")
     if isinstance(graph, Mapping) and "adjacency" in graph:
         return known | {key: _plain(value) for key, value in given.items() if key != _EMBEDDINGS}
