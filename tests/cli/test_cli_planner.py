@@ -371,6 +371,26 @@ def test_bad_requests_are_refused_before_a_folder_is_left(
     assert not place.exists()
 
 
+def test_a_table_that_is_too_small_is_refused_without_a_resume_that_cannot_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"instruction": "Sort it", "task": "code", "scores": {"a": 0, "b": 1}}
+    Path("outcomes.json").write_text(json.dumps([row, row]))
+    price = {"input_price": 1, "output_price": 1}
+    Path("models.json").write_text(json.dumps({"a": price, "b": price}))
+    named = ("--outcomes", "outcomes.json", "--models", "models.json", "--output", "run")
+    told = " ".join(invoke("train", "planner", "--phase", 2, *named, code=2).split())
+    assert told.startswith("Error: the table has too few queries (2)")
+    assert not Path("run").exists()
+    listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
+    Path("own.json").write_text(json.dumps(listed))
+    own = ("--workers", "own.json", "--pool", "simulated", "--num-tasks", 1, "--output", "run")
+    told = invoke("train", "planner", "--phase", 2, *own, code=2)
+    assert "(with --workers by --num-tasks), and begin again" in " ".join(told.split())
+    assert "resume" not in told
+
+
 def test_bad_data_names_file_and_row(files: Path, tmp_path: Path) -> None:
     rows = json.loads((files / "train.json").read_text())
     rows[3]["targets"]["dependencies"] = [[0] for _ in rows[3]["targets"]["task_types"]]

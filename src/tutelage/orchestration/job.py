@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
 from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.execution.config import WorkConfig
@@ -72,6 +73,8 @@ class PlannerTraining(RunKind):
     """The keys with their defaults, once it is prepared."""
     sets: PlannerDatasets | None = None
     """The workflows of phase 1; None without it."""
+    tables: tuple[OutcomeTable | None, OutcomeTable | None] = (None, None)
+    """The files of outcomes of phase 2: those to learn from, and those that are held out."""
     last: Mapping[str, Any] | None = None
     """Where phase 1 stands, in the middle of it."""
     _found: JSON = field(default_factory=dict[str, Any])
@@ -113,6 +116,11 @@ class PlannerTraining(RunKind):
         check_loggers(settings.logger)
         if request.phase != "2":
             self.sets = read_sets(request, settings.phase1_supervised)
+        if request.phase != "1" and request.outcomes is not None and request.models is not None:
+            seeds = SeedTree(request.seed).child(PHASE2)
+            self.tables = read_tables(
+                request.outcomes, request.models, request.test_outcomes, seeds
+            )
         if not folder.config.is_file():
             if self.sets is not None:
                 self.sets.check_against(request.against, partial(_warn, progress))
@@ -238,9 +246,10 @@ class PlannerTraining(RunKind):
         phase2_result = train_phase2(
             place,
             settings=phase,
+            table=self.tables[0],
             outcomes=request.outcomes or (collected and collected[0]),
             models=request.models or (collected and collected[1]),
-            test_outcomes=request.test_outcomes,
+            test_outcomes=self.tables[1] or request.test_outcomes,
             seed=request.seed,
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tutelage.config.keys import flatten
-from tutelage.orchestration.data.outcomes import read_outcomes, read_test_outcomes
+from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
@@ -108,10 +108,9 @@ def _routing(request: PlannerConfig) -> dict[str, str]:
     if request.outcomes is None or request.models is None:
         return {"outcomes": "simulated"}
     seeds = SeedTree(request.seed).child("phase2")
-    table = read_outcomes(request.outcomes, request.models, seeds)
-    train, val, test = table.split(seeds, held_out=request.test_outcomes is None)
-    if request.test_outcomes is not None:
-        test = read_test_outcomes(request.test_outcomes, request.models, table, seeds)
+    table, test = read_tables(request.outcomes, request.models, request.test_outcomes, seeds)
+    train, val, own = table.split(seeds, held_out=test is None)
+    test = own if test is None else test
     sizes = f"{len(train)} train, {len(val)} validation, {len(test)} test"
     return {"outcomes": f"{len(table)} queries, {len(table.workers)} workers: {sizes}"}
 

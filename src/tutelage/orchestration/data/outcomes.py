@@ -141,7 +141,8 @@ class OutcomeTable:
         if not all(parts if held_out else parts[:2]):
             raise DataError(
                 f"the table has too few queries ({len(self)}) to split into train, validation and "
-                "test; give at least 20 queries of each type"
+                "test; give at least 20 queries of each type (with --workers by --num-tasks), and "
+                "begin again"
             )
         train, val, test = (self.take(sorted(part)) for part in parts)
         return train, val, test
@@ -222,6 +223,18 @@ def read_test_outcomes(
         hint = nearest(strange[0], sorted(table.names))
         raise DataError(f"{str(path)!r}: nothing was learned about {strange[0]!r}; {hint}")
     return held_out.only(table.names)
+
+
+def read_tables(
+    outcomes: str | Path, models: str | Path, test: str | Path | None, seeds: SeedTree
+) -> tuple[OutcomeTable, OutcomeTable | None]:
+    """A table to learn from, and held-out outcomes where a file has some.
+
+    Raises `DataError` as their readers do, and for a table that is too small to be split.
+    """
+    table = read_outcomes(outcomes, models, seeds)
+    table.split(seeds, held_out=test is None)
+    return table, None if test is None else read_test_outcomes(test, models, table, seeds)
 
 
 def with_skills(table: OutcomeTable) -> list[Worker]:
