@@ -91,6 +91,21 @@ def test_an_error_never_passes_and_asks_nobody() -> None:
     assert verdict.reason == "truncated: cut"
 
 
+def test_a_check_need_not_be_async_and_returns_a_verification() -> None:
+    class Short:
+        def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+            return Verification(len(answer.output) < 4, "counted")
+
+    class Says:
+        def check(self, work: Subtask, answer: WorkerAnswer) -> Any:
+            return True
+
+    assert check(Verifiers(Short()), "abc").passed
+    assert not check(Verifiers(Short()), "abcd").passed
+    with pytest.raises(ConfigError, match=r"returned True; its `check` returns a Verification\("):
+        check(Verifiers(Says()), "abc")
+
+
 def test_a_type_then_its_kind_then_the_default() -> None:
     found = Verifiers(
         verifier_of("exact", expected="d"),

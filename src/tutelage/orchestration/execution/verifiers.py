@@ -14,7 +14,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
 
@@ -38,8 +38,9 @@ from tutelage.types import Message, Sampling
 class _Verifier(Protocol):
     """Judges an answer that has no error."""
 
-    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Pass or not, with a reason. Raises `TutelageError` where it cannot judge at all."""
+    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification | Awaitable[Verification]:
+        """Pass or not, with a reason; async where it waits for something. Raises `TutelageError`
+        where it cannot judge at all."""
         ...
 
 
@@ -68,12 +69,21 @@ class Verifiers:
         return cls(_Known() if mock else _Present())
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """The verdict of the verifier for this work; an error fails without asking it."""
+        """The verdict of the verifier for this work; an error fails without asking it. Raises
+        `ConfigError` where it returns none."""
         if answer.error is not None:
             return Verification(False, f"{answer.error.kind}: {answer.error.message}")
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
             return Verification(True, "the tool ran")
-        return await self._of(work).check(work, answer)
+        verdict: Any = self._of(work).check(work, answer)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if not isinstance(verdict, Verification):
+            raise ConfigError(
+                f"the verifier of {work.type!r} returned {verdict!r:.80}; its `check` returns a "
+                "Verification(passed, reason)"
+            )
+        return verdict
 
     def refuse(self, works: Iterable[Subtask], pool: WorkerPool) -> None:
         """Raise `ConfigError` for a verifier that lacks what it compares with: after the work it
