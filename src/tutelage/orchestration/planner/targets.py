@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import index
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -147,7 +148,7 @@ class PlanTargets(NamedTuple):
             _check_sizes("model_selections", (tensor >= 0).sum(1), lengths)
             workers[:, : tensor.shape[1]] = tensor
         if targets.get("length") is not None:
-            _check_sizes("length", torch.as_tensor(targets["length"]).reshape(-1), lengths)
+            _check_sizes("length", _lengths(targets["length"]), lengths)
         return cls(types, workers, _adjacency(targets, lengths, types.shape[1]), lengths)
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
@@ -166,7 +167,7 @@ def _worker(worker: int | str, names: Sequence[str]) -> int:
     name = f"worker {worker}" if isinstance(worker, int) else worker
     if name in names:
         return names.index(name)
-    if isinstance(worker, int) and worker < len(names):
+    if isinstance(worker, int) and 0 <= worker < len(names):
         return worker
     raise DataError(f"the worker {worker!r} is not among those trained with: {list(names)}")
 
@@ -245,19 +246,15 @@ def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Ten
     if targets.get("adjacency") is not None:
         try:
             matrix = _cut(torch.as_tensor(targets["adjacency"]).float(), count)
+            if not bool(((matrix == 0) | (matrix == 1) | (matrix < 0)).all()):  # those are padding
+                raise ValueError("an entry is neither 0 nor 1")
             adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
     elif targets.get("dependencies") is not None:
         try:
-            if len(targets["dependencies"]) != plans:
-                raise IndexError(f"there are {counted(plans, 'plan')}")
-            for row, parents in enumerate(targets["dependencies"]):
-                for child, before in enumerate(parents):
-                    for parent in before:
-                        if not 0 <= parent < lengths_B[row] or child >= lengths_B[row]:
-                            raise IndexError(f"plan {row} has no subtask {max(parent, child)}")
-                        adjacency[row, parent, child] = 1.0
+            for row, parent, child in _edges(targets["dependencies"], lengths_B.tolist()):
+                adjacency[row, parent, child] = 1.0
         except (IndexError, TypeError) as error:
             given = targets["dependencies"]
             raise DataError(
@@ -267,6 +264,32 @@ def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Ten
     else:
         adjacency = torch.full_like(adjacency, IGNORED)
     return adjacency
+
+
+def _edges(dependencies: Any, lengths: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+    """Plan, parent and child of each dependency that is given. Raises `IndexError` for subtasks
+    that are not there, `TypeError` for what is no number of one."""
+    if len(dependencies) != len(lengths):
+        raise IndexError(f"there are {counted(len(lengths), 'plan')}")
+    for row, parents in enumerate(dependencies):
+        for child, before in enumerate(parents):
+            for parent in before:
+                if isinstance(parent, bool) or not hasattr(parent, "__index__"):
+                    raise TypeError(f"{parent!r} is no number of a subtask")
+                for number in (index(parent), child):
+                    if not 0 <= number < lengths[row]:
+                        raise IndexError(f"plan {row} has no subtask {number}")
+                yield row, index(parent), child
+
+
+def _lengths(given: Any) -> Tensor:
+    """The subtasks of each plan, as they are counted in `given`."""
+    try:
+        return torch.as_tensor(given).reshape(-1)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"'length' is {given!r:.80}; give the number of subtasks of each plan, such as [2]"
+        ) from error
 
 
 def _cut(matrix_BNN: Tensor, count: int) -> Tensor:
