@@ -20,6 +20,7 @@ from tutelage.orchestration.plan.parameters import gives, parameters
 from tutelage.orchestration.plan.spans import by_kind, spans
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.arguments import ArgumentScorer, fit_scorer
+from tutelage.orchestration.planner.described import read_request, without_quotes
 from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.origins import Origins
@@ -375,3 +376,56 @@ def test_a_logistic_fit_ends_at_the_least_loss_though_whole_steps_overshoot() ->
     weights = fit_logistic(rows, wanted, pull, first)
     slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + pull * (weights - first)
     assert float(slope.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("Delete the file 'notes/a.txt'", "Delete the file notes/a.txt"),
+        ('Move "a.txt" to “notes/b.txt”', "Move a.txt to notes/b.txt"),
+        ("Find 'notes/*.txt'", "Find notes/*.txt"),
+        ("Save 'call Ana' as 'notes/a.txt'", "Save 'call Ana' as notes/a.txt"),
+        ("Replace 'a.txt' with 'b.txt' in notes/c.txt", None),  # a text, beside a path
+        ("Count the words in 'see notes/a.txt'", None),
+        ("Say 'and/or'", None),
+        ("Say 'good night'", None),
+    ],
+)
+def test_a_path_in_quotes_is_read_as_a_path(text: str, bare: str | None) -> None:
+    assert without_quotes(text) == (bare or text)
+    if bare is not None:
+        quoted, plain = read_request(text, CATALOG), read_request(bare, CATALOG)
+        assert quoted.ids.tolist() == plain.ids.tolist()
+
+
+def test_a_path_in_quotes_is_an_argument() -> None:
+    assert filled("Delete the file 'notes/a.txt'", "delete_file") == ([{"path": "notes/a.txt"}], ())
+    text = "Move 'notes/a.txt' to 'old/b.txt'"
+    moved = [{"source": "notes/a.txt", "destination": "old/b.txt"}]
+    assert filled(text, "move_file") == (moved, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Read it to me", None),
+        ("Please wait. Send it off", None),
+        ("Greet them", None),  # the tool's own verb
+        ("Read Ana's file", "Ana's"),
+        ("Send Noor Moreau a card", "Noor Moreau"),
+        ("Greet Ana", "Ana"),
+        ("Noor Moreau needs a card", "Noor Moreau"),
+        ("Rosa needs a card", "Rosa"),
+    ],
+)
+def test_a_verb_that_begins_a_sentence_is_no_name(text: str, name: str | None) -> None:
+    @tool
+    def greet(person: str) -> str:
+        """Write a card to somebody."""
+        return person
+
+    catalog = Catalog(described({"greet": greet}))
+    plan, missing = ArgumentScorer().fill(Plan(text, (Node("greet"),)), catalog)
+    assert plan.instruction == text
+    assert plan.nodes[0].arguments == ({} if name is None else {"person": name})
+    assert missing == (("greet.person",) if name is None else ())

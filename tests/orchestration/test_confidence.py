@@ -114,7 +114,8 @@ def sent(name: str, text: str) -> Workflow:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("text", ["Hi {}, your salary is <node-0>", "<node-0>"])
 def test_a_planner_is_not_sure_where_plans_have_words_beside_results(text: str) -> None:
-    names = ("Bob", "Ann", "Bob", "Eve", "Bob", "Tom", "Kim", "Joe", "Lee", "Ida", "Max", "Sue")
+    first = "Bob Ann Bob Eve Bob Tom Kim Joe"
+    names = f"{first} Lee Ida Max Sue Amy Roy".split()
     made = [sent(name, text.format(name)) for name in names]
     settings = Phase1Settings(num_epochs=10)
     fitting = PlannerTrainer(made[:8], made[8:], SEND, settings, SEEDS)

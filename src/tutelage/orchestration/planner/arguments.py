@@ -23,6 +23,7 @@ from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 from tutelage.orchestration.plan.parameters import Parameter, parameters
 from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.orchestration.plan.titles import titles
+from tutelage.orchestration.planner.described import without_capitals, without_quotes
 from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.orchestration.planner.origins import Origins
 from tutelage.orchestration.planner.pairs import (
@@ -76,13 +77,14 @@ class ArgumentScorer:
         no parameter is known, as it is."""
         if not any(catalog[node.tool].schema for node in plan.nodes):
             return plan, ()
-        found = _found(plan.instruction, catalog)
+        text = without_capitals(without_quotes(plan.instruction), catalog)
+        found = _found(text, catalog)
         nodes: list[Node] = []
         missing: list[str] = []
         for node in plan.nodes:
             tool = catalog[node.tool]
             own = parameters(tool)
-            chosen = self._chosen(plan.instruction, tool, own, found, node, nodes, catalog)
+            chosen = self._chosen(text, tool, own, found, node, nodes, catalog)
             chosen = _without_unsearched(chosen, own, nodes)
             nodes.append(replace(node, arguments=chosen))
             missing += [f"{tool.name}.{p.name}" for p in own if p.required and p.name not in chosen]
@@ -224,20 +226,21 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
     plans = [w.plan for w in workflows if any(node.arguments for node in w.plan.nodes)]
     origins = Origins.of(plans)
     for plan in plans[:MOST]:
-        found = _found(plan.instruction, catalog)
+        text = without_capitals(without_quotes(plan.instruction), catalog)
+        found = _found(text, catalog)
         for place, node in enumerate(plan.nodes):
             if not node.arguments or node.tool not in catalog:
                 continue
             tool, before = catalog[node.tool], plan.nodes[:place]
             own = parameters(tool)
             bare = replace(node, arguments={}, after=node.parents)
-            candidates = candidates_of(plan.instruction, tool, found, before)
+            candidates = candidates_of(text, tool, found, before)
             for parameter in own:
                 wanted = node.arguments.get(parameter.name)
                 known = wanted if place else None
                 leanings = _leanings(origins, candidates, bare, parameter.name, before, known)
                 for each, lean in zip(candidates, leanings, strict=True):
-                    pair = (plan.instruction, tool, own, parameter, each, bare, before, catalog)
+                    pair = (text, tool, own, parameter, each, bare, before, catalog)
                     rows.append(pair_features(*pair, lean))
                     right.append(float(wanted is not None and equal(each.value, wanted)))
     if not 0 < sum(right) < len(right):

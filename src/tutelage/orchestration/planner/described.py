@@ -7,6 +7,7 @@ a path has that kind in its text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from tutelage.errors import DataError, check_given
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.parameters import parameters
-from tutelage.orchestration.plan.spans import by_kind
+from tutelage.orchestration.plan.spans import by_kind, spans
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.text import BUCKETS, Features, features
 
@@ -26,7 +27,50 @@ def read_request(text: str, catalog: Catalog) -> Features:
     """The features of a request over a catalog."""
     if not has_schemas(catalog):
         return features(text)
+    text = without_quotes(text)
     return features(by_kind(text, titles(text) if catalog.finder else ()))
+
+
+_PLACE = re.compile(
+    r"(?:[\w.-]*/)*[\w-][\w.-]*\.[A-Za-z][A-Za-z0-9]{0,4}|(?:/[\w.-]+)+|[\w./*-]*\*[\w./*-]*"
+)
+"""A file, a path from the root, or a pattern."""
+_OPENING = re.compile(r"(?:^|(?<=[.!?:;]\s))\W*[A-Z][a-z]+\b(?!['’])")
+_VERBS = """add answer append archive arrange ask attach begin book bring build buy calculate call
+can cancel change check choose clean clear close compare compute convert copy correct could count
+create cut delete describe display divide download draw drop edit email erase explain extract fetch
+figure file fill find fix forward get give have hello help hey hide identify improve insert install
+join keep launch leave let list load log look mail make measure merge message move multiply name
+need note notify now okay open order paste pay phone pick place play please post prepare print
+produce pull push put read record remind remove rename replace reply report reset resize return ring
+run save say schedule search see select send set share show sort speak split start stop store submit
+subtract sum summarise summarize swap take tell text thanks then throw transfer translate trash turn
+type undo update upload use what when where which who why work would write zip"""
+"""Words that begin a sentence and are no names, whatever their first letter is there."""
+
+
+def without_quotes(text: str) -> str:
+    """A request without the quotes around its files and paths. Where one stands outside of quotes,
+    those in quotes are taken for texts: "replace 'a.txt' with 'b.txt' in notes/c.txt"."""
+    found = spans(text)
+    if any(span.kind in ("path", "file", "pattern") for span in found):
+        return text
+    for span in reversed(found):
+        if span.kind == "quoted" and _PLACE.fullmatch(str(span.value)):
+            text = f"{text[: span.start]}{span.value}{text[span.end :]}"
+    return text
+
+
+def without_capitals(text: str, catalog: Catalog) -> str:
+    """A request with small letters for verbs that begin a sentence, those of tools among them: in
+    "Send Ana a card" the name is Ana."""
+    verbs = {*_VERBS.split()} | {re.split(r"[\W_]", name)[0].lower() for name in catalog.names}
+
+    def lowered(match: re.Match[str]) -> str:
+        word = re.sub(r"\W", "", match[0]).lower()
+        return match[0].lower() if word in verbs else match[0]
+
+    return _OPENING.sub(lowered, text)
 
 
 def check_instructions(texts: object) -> None:
