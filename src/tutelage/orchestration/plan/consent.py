@@ -16,19 +16,31 @@ from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
+_KEPT = (
+    r"keep\b(?! (?:track|going|me|us)\b)"
+    r"(?! (?:it|that|this|them|_+) as\b(?! (?:is|it|they|before)\b))"
+    r"(?! (?:it|that|this|them) (?:in(?! place)|under|at)\b)(?! a (?:list|log|note|record)\b)"
+    r"(?! (?:an?|the|my|its|their|another|one)(?: [\w-]+){0,2} (?:copy|backup|version|results?"
+    r"|output|summary|total|translation)\b[^.!?;]* (?:as|in|into|under|at|named|called)\b)"
+    r"|(?:leave|skip)(?: out)? _+(?:(?:,|,? and|,? or) _+)*(?= *(?:[.!?;,]|$))"
+    r"|leave\b[^.!?;]*\b(?:be|there|in place|out|where (?:it is|they are))(?=\W*(?:[.!?;,]|$))"
+    r"|preserve|retain|omit|exclude|spare (?:_+|the|my|our|all|every\w*|th[eo]se|it|them)"
+)
+"""What is to stay; a copy or a result that is kept somewhere is written there. Paths are `_`."""
 _LIMIT = (
     r"\b(?:not|cannot|donot|\w*n['’´`ʼ]t|(?:do|ca|wo|sha|does|should|would|could|must)nt"
     r"|never|no(?= +\w|\W*$)|none|nothing|nobody|no one|neither|nor|undelete|undo"
     r"|avoid|prevent|stop|refrain|forbid\w*|prohibit\w*|pretend"
     r"|(?:cancel|skip|halt|block|hold off)(?: on)?(?: the)?(?= \w+(?:ing|ion)\b)"
-    r"|alone|untouched|unchanged|intact|as (?:it is|they are)|dry run|maybe|perhaps"
+    rf"|{_KEPT}|alone|untouched|unchanged|intact|as (?:it is|they are)|dry run|maybe|perhaps"
     r"|except|excluding|but|besides|without|unless|other than|apart from|instead of|rather than"
     r"|only|if|whether|when|whenever|once(?! *(?:[.!]|$))|until|before you|provided|in case"
     r"|why|how to|how (?:do|can|could|should|would))\b"
 )
 _ORDERS = frozenset(
     {"avoid", "prevent", "stop", "skip", "halt", "block", "hold", "cancel", "undo", "undelete"}
-    | {"forbid", "prohibit", "refrain", "remind", "tell", "ask"}
+    | {"forbid", "prohibit", "refrain", "remind", "tell", "ask", "keep", "leave", "preserve"}
+    | {"retain", "omit", "exclude", "spare"}
 )
 """Words of these that are an order where a tool is named or described by them."""
 _DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
