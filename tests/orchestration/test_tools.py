@@ -810,6 +810,18 @@ def test_models_do_what_is_no_tool() -> None:
     assert [asked[0] for asked in models.asked] == ["m"]
 
 
+def test_models_that_know_the_truth_know_it_beside_tools() -> None:
+    models = ScriptedPool(workers("m"), right())
+    models.name, models.mock = "graded", False
+    known = Verifiers(make_verifier({"kind": "known"}))
+    plan = Plan("Do it", (Node("say", {"text": "hi"}), Node("translate", {"text": "<node-0>"})))
+    system = OrchestrationSystem(pool=ToolPool({"say": say}, models), verifiers=known)
+    assert system.execute("Do it", plan=plan).success
+    models.name = "openai"
+    with pytest.raises(ConfigError, match="'known' has no truth for node 1"):
+        system.check(plan)
+
+
 def test_what_cannot_run_beside_each_other_is_refused() -> None:
     mocked = ScriptedPool(workers("m"), right())
     with pytest.raises(ConfigError, match="tools run for real"):

@@ -89,11 +89,12 @@ class Verifiers:
         """Raise `ConfigError` for a verifier that lacks what it compares with: after the work it
         would end the plan, and so would every resume."""
         tools = {worker.name for worker in pool.workers if worker.tool}
+        asked = getattr(pool, "models", None) or pool  # beside tools those of another pool
         for work in works:
             judged = work.type not in tools or any(k in self.by_type for k in work.labels)
             ready = getattr(self._of(work), "ready", None)
             if judged and ready is not None:
-                ready(work, pool.mock or pool.name not in _BLIND)
+                ready(work, asked.mock or asked.name not in _BLIND)
 
     def _of(self, work: Subtask) -> _Verifier:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
