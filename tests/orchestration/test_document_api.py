@@ -126,8 +126,12 @@ def test_a_batch_of_other_tools_is_refused_with_the_way_out(planner: PlannerMode
     assert float(loss_of(own, 0.3, **batch)["edge_loss"]) > 0
     two = {key: batch[key] for key in ("task_types", "model_selections")}
     for targets in (batch, two, {"task_types": batch["task_types"], "length": batch["length"]}):
-        with pytest.raises(DataError, match=r"plan 0 has 3 subtasks.*PlannerModel\.of\(dataset"):
+        with pytest.raises(
+            DataError, match=r"plan 0 has 3 subtasks.*planner = PlannerModel\.of\(d"
+        ):
             loss_of(planner, 0.3, **targets)
+    with pytest.raises(DataError, match=r"and 1 by 'length'; give one each$"):
+        loss_of(planner, 0.3, task_types=[[0, 1, 2, 3], [0]], length=[1, 1])
     with pytest.raises(ConfigError, match="outputs are another planner's"):
         own.compute_supervised_loss(planner(["a"]), {"task_types": [[0]]})
     with pytest.raises(DataError, match=r"'adjacency' .* an edge of a subtask that no plan has"):

@@ -142,13 +142,13 @@ class PlanTargets(NamedTuple):
             told = f"{counted(len(types), 'plan')} for {counted(plans, 'instruction')}"
             raise DataError(f"the targets are of {told}")
         lengths = ((types >= 0) & (types < end)).sum(1)
+        if targets.get("length") is not None:
+            _check_sizes("length", _lengths(targets["length"]), lengths)
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
             tensor = _padded("model_selections", targets["model_selections"], names)
             _check_sizes("model_selections", (tensor >= 0).sum(1), lengths)
             workers[:, : tensor.shape[1]] = tensor
-        if targets.get("length") is not None:
-            _check_sizes("length", _lengths(targets["length"]), lengths)
         return cls(types, workers, _adjacency(targets, lengths, types.shape[1]), lengths)
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
@@ -231,10 +231,13 @@ def _check_sizes(key: str, sizes_B: Tensor, lengths_B: Tensor) -> None:
         raise DataError(f"{key!r} is of {counted(len(sizes_B), 'plan')}, not {len(lengths_B)}")
     for row, (size, length) in enumerate(zip(sizes_B.tolist(), lengths_B.tolist(), strict=True)):
         if size not in (0, length):
+            other = (
+                "; where the batch is of a WorkflowDataset, its tools are not the planner's, so "
+                f"make it of the dataset: planner = {_MADE}"
+            )
             raise DataError(
                 f"plan {row} has {counted(length, 'subtask')} in 'task_types' and {size} by "
-                f"{key!r}; give one each. A batch of a WorkflowDataset needs a planner with its "
-                f"tools: {_MADE}"
+                f"{key!r}; give one each{other if size == length - 1 else ''}"
             )
 
 
