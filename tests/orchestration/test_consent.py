@@ -174,7 +174,7 @@ def test_a_word_that_limits_is_no_value(request_: str, path: str) -> None:
         ("add_meeting", "Add a meeting with Bob, May 5 2026", "2026-05-05"),
         ("keep_file", "Keep a.txt", "a.txt"),
         ("leave_room", "Leave the room there", "room"),
-        ("write", "Write `do not enter` to sign.txt", "do not enter"),
+        ("write", "Write `do not enter` there", "do not enter"),
         ("update", "Update Bob with the updated report", "Bob"),
         ("delete", "Delete the deleted items", "items"),
     ],
@@ -189,6 +189,54 @@ def test_an_order_for_a_tool_of_its_name_is_none_that_limits(
 def test_what_was_done_may_be_in_quotes() -> None:
     plan = Plan("Delete 'deleted things.txt'", (Node("delete", {"path": "deleted things.txt"}),))
     check_consent(plan, {"delete": delete})
+
+
+def plan_of(request: str, *calls: tuple[str, str]) -> Plan:
+    """A plan of tools with a path each; one that ends in `<-` takes the result before it too."""
+    nodes: list[Node] = []
+    for name, value in calls:
+        taken = {"text": f"<node-{len(nodes) - 1}>"} if value.endswith("<-") else {}
+        nodes.append(Node(name, {"path": value.removesuffix("<-"), **taken}))
+    return Plan(request, tuple(nodes))
+
+
+ONE = (("delete", "a.txt"),)
+MISREAD = {
+    "Read a.txt and delete b.txt": (("read", "b.txt"), ("delete", "a.txt")),
+    "Delete a.txt and read b.txt": (("delete", "a.txt"), ("delete", "b.txt")),
+    "delete a.txt and b.txt": (("delete", "a.txt"), ("read", "b.txt"), ("write", "a.txt<-")),
+    "Delete a.txt and b.txt": ONE,
+    "Delete a.txt or b.txt": ONE,
+    "Read a.txt then delete it": ONE,
+    "Write a.txt to bob@x.org and ann@x.org": (("write", "a.txt bob@x.org"),),
+    "Delete 'notes/a.txt' and 'notes/b.txt'": (("delete", "notes/a.txt"),),
+    "Delete a.txt? Hell, that is the wrong file": ONE,
+    "Hold on: delete a.txt needs the OK of Bob first": ONE,
+    "Imagine you delete the file a.txt": ONE,
+    "My colleague wants to delete the file a.txt": ONE,
+    "It would be a disaster to delete a.txt": ONE,
+    "Under zero circumstances delete a.txt": ONE,
+}
+RIGHT = {
+    "Read a.txt and delete b.txt": (("read", "a.txt"), ("delete", "b.txt")),
+    "Delete a.txt, b.txt and c.txt": (*ONE, ("delete", "b.txt"), ("delete", "c.txt")),
+    "Copy a.txt to b.txt": (("read", "a.txt"), ("write", "b.txt<-")),
+    "Delete the file 'notes/a.txt'": (("delete", "notes/a.txt"),),
+    "Read a.txt, then delete it": (("read", "a.txt"), *ONE),
+    "What is 3 + 4? Write it to sum.txt": (("write", "sum.txt"),),
+    "Could you delete a.txt? Thanks": ONE,
+}
+
+
+@pytest.mark.parametrize("request_", MISREAD)
+def test_what_is_named_is_taken_by_the_step_that_it_is_named_for(request_: str) -> None:
+    with pytest.raises(NoPlanError, match=r"names|several steps|limits"):
+        check_consent(plan_of(request_, *MISREAD[request_]), TOOLS)
+
+
+@pytest.mark.parametrize("request_", RIGHT)
+def test_a_plan_that_takes_all_of_it_passes(request_: str) -> None:
+    check_consent(plan_of(request_, *RIGHT[request_]), TOOLS)
 
 
 class Planner:
@@ -214,6 +262,15 @@ def read(path: str) -> str:
 def delete(path: str) -> str:
     """Delete a file."""
     return path
+
+
+@tool(destructive=True)
+def write(path: str, text: str = "") -> str:
+    """Write a file."""
+    return path
+
+
+TOOLS = {"read": read, "write": write, "delete": delete}
 
 
 def test_a_sure_planner_declines_side_effects_alone() -> None:

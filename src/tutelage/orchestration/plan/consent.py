@@ -1,19 +1,20 @@
 """Whether a request asks for what a plan would change: a plain rule of words.
 
 A planner that chooses tools by what a request is about takes "do not delete a.txt" for "delete
-a.txt". Where a plan has a tool with side effects, a word that forbids, excepts, limits or puts off,
-and a question, therefore make it a plan that nobody is sure of. `cli/orchestrate_planner.py` and
-`execution/system.py` ask.
+a.txt", and the wrong file of two. Where a plan has a tool with side effects, these therefore make
+it a plan that nobody is sure of: a word that forbids, excepts, limits or puts off, a question, and
+a file or address that is named and not taken, or is taken for another step.
+`cli/orchestrate_planner.py` and `execution/system.py` ask.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.plan.spans import spans
+from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.tools.tool import Tool
 
 _KEPT = (
@@ -64,11 +65,21 @@ _QUESTION = (
 """A question that is no polite request, such as "can you ...?". One with another sentence after it
 may have been asked for that: "What is 3 + 4? Write it to sum.txt." """
 _INDIRECT = r"\b(?:tell|know|wonder\w*|explain|say|ask|see|check|find out)(?: \w+)? who\b"
+_DOUBTED = (
+    r"^(?!.*\b(?:what|which|where|who|how|can|could|would|will)\b)[^?]*\?\s+\S"
+    r"|\b(?:hold on|imagine|suppose|assum(?:e|ing)|hypothetical\w*|wants? (?:someone|\w+body) to"
+    r"|(?:he|she|who|\w+) wants to|would be|zero)\b"
+)
+"""What is asked back, made up, or another's wish."""
 _UNSURE = re.compile(
-    f"{_LIMIT}|{_LATER}|{_OTHERS}|{_QUESTION}|{_INDIRECT}", re.IGNORECASE | re.DOTALL
+    f"{_LIMIT}|{_DOUBTED}|{_LATER}|{_OTHERS}|{_QUESTION}|{_INDIRECT}", re.IGNORECASE | re.DOTALL
 )
 _WORD = re.compile(rf"{_LIMIT}|(?:who\w*|what|which|where|{_HELPERS})", re.IGNORECASE)
 """A word that limits, or asks, and is no value whatever a plan takes it for."""
+_NAMED = ("url", "email", "path", "file")
+"""Kinds of spans that name something."""
+_LISTED = re.compile(r"\s*(?:,|&|and|,\s*and)\s*(?:the )?(?:file )?['\"]?\s*")
+_STEPS = re.compile(r"\b(?:then|afterwards|after that)\b", re.IGNORECASE)
 _CONTENT = ("quoted", "url", "email", "path", "file")
 """Kinds of spans whose words say nothing of what is to be done."""
 
@@ -115,15 +126,89 @@ def _verb(text: str) -> str:
     return "" if found is None else found[0].lower()
 
 
+def _names(request: str) -> list[Span]:
+    """What a request names: files, paths and addresses, in quotes too."""
+    found = [
+        span
+        for span in spans(request)
+        if span.kind in _NAMED
+        or (
+            span.kind == "quoted"
+            and any(s.kind in _NAMED and s.value == span.value for s in spans(str(span.value)))
+        )
+    ]
+    return list({(span.start, span.end): span for span in found}.values())
+
+
+def _objects(request: str, names: Sequence[Span], verbs: Iterable[str]) -> set[str]:
+    """What is named right after one of these verbs, and what is listed with it."""
+    found: set[str] = set()
+    for verb in re.finditer(rf"\b(?:{'|'.join(map(re.escape, verbs))})\b", request, re.IGNORECASE):
+        end = -1
+        for span in names:
+            if span.start < verb.end():
+                continue
+            if end >= 0 and not _LISTED.fullmatch(request[end : span.start]):
+                break
+            found.add(str(span.value))
+            end = span.end
+    return found
+
+
+def _misread(plan: Plan, nodes: Sequence[int], tools: Mapping[str, Tool]) -> str:
+    """Why a plan is not what its request asks for, by the files and addresses that this names:
+    `nodes`, those with side effects, take what is named for them, and nothing is left over."""
+    request, names = plan.instruction, _names(plan.instruction)
+    values = dict.fromkeys(str(span.value) for span in names)
+    takes = [
+        {value for value in values if any(value in text for text in _texts(node.arguments))}
+        for node in plan.nodes
+    ]
+    for value in values:
+        if not any(value in taken for taken in takes):
+            return f"names {value!r}, and no call of the plan takes it"
+    if len(plan.nodes) == 1 and (word := _STEPS.search(_unquoted(request))):
+        return f"asks for several steps ({word[0]!r}), and the plan has one"
+    for index in nodes:
+        tool = tools[plan.nodes[index].tool]
+        verbs = {_verb(tool.name), _verb(tool.description)} - {""}
+        if not takes[index]:
+            continue
+        own, listed = takes[index], _objects(request, names, verbs)
+        if own <= listed:
+            alike = (k for k, node in enumerate(plan.nodes) if node.tool == tool.name)
+            taken = set[str]().union(*(takes[k] for k in alike))
+            apart = [value for value in values if value in listed - taken]
+        else:
+            taken = set[str]().union(*(takes[k] for k in _joined(plan, index)))
+            apart = [value for value in values if value not in taken]
+        if apart:
+            beside = ", ".join(sorted(own))
+            return f"names {apart[0]!r} beside {beside!r}, and it is not sure for which step"
+    return ""
+
+
+def _joined(plan: Plan, index: int) -> set[int]:
+    """The nodes that hang together with a node by results that are taken."""
+    found, grown = {index}, True
+    while grown:
+        more = {k for edge in plan.edges if found.intersection(edge) for k in edge}
+        grown = not more <= found
+        found |= more
+    return found
+
+
 def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
     """Raise `NoPlanError` where a plan has a tool that says it has side effects, and its request
-    forbids, asks or limits what that would do. What the plan takes over as an argument, a text or a
+    forbids, asks or limits what that would do, or names what the plan does not take, or takes for
+    another step. What the plan takes over as an argument, a text or a
     day, does not count."""
-    nodes = [
-        node
-        for node in plan.nodes
+    changing = [
+        index
+        for index, node in enumerate(plan.nodes)
         if node.tool in tools and tools[node.tool].destructive and not tools[node.tool].assumed
     ]
+    nodes = [plan.nodes[index] for index in changing]
     said = plan.instruction
     for text in [value for node in nodes for value in _texts(node.arguments)]:
         # What is most of the request says what is to be done, and so does a word that limits.
@@ -140,3 +225,5 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
             f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "
             "and the trained planner does not read that"
         )
+    if changing and (reason := _misread(plan, changing, tools)):
+        raise NoPlanError(f"the request {reason}; the trained planner does not read that")
