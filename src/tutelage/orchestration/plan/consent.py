@@ -68,7 +68,7 @@ _INDIRECT = r"\b(?:tell|know|wonder\w*|explain|say|ask|see|check|find out)(?: \w
 _DOUBTED = (
     r"^(?!.*\b(?:what|which|where|who|how|can|could|would|will)\b)[^?]*\?\s+\S"
     r"|\b(?:hold on|imagine|suppose|assum(?:e|ing)|hypothetical\w*|wants? (?:someone|\w+body) to"
-    r"|(?:he|she|who|\w+) wants to|zero|would be(?! (?:lovely|nice|great|good|fine|perfect|\w+ful)))\b"
+    r"|\w+ wants to|zero|would be(?! (?:lovely|nice|great|good|fine|perfect|\w+ful)))\b"
 )
 """What is asked back, made up, or another's wish."""
 _UNSURE = re.compile(
