@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from tests.pretended_device import DeviceError, PretendedDevice, on_device, proc
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
+from tutelage.evaluate.config import AskConfig
+from tutelage.evaluate.targets import ask, served
+from tutelage.policy import machine
 from tutelage.policy.model import Policy
 from tutelage.types import Constraint, Sampled, Sampling, ToolSpec
 
@@ -96,6 +101,19 @@ def test_it_takes_over_weights(device: PretendedDevice, fresh: Fresh) -> None:
         got = finish(driver.engine, [Request(prompt(0, 3), WAYS["greedy"], 0, 0, "s0")])
         if dtype == torch.float32:
             assert_same(got, wanted[:1])
+
+
+@on_device
+def test_a_model_is_asked_and_served_there(device: PretendedDevice, fresh: Fresh) -> None:
+    """`ask`, `eval`, `serve` and a planner's model compute where a run would."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        fresh("qwen2").save(Path(folder))
+        wanted = ask(folder, "1+1", AskConfig()).last.final_text
+        assert not device.operations
+        patch.setattr(machine, "sampling_device", lambda wanted="auto": device.first)
+        assert ask(folder, "1+1", AskConfig()).last.final_text == wanted
+        assert device.operations
+        served(folder, slots=1, max_length=None, seed=0)
 
 
 @pytest.mark.full

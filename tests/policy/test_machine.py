@@ -60,6 +60,16 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
         assert (more in choice.reason) is (count > 1)
 
 
+def test_what_is_only_sampled_from_is_where_a_run_would_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.sampling_device() == torch.device("cpu") or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    found = [machine.sampling_device(wanted).type for wanted in ("auto", "cuda", "cpu")]
+    assert found == ["cuda", "cuda", "cpu"]
+
+
 def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

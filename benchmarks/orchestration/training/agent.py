@@ -12,9 +12,12 @@ plan that it has.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +37,7 @@ from tutelage.types import Sampling
 CALL, MOST = 0.001, 10
 """What a call counts for, in USD and seconds of one thousandth and one each, and how many calls
 count as the dearest plan."""
-MAX_TOKENS = 160
+MAX_TOKENS = 200
 instructions = PromptTemplate(SYSTEM)
 
 
@@ -58,6 +61,30 @@ def folder(seed: int) -> Generator[tuple[dict[str, Tool], Path]]:
         contents = make_folder(place, seed)
         with serve_pages(contents) as url:
             yield make_tools(place, url, contents.today), place
+
+
+def end_of(plan: Plan, seed: int) -> tuple[FolderState, list[str]]:
+    """What a plan brings about in the folder of a seed; call it in a thread of its own."""
+    with folder(seed) as (tools, place):
+        return asyncio.run(run(plan, tools, place))
+
+
+def succeeds(nodes: Sequence[Mapping[str, Any]], seed: int) -> bool:
+    """Whether all calls of a plan succeed in the folder of a seed."""
+    plan = plan_of(nodes)
+    return len(end_of(plan, seed)[1]) == len(plan.nodes)
+
+
+@lru_cache(256)
+def wanted_end(nodes: str, seed: int) -> tuple[FolderState, str]:
+    """What a task's own plan brings about, and its last result; a group of rollouts shares it."""
+    state, results = end_of(plan_of(json.loads(nodes)), seed)
+    return state, results[-1]
+
+
+def plan_of(nodes: Sequence[Mapping[str, Any]]) -> Plan:
+    """A plan of the nodes of a task."""
+    return Plan("", tuple(Node(**node) for node in nodes))
 
 
 def paid(plan: Plan, right: bool, matched: float) -> float:
@@ -87,19 +114,19 @@ async def plan_and_run(
 ) -> dict[str, float]:
     """The reward, whether the plan was right, and whether there was one."""
     wanted, seed = task["nodes"], int(task["seed"])
-    own = Plan(task["question"], tuple(Node(n["tool"], n["arguments"]) for n in wanted))
-    with folder(seed) as (tools, place):
-        sampling = Sampling(1.0, max_tokens=MAX_TOKENS)
-        planner = LLMPlanner(lambda: llm.client, tools, sampling, instructions.format())
-        try:
-            plan = await planner.aplan(task["question"])
-        except NoPlanError as refusal:
-            declined = float(refusal.__cause__ is None and not wanted)
-            return {"reward": paid(own, bool(declined), declined), "right": declined}
-        state, results = await run(plan, tools, place)
+    # The tools are only shown here: those that run are on a folder of their own.
+    shown = make_tools(Path(), "http://127.0.0.1", "2026-03-02")
+    planner = LLMPlanner(
+        lambda: llm.client, shown, Sampling(1.0, max_tokens=MAX_TOKENS), instructions.format()
+    )
+    try:
+        plan = await planner.aplan(task["question"])
+    except NoPlanError as refusal:
+        declined = float(refusal.__cause__ is None and not wanted)
+        return {"reward": paid(plan_of(wanted), bool(declined), declined), "right": declined}
+    state, results = await asyncio.to_thread(end_of, plan, seed)
     right = False
     if wanted:
-        with folder(seed) as (tools, place):
-            end, expected = await run(own, tools, place)
-        right = state == end and expected[-1] in results
+        end, last = await asyncio.to_thread(wanted_end, json.dumps(wanted), seed)
+        right = state == end and last in results
     return {"reward": paid(plan, right, matched(plan, wanted)), "right": float(right)}

@@ -1,16 +1,17 @@
 """Requests over the kit of tools for training, each with a plan that is right.
 
-`requests.json` has sentences and plans with placeholders, which are filled from the folder of a
-seed. They were written without a look at the requests of `../requests`, and share no five words in
-a row with them, which a test holds. A task is graded by what its own plan brings about
-(`agent.py`); a demonstration is the request as the planner asks it, with that plan for the reply.
+`requests.json` and the files of `families/` have sentences and plans with placeholders, which are
+filled from the folder of a seed. Their writers had not seen the requests of `../requests` nor those
+of the stranger in `../development`, and share no five words in a row with either, which a test
+holds. A task is graded by what its own plan brings about (`agent.py`); a demonstration is the
+request as the planner asks it, with that plan for the reply. The stranger's requests are the test.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,9 +19,13 @@ from random import Random
 from typing import Any
 
 from tutelage.orchestration.kit import FolderContents, folder_contents
+from tutelage.orchestration.kit.contents import CALENDAR
 from tutelage.seeds import SeedTree
 
-FILE = Path(__file__).with_name("requests.json")
+HERE = Path(__file__).parent
+FILES = (HERE / "requests.json", *sorted(HERE.glob("families/*.json")))
+STRANGER = [HERE.parent / "development" / f"stranger_{half}.jsonl" for half in ("looked", "kept")]
+STRANGERS_SEED = 2
 _UNITS = (("km", "miles"), ("kg", "pounds"), ("hours", "minutes"), ("meters", "feet"))
 _PHRASES = ("bring cake", "call Owen back", "water the tomatoes", "the code is 7731", "back at six")
 _WORDS = ("maple", "harbour", "lantern", "copper", "violet", "meadow", "signal", "cedar", "amber")
@@ -43,7 +48,7 @@ class TrainingRequest:
 
 def families() -> list[dict[str, Any]]:
     """The sentences and plans, not filled."""
-    return json.loads(FILE.read_text(encoding="utf-8"))
+    return [each for file in FILES for each in json.loads(file.read_text(encoding="utf-8"))]
 
 
 def requests(first: int, count: int) -> Iterator[TrainingRequest]:
@@ -95,6 +100,42 @@ def _names(folder: FolderContents, rng: Random) -> dict[str, str | int]:
         "newcomer": f"{rng.choice(_WORDS).title()} {rng.choice(('Berg', 'Stone', 'Field'))}",
         "born": str(born),
         "phone": f"0155 555-{rng.randrange(1000, 9999)}",
+        **_further(folder, rng),
+    }
+
+
+def _further(folder: FolderContents, rng: Random) -> dict[str, str | int]:
+    """More names; the second of a pair is another one than the first."""
+    notes = rng.sample([name.removesuffix(".txt") for name in folder.names("notes")], 2)
+    invoices = rng.sample([name.removesuffix(".csv") for name in folder.names("invoices")], 2)
+    logs = rng.sample([name.removesuffix(".log") for name in folder.names("logs")], 2)
+    photos = rng.sample(folder.names("photos"), 2)
+    cities = sorted(page.rpartition("/")[2] for page in folder.pages if "/weather/" in page)
+    event = rng.choice(folder.files[CALENDAR].splitlines()).split(" ", 2)
+    met = [name for name in folder.names("notes") if name.startswith("meeting-")]
+    meeting = rng.choice(met).removesuffix(".txt")
+    names: dict[str, str | int] = {"event_date": event[0], "event": event[2]}
+    for key, (one, two) in {
+        "note_name": notes,
+        "invoice_name": invoices,
+        "log_name": logs,
+        "file": photos,
+        "town": rng.sample(cities, 2),
+        "word_a": rng.sample(_WORDS, 2),
+        "somebody": rng.sample(sorted({person.name for person in folder.people}), 2),
+    }.items():
+        names |= {key: one, f"{key}2": two}
+    first, second = sorted(rng.sample(range(3, 60), 2))
+    return names | {
+        "invoice_number": int(str(names["invoice_name"]).rpartition("-")[2]),
+        "meeting_name": meeting,
+        "month": meeting.removeprefix("meeting-").title(),
+        "grocery": rng.choice(folder.pages["/prices"].splitlines()).rpartition(" ")[0],
+        "line": rng.choice(folder.files[f"notes/{notes[0]}.txt"].splitlines()),
+        "price": f"{rng.randrange(150, 9900) / 100:.2f}",
+        "few": first,
+        "more": second,
+        "year": rng.randrange(1950, 2000),
     }
 
 
@@ -109,12 +150,26 @@ def _filled(value: Any, names: Mapping[str, str | int]) -> Any:
     return [_filled(each, names) for each in value] if isinstance(value, list) else value
 
 
-def write_tasks(path: Path, first: int, count: int) -> None:
+def strangers() -> list[TrainingRequest]:
+    """The requests of a stranger, over the folder that they were written for."""
+    rows = [json.loads(x) for file in STRANGER for x in file.read_text("utf-8").splitlines()]
+    return [
+        TrainingRequest(
+            f"stranger {number}",
+            row["request"],
+            STRANGERS_SEED,
+            [{"tool": tool, "arguments": arguments} for tool, arguments in row["plan"]],
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def write_tasks(path: Path, requests: Iterable[TrainingRequest]) -> None:
     """Tasks for `agent.py`."""
     with path.open("w", encoding="utf-8") as file:
-        for request in requests(first, count):
+        for request in requests:
             line = {
-                "id": f"{request.seed}",
+                "id": f"{request.family} {request.seed}",
                 "question": request.sentence,
                 "family": request.family,
                 "seed": request.seed,

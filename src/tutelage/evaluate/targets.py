@@ -153,11 +153,13 @@ def builtin_agent(
     kind = "hf" if run is None else config.agent.agent_type
     policy: Policy | None = None
     if server is None:
+        from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
         named = chosen is not None or config.agent.tools
         tool_specs = template_tools(config, given) if named and given else []
-        policy = load_policy(weights, tools=tool_specs)
+        device = sampling_device(config.trainer.device)
+        policy = load_policy(weights, device=device, tools=tool_specs)
         policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
@@ -223,9 +225,10 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     policies: dict[str, Policy] = {}
     config = RunConfig() if run is None else run[1]
     if here and local is not None:
+        from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
-        policy = load_policy(str(local))
+        policy = load_policy(str(local), device=sampling_device(config.trainer.device))
         policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
         policies = dict.fromkeys(here, policy)
     return EvaluatedAgent(

@@ -134,6 +134,13 @@ def gpu_of_process() -> torch.device:
     return torch.device("cuda", index)
 
 
+def sampling_device(wanted: str = "auto") -> torch.device:
+    """Where a policy that is only sampled from is: on a GPU where torch sees one, unless a run's
+    `trainer.device` says cpu. Raises `ConfigError` as `gpu_of_process`."""
+    cuda = torch.cuda.is_available() and wanted != "cpu"
+    return gpu_of_process() if cuda else torch.device("cpu")
+
+
 def bfloat16_pays() -> bool:
     """Whether the processor multiplies bfloat16 natively."""
     try:
@@ -147,8 +154,8 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     """Device, formats and threads for a policy of this number of parameters. `sharded` says whether
     the engine can compute a batch in parts."""
     wanted = config.trainer.device
-    cuda = torch.cuda.is_available() and wanted != "cpu"
-    device = gpu_of_process() if cuda else torch.device("cpu")
+    device = sampling_device(wanted)
+    cuda = device.type == "cuda"
     small = parameters < SMALL_MODEL
     (operation_threads, shards, source), said = _operation_threads(config, small, cuda, sharded)
     if config.model.dtype != "auto":

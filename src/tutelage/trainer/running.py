@@ -223,9 +223,11 @@ def evaluation_of(
     main = next(iter(policies.values()), None)
     loaded: dict[str, Policy] = {}
     if here and main is None:
+        from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
-        loaded = {folder: load_policy(folder) for folder in {*named.values()}}
+        device = sampling_device()
+        loaded = {folder: load_policy(folder, device=device) for folder in {*named.values()}}
     found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
     evaluated_agent = EvaluatedAgent(
         agent=player,
