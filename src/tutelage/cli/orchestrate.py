@@ -192,7 +192,7 @@ def _plan(asked: _PlanConfig) -> None:
     if out is not None and out.suffix not in _ENDINGS:
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {_ENDINGS}")
     known, there = asked.read_catalog(), asked.make_pool()
-    planner = make_planner(asked.checkpoint, known, asked.seed)
+    planner = make_planner(asked.checkpoint, known)
     made = planner.sure_plan(asked.instruction, asked.min_confidence)
     expected = _expect(made, known, there) if asked.explain or out is not None else {}
     say(output(), visible(to_text(made)))

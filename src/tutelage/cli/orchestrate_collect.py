@@ -124,7 +124,7 @@ def _plans(
 
             raise ConfigError(f"--candidates {asked.candidates} needs a planner: --checkpoint FILE")
         return None, "those that the instructions were made from"
-    planner = make_planner(asked.checkpoint, catalog, asked.seed)
+    planner = make_planner(asked.checkpoint, catalog)
     texts = list(dict.fromkeys(workflow.instruction for workflow in workflows))
     made = dict(zip(texts, planner.candidates(texts, asked.candidates), strict=True))
     return (lambda workflow: made[workflow.instruction]), planner.source

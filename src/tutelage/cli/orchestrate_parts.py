@@ -6,7 +6,6 @@ whether workers are real. What else an option means is in `orchestration/executi
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +42,14 @@ class ChosenPlanner:
         return self.judge(instruction).sure(least)
 
 
-def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
+def make_planner(checkpoint: Path | None, catalog: Catalog | None) -> ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
-    there is none either, the embedded one, which the first use trains. Without torch, plans are
-    copied.
+    there is none either, the embedded one, which the first use trains. Raises `MissingExtraError`
+    where torch is not installed.
     """
-    if checkpoint is None and importlib.util.find_spec("torch") is None:
-        return _nearest(catalog, seed)
+    from tutelage.orchestration.planner.packages import check_torch
+
+    check_torch()
     path = checkpoint or _newest()
     if path is not None:
         from tutelage.cli.failures import tell
@@ -60,18 +60,6 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
             model.use_catalog(catalog)
         return _searching(model, f"of the planner {path}")
     return _embedded(catalog)
-
-
-def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
-    """What there is without torch."""
-    from tutelage.orchestration.planner.nearest import KNOWN, nearest_planner
-
-    plan = nearest_planner(catalog, seed)
-    return ChosenPlanner(
-        lambda instructions, count: [(plan(text),) for text in instructions],
-        f"COPIED from the nearest of {KNOWN} synthetic workflows, for want of torch, and seldom "
-        "right; for a planner: pip install 'tutelage[train]'",
-    )
 
 
 def _embedded(catalog: Catalog | None) -> ChosenPlanner:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tutelage.cli.failures import tell
 from tutelage.cli.orchestrate_parts import ChosenPlanner, make_planner
 from tutelage.cli.orchestrate_result import usd
-from tutelage.errors import ConfigError, DataError, TutelageError
+from tutelage.errors import ConfigError, DataError, MissingExtraError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.system import planned_within
 from tutelage.orchestration.plan.arguments import check_arguments
@@ -34,6 +34,7 @@ _WAYS = (
     "Give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
     "your own (--plan FILE)"
 )
+_OWN = "Give a plan of your own (--plan FILE)"
 _OTHERS = "Say it in other words, or give a plan of your own (--plan FILE)"
 
 
@@ -67,13 +68,15 @@ def choose_plan(
     if llm is not None and asked.planner == "llm":
         return _asked(llm, asked, instruction)
     try:
-        planner = make_planner(asked.checkpoint, catalog, asked.seed)
+        planner = make_planner(asked.checkpoint, catalog)
         plan, sure = _judged(planner, instruction, asked.min_confidence)
         check_consent(plan, tools)
         check_arguments(plan, tools)
-    except DataError as error:
+    except (DataError, MissingExtraError) as error:
         if llm is not None:
             return _asked(llm, asked, instruction)
+        if isinstance(error, MissingExtraError):
+            raise MissingExtraError(f"{error}. Or g{(_WAYS if tools else _OWN)[1:]}") from error
         told = (
             "" if isinstance(error, NoPlanError) else "the trained planner has no plan that runs: "
         )

@@ -91,10 +91,6 @@ class NearestTexts:
             check_invariants=False,
         )
 
-    def closest(self, asked: NDArray[np.int64]) -> int:
-        """The place of the nearest known text, without torch; the first of equal ones."""
-        return int(self.scores(asked).argmax())
-
     def scores(self, asked: NDArray[np.int64]) -> NDArray[np.float64]:
         """How near each known text is, without torch."""
         (places, columns), values = self._entries

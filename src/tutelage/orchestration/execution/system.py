@@ -9,7 +9,6 @@ code that runs in an event loop, where any number may run at once. `loop.py` is 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 import logging
 import math
@@ -258,8 +257,6 @@ class OrchestrationSystem:
             self.planner = _embedded(self.executor.catalog or self._tools)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
-        if not hasattr(self.planner, "confidence"):
-            bound = {}  # the nearest known plan, where there is no torch
         plan = cast("Callable[..., Plan]", make)(instruction, **bound)
         if hasattr(self.planner, "confidence") and isinstance(self.pool, ToolPool):
             check_consent(plan, self.pool.tools)
@@ -284,10 +281,9 @@ def _check_planner(planner: PlannerLike) -> None:
 
 def _embedded(catalog: Catalog | None) -> PlannerLike:
     """The planner that is there without training one."""
-    if importlib.util.find_spec("torch") is None:
-        from tutelage.orchestration.planner.nearest import nearest_planner
+    from tutelage.orchestration.planner.packages import check_torch
 
-        return nearest_planner(catalog, 0)
+    check_torch()
     from tutelage.orchestration.planner.embedded import embedded_planner
 
     _LOG.info("planning with the embedded planner, which the first use trains")

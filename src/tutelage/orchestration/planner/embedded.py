@@ -4,8 +4,7 @@
 over a catalog trains it in 80 to 130 CPU seconds and keeps it in the user's cache directory,
 under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
 It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
-user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`). `nearest.py`
-stands in where torch is not installed.
+user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`).
 """
 
 from __future__ import annotations
