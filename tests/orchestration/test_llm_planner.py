@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import socket
 import sqlite3
@@ -241,6 +242,12 @@ READ: list[str] = []
 
 
 @tool
+def root(number: float) -> float:
+    """The square root of a number."""
+    return math.sqrt(number)
+
+
+@tool
 def slow() -> str:
     """Take a while."""
     time.sleep(0.05)
@@ -254,7 +261,7 @@ def execute(
     observers: Sequence[Observer] = (),
     **more: Any,
 ) -> tuple[Execution, ScriptedClient]:
-    tools = {"read": read, "slow": slow, **TOOLS}
+    tools = {"read": read, "root": root, "slow": slow, **TOOLS}
     llm, client = planner(*replies, tools=tools)
     system = OrchestrationSystem(llm, ToolPool(tools, permit=permit), **more)
     READ.clear()
@@ -336,6 +343,13 @@ def test_the_same_call_is_told_by_what_it_is_given() -> None:
     assert len(READ) == 1
     assert "is the call of node 1" in done.unplanned
     assert len(client.calls) == 3
+
+
+def test_a_number_that_is_written_in_another_way_is_the_same_call() -> None:
+    first, same = (nodes(("root", {"number": number})) for number in (-4, -4.0))
+    done, _ = execute(first, same, same)
+    assert "is the call of node 0" in done.unplanned
+    assert len(done.plan.nodes) == 1
 
 
 def test_a_call_that_failed_may_be_made_again_after_another_one() -> None:
