@@ -4,8 +4,8 @@
 `<node-3>.title` becomes that member when the output is a JSON object that has it, `<node-3>.0` or
 `<node-3>[0]` that entry of a JSON list, and `<node-3>.pages[0].title` what these steps lead to.
 Outputs are text; where the schema of a tool's parameter takes none, a text is read as JSON.
-`value_key` and `call_key` tell equal ones. `dag.py` finds the references, `execution/pools/tools.py`
-runs tools with what is made here.
+`call_key` tells equal calls. `dag.py` finds the references, `execution/pools/tools.py` runs tools
+with what is made here.
 """
 
 from __future__ import annotations
