@@ -35,7 +35,13 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import LatePlanError, Node, Plan, PlannerCall
-from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
+from tutelage.orchestration.planner.llm import (
+    SHOWN_RESULT,
+    LLMPlanner,
+    NoPlanError,
+    nearest_tools,
+    plan_schema,
+)
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tools import Tool, ToolError, tool
@@ -343,6 +349,15 @@ def test_the_same_call_is_told_by_what_it_is_given() -> None:
     assert len(READ) == 1
     assert "is the call of node 1" in done.unplanned
     assert len(client.calls) == 3
+
+
+def test_a_long_result_is_cut_with_a_mark() -> None:
+    plan = nodes(("numbers", {"count": 1000}), ("read", {"path": "no.txt"}))
+    _, client = execute(plan, '{"nodes": []}')
+    shown = json.dumps(list(range(1, 1001)))
+    told = client.calls[1].messages[1].content or ""
+    more = f" ... ({len(shown) - SHOWN_RESULT:,} more characters)"
+    assert json.dumps(shown[:SHOWN_RESULT] + more) in told
 
 
 def test_a_number_that_is_written_in_another_way_is_the_same_call() -> None:
