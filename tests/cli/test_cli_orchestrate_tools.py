@@ -597,7 +597,9 @@ def test_a_taken_output_is_refused_before_a_model_is_asked(
         words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
         done = run(*words, os.environ["PLANS_AT"], code=2)
         assert not client.calls
-    assert "the output folder 'run' is not empty" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert "'run' is not empty; choose another --output, or see the run there, which has" in said
+    assert said.endswith("ended: tutelage show run")
 
 
 def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
