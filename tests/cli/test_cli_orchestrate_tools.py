@@ -589,6 +589,16 @@ def test_the_deadline_holds_while_a_model_plans(
     assert result["latency_ms"] == pytest.approx(300, abs=200)
 
 
+def test_a_request_of_very_many_words_is_declined_before_a_planner_is_made(here: Path) -> None:
+    done = run("Count the invoices " * 400, code=2)
+    said = " ".join(done.stderr.split())
+    assert (
+        "the request has 1,200 words, and a trained planner reads at most 1,000: say what" in said
+    )
+    assert "(--plan FILE)" in said
+    assert not (here / "run").exists()
+
+
 def test_a_taken_output_is_refused_before_a_model_is_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
