@@ -521,6 +521,30 @@ def test_a_call_that_was_cut_off_is_asked_about_however_it_is_spelled(
     assert (doubts, RAN) == (["", "late"], ["a"])
 
 
+def test_a_call_whose_server_was_lost_is_no_timeout_and_is_asked_about_again() -> None:
+    def lost(path: str) -> str:
+        error = ToolError("the MCP server failed: Connection closed")
+        error.late = True
+        raise error
+
+    doubts: list[str] = []
+
+    def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        doubts.append(doubt)
+        return ""
+
+    node, pool = (
+        Node("delete", {"path": "a"}),
+        ToolPool({"delete": replace(delete, fn=lost)}, None, permit),
+    )
+    plan = Plan("Do it", (node, replace(node, after=(0,))))
+    executor = Executor(pool, cheapest(), settings=ExecutorSettings(on_failure="continue"))
+    done = asyncio.run(executor.run(plan, seeds=SeedTree(0)))
+    assert doubts == ["", "late"]
+    told = "raised: the MCP server failed: Connection closed; what it changes may be done anyway"
+    assert done.nodes[0].reason.endswith(told)
+
+
 @pytest.mark.parametrize("again", _SPELLED)
 def test_a_refusal_is_final_however_the_call_is_spelled(again: dict[str, Any]) -> None:
     asked: list[str] = []

@@ -356,9 +356,13 @@ class NodeRun:
         )
 
 
+_CUT_OFF = ("timeout", "cancelled")
+
+
 def _cut_off(answer: WorkerAnswer) -> bool:
     """Whether nobody waited for the end of a request."""
-    return answer.error is not None and answer.error.kind in ("timeout", "cancelled")
+    error = answer.error
+    return error is not None and (error.kind in _CUT_OFF or error.message.endswith(LATE))
 
 
 def _given_up(answer: WorkerAnswer) -> bool:
