@@ -306,11 +306,14 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     done, client = execute(WRONG, *others)
     assert not done.success
     assert len(client.calls) == 3
+    assert (
+        done.unplanned == "2 further plans made, all that --max-replans permits; raise it for more"
+    )
     done, client = execute(WRONG, '{"nodes": []}')
     assert not done.success
     assert done.unplanned == "the planner knows nothing more to do"
     done, client = execute(WRONG, settings=ExecutorSettings(max_replans=0))
-    assert len(client.calls) == 1
+    assert (len(client.calls), done.unplanned) == (1, "")
 
 
 @pytest.mark.parametrize("before", ["", "Error: "])

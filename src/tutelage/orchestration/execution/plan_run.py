@@ -283,15 +283,17 @@ class PlanRun:
         """Ask for further nodes where some failed and the settings allow it; whether there are."""
         lost = {k for k, n in self.results.items() if not n.kept} - self.abandoned
         rest = self.place.rest
-        if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
+        if rest is None or self.reason or not lost:
+            return False
+        if self.replans >= self.settings.max_replans:
+            self.unplanned = record.used_up(self.replans)
             return False
         if record.only_refused(lost, self.steps.values(), self.results):
             if self._told_refused:
                 self.unplanned = "what was not permitted is not asked about again"
                 return False
             self._told_refused = True
-        count, calls = len(self.plan.nodes), self.plan.calls
-        asked = len(calls)
+        count, calls, asked = len(self.plan.nodes), self.plan.calls, len(self.plan.calls)
         watched = PLANNING.set(self._planning)
         try:
             grown = await rest(self._so_far(), self.budget)
@@ -307,14 +309,13 @@ class PlanRun:
             grown, self.unplanned = self.plan, str(error)
         finally:
             PLANNING.reset(watched)
-        nodes = grown.nodes[count:]
-        self._grow(nodes, lost if nodes else (), calls[asked:])
+        nodes, calls = grown.nodes[count:], calls[asked:]
+        self._grow(nodes, lost if nodes else (), calls)
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
         given_up = sorted(lost) if nodes else []
-        told = calls_json(calls[asked:])
-        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=told)
+        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls))
         self._end_wrong(count)
-        for call in calls[asked:]:
+        for call in calls:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
@@ -325,8 +326,7 @@ class PlanRun:
     def _grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
-        before = self.plan
-        given_up = set(abandoned)
+        before, given_up = self.plan, set(abandoned)
         self._told_refused |= record.only_refused(given_up, self.steps.values(), self.results)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost
