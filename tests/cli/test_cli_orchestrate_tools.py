@@ -589,6 +589,14 @@ def test_the_deadline_holds_while_a_model_plans(
     assert result["latency_ms"] == pytest.approx(300, abs=200)
 
 
+def test_the_instruction_of_a_plan_may_be_given_on_the_command_line(here: Path) -> None:
+    (here / "nodes.json").write_text(json.dumps({"nodes": COUNT}))
+    done = run("--plan", "nodes.json", code=2)
+    assert "it has no 'instruction'; give one" in " ".join(done.stderr.split())
+    run("How many are there?", "--plan", "nodes.json")
+    assert json.loads((here / "run/plan.json").read_text())["instruction"] == "How many are there?"
+
+
 def test_a_request_of_very_many_words_is_declined_before_a_planner_is_made(here: Path) -> None:
     done = run("Count the invoices " * 400, code=2)
     said = " ".join(done.stderr.split())
