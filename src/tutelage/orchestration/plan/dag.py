@@ -21,7 +21,7 @@ from tutelage.errors import DataError, check_given, counted
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
 LONGEST = 1000
-"""Words of a request that a trained planner reads: each is looked at with all others, and requests
+"""Words of a request that a trained planner reads: each is compared with all others, and requests
 that it was trained on have some dozen."""
 REFERENCE = re.compile(r"<node-(\d+)>")
 
