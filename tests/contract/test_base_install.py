@@ -58,7 +58,7 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> No
     assert "! torch missing: prompts are searched over an endpoint" in told
     assert "pip install 'tutelage[train]'" in told
     assert "ok python" in told
-    assert "Start with: tutelage train prompt" in told
+    assert "Start with: tutelage train math --algorithm apo" in told
 
 
 def imported(tree: ast.AST) -> set[str]:

@@ -9,6 +9,8 @@ formatted in `failures.py`, its options are made in `options.py`.
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any
@@ -156,6 +158,9 @@ def main() -> None:
     """Run the command of this process; never returns. SIGTERM and SIGHUP are handled like
     Ctrl-C."""
     handle_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # what a terminal cannot show ends nothing
     try:
         check_platform()
     except ConfigError as error:

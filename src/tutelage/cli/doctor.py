@@ -14,11 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 _TRAIN = "pip install 'tutelage[train]'"
-_PACKAGES = {name: name for name in ("transformers", "tokenizers", "safetensors", "jinja2")} | {
-    "hydra": "hydra-core",
-    "matplotlib": "matplotlib",
-}
-"""What training needs beside torch, by module, and the name to install."""
+_PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"),)
+"""What training needs beside torch."""
 
 
 def doctor() -> None:
@@ -35,9 +32,8 @@ def doctor() -> None:
             say(console, " " * (width + 6), (visible(remedy), "yellow"))
     missing = sum(remedy is not None for _, _, remedy in pairs)
     summary = "Nothing is missing." if not missing else f"{missing} to look at, marked with '!'."
-    say(
-        console, f"\n{summary} Start with: tutelage train {'math' if _there('torch') else 'prompt'}"
-    )
+    search = " --algorithm apo (a prompt search over the endpoint that OPENAI_BASE_URL names)"
+    say(console, f"\n{summary} Start with: tutelage train math{'' if _there('torch') else search}")
 
 
 def _findings() -> list[tuple[str, str, str | None]]:
@@ -56,9 +52,9 @@ def _findings() -> list[tuple[str, str, str | None]]:
         lines.append(("torch", told, _TRAIN))
     full = "a run writes some 100 MB; free some space" if free < 1 else None
     lines += [("disk", f"{free:.1f} GiB free here", full), _sandbox()]
-    for module, package in _PACKAGES.items():
-        version = metadata.version(package) if _there(module) else "missing"
-        lines.append((module, version, None if _there(module) else _TRAIN))
+    for package in _PACKAGES:
+        version = metadata.version(package) if _there(package) else "missing"
+        lines.append((package, version, None if _there(package) else _TRAIN))
     return lines
 
 

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 
 from tutelage.cli.console import leave_stream, visible
-from tutelage.errors import TutelageError
+from tutelage.errors import MissingExtraError, TutelageError
 from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.signals import exit_code
 
@@ -37,7 +37,7 @@ PLAIN: Mapping[str, Any] = {
 """How typer words help and usage errors: as text, and errors of a verb are formatted here."""
 
 _EXTRA_TRAIN = frozenset(
-    {"torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "hydra"}
+    {"torch", "transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"}
 )
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -71,13 +71,20 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             if message is None:
                 message, code = _bug(error), BUG
             else:
-                code = error.exit_code if isinstance(error, TutelageError) else 2
+                code = _code(error)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 leave_stream(sys.stdout)
             tell(message)
             raise typer.Exit(code) from error
 
     return run
+
+
+def _code(error: Exception) -> int:
+    """The exit code of an error that a user can fix."""
+    if isinstance(error, ModuleNotFoundError):
+        return MissingExtraError.exit_code
+    return error.exit_code if isinstance(error, TutelageError) else 2
 
 
 def why_stopped(stopped: KeyboardInterrupt) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.config.keys import flatten
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -37,11 +37,8 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
     """Read each text; a dict value becomes one override for each of its keys. What is an override
     already stays as it is.
 
-    Raises `ConfigError` with the text and a pointer to the place where it stops making sense, and
-    `MissingExtraError` when Hydra is not installed.
+    Raises `ConfigError` with the text and a pointer to the place where it stops making sense.
     """
-    if any(isinstance(one, str) for one in given):
-        _load_parser()  # raises
     read: list[Override] = []
     for one in given:
         read += [one] if isinstance(one, Override) else copy.deepcopy(_parse(one))
@@ -62,24 +59,14 @@ def read_keys(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", tree)
 
 
-def _load_parser() -> Any:
-    try:
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-    except ImportError as error:
-        raise MissingExtraError(
-            "KEY=VALUE overrides are read by Hydra's parser, which is not installed. "
-            "Install it with: pip install 'tutelage[train]'"
-        ) from error
-    return OverridesParser
-
-
 # Kept, since Hydra's parser takes milliseconds, and the runs of a process say much the same.
 @functools.lru_cache(maxsize=1024)
 def _parse(text: str) -> tuple[Override, ...]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        parsed = _load_parser().create().parse_override(text)
+        parsed = OverridesParser.create().parse_override(text)
     except HydraException as error:
         raise _unreadable(text, error) from error
     key = str(parsed.key_or_group)

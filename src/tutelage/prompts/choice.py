@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from tutelage.errors import ConfigError
 from tutelage.prompts.apo import APO
 from tutelage.prompts.gepa import GEPA
@@ -40,8 +42,10 @@ def choose(
 def no_endpoint(algorithm: str, without: str) -> ConfigError:
     """What to say where an algorithm needs an optimiser LLM and there is none; `without` is how
     the caller asks for a search that needs none."""
+    torch = importlib.util.find_spec("torch") is not None
+    needs = "" if torch else ", on this machine after pip install 'tutelage[train]'"
     return ConfigError(
         f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
         "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
-        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
+        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}{needs}"
     )

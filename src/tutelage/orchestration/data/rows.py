@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tutelage.bounded import RepeatedKeyError, unique_keys
-from tutelage.errors import DataError, MissingExtraError, TutelageError, check_given
+from tutelage.errors import DataError, TutelageError, check_given
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
@@ -78,13 +78,7 @@ def _json(path: str | Path, text: str) -> Any:
 
 def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
     """The value of a YAML file that holds this text. Raises `error` where it is none."""
-    try:
-        import yaml
-    except ImportError as lost:
-        raise MissingExtraError(
-            f"{str(path)!r} is YAML, which needs PyYAML: pip install 'tutelage[train]'; or write "
-            "it as JSON"
-        ) from lost
+    import yaml
 
     sizes: dict[Any, float] = {}
     try:

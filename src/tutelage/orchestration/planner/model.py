@@ -234,7 +234,7 @@ class PlannerModel(nn.Module):
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
         """What an `OrchestrationSystem` asks for. Raises what `PlanPrediction.sure` does."""
-        check_length(instruction)
+        check_length(str(instruction))
         return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()

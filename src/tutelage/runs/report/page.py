@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from tutelage.errors import MissingExtraError
 from tutelage.runs.report.formatting import count, percent, visible
 
 if TYPE_CHECKING:
@@ -19,18 +18,15 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page. Raises `MissingExtraError` without the `train` extra."""
+    """The page."""
     return _environment().get_template(template).render(**values) + "\n"
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Kept, since compiling the templates takes longer than filling them."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise MissingExtraError("the report needs jinja2: pip install 'tutelage[train]'") from error
+    import jinja2
+    from markupsafe import Markup
 
     def shown(value: Any) -> Any:
         # Runs before escaping, on every expression of a template.
