@@ -1,13 +1,11 @@
 """Hydra's grammar as a shell passes it, and what is refused with which words."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.config.overrides import Override, parse_overrides
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -87,13 +85,6 @@ def test_broken_override_is_pointed_at() -> None:
 def test_what_was_read_may_be_changed() -> None:
     parse_overrides(["a=[1]"])[0].value.append(2)
     assert parse_overrides(["a=[1]"]) == [Override("a", [1])]
-
-
-def test_missing_parser_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hydra.core.override_parser.overrides_parser", None)
-    assert parse_overrides([]) == []
-    with pytest.raises(MissingExtraError, match=r"pip install 'tutelage\[train\]'"):
-        parse_overrides(["a=1"])
 
 
 @given(st.text(max_size=30))
