@@ -36,7 +36,7 @@ _MORE = re.compile(
     r"(?:\b(?:to|into|in|from|out of|onto|over to|there)\b.*)?",
     re.IGNORECASE | re.DOTALL,
 )
-"""A clause of names alone, or with where they are or go, which goes on with the list before it."""
+"""A clause of names alone, or with where they are or go: it continues the list before it."""
 _BACK = re.compile(r"\b(?:it|them|this|that|those|these|both|its|there)\b", re.IGNORECASE)
 _NO_VERBS = frozenset(
     ["a", "an", "the", "this", "how", "what", "which", "where", "when", "if", "all", "one"]
