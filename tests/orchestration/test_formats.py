@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import read_workflows, workflow_of
-from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.rows import parse_yaml, read_json
 from tutelage.orchestration.data.workflows import (
     catalog_of,
     forward_order,
@@ -347,3 +347,22 @@ def test_a_key_that_stands_twice_in_json_within_a_text_is_refused() -> None:
 def test_keys_that_a_yaml_mapping_takes_over_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: &one {tool: a}\nb: {<<: *one, tool: b}\nc: *one\n")
     assert read_json(tmp_path / "x.yaml")["b"] == {"tool": "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{1: a, "1": b}', {1: "a", "1": "b"}),
+        ('{true: a, "true": b}', {True: "a", "true": "b"}),
+        ('{~: a, "": b, "~": c}', {None: "a", "": "b", "~": "c"}),
+        ("{yes: 1, true: 2}", "the key True stands twice"),
+        ('{a: 1, "a": 2}', "the key 'a' stands twice"),
+        ("{1: 1, 0x1: 2}", "the key 1 stands twice"),
+    ],
+)
+def test_keys_of_yaml_are_the_same_where_their_values_are(text: str, value: object) -> None:
+    if isinstance(value, str):
+        with pytest.raises(DataError, match=value):
+            parse_yaml("x", text)
+    else:
+        assert parse_yaml("x", text) == value

@@ -34,6 +34,7 @@ WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
 _MOST_ALIASED = 1_000_000
 """Values that the aliases of a YAML file may add to it."""
+_TAG = "tag:yaml.org,2002:"
 
 
 loads = partial(json.loads, object_pairs_hook=unique_keys)
@@ -92,7 +93,7 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
         root = loader.get_single_node()
         if root is None:
             return None
-        if _written_out(root, sizes) - len(sizes) <= _MOST_ALIASED:
+        if _written_out(root, sizes, loader) - len(sizes) <= _MOST_ALIASED:
             return loader.construct_document(root)
     except RecursionError as deep:
         raise error(f"{str(path)!r} is nested too deeply to be read") from deep
@@ -107,15 +108,13 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
 
 def _json_like(loader: Any) -> Any:
     """A loader of YAML that reads what JSON has too: a date stays the text that it is."""
-    tag = "tag:yaml.org,2002:"
-    made = {
-        k: v for k, v in loader.yaml_constructors.items() if k not in (tag + "binary", tag + "set")
-    }
-    made[tag + "timestamp"] = loader.construct_yaml_str
+    lost = (_TAG + "binary", _TAG + "set")
+    made = {k: v for k, v in loader.yaml_constructors.items() if k not in lost}
+    made[_TAG + "timestamp"] = loader.construct_yaml_str
     return type("JSONLikeLoader", (loader,), {"yaml_constructors": made})
 
 
-def _written_out(node: Any, sizes: dict[Any, float]) -> float:
+def _written_out(node: Any, sizes: dict[Any, float], loader: Any) -> float:
     """How many values a YAML node has with its aliases written out; infinite within itself.
 
     `sizes` gets that of each node once, so a file whose aliases multiply is counted quickly.
@@ -124,12 +123,11 @@ def _written_out(node: Any, sizes: dict[Any, float]) -> float:
     if node not in sizes:
         sizes[node] = math.inf
         below = node.value if isinstance(node.value, list) else ()
-        pairs = [each for each in below if isinstance(each, tuple)]
-        unique_keys(
-            [(k.value, v) for k, v in pairs if isinstance(k.value, str) and k.value != "<<"]
-        )
+        keys = [each[0] for each in below if isinstance(each, tuple)]
+        plain = [k for k in keys if isinstance(k.value, str) and k.tag != _TAG + "merge"]
+        unique_keys([(loader.construct_object(k), None) for k in plain])
         parts = (part for each in below for part in (each if isinstance(each, tuple) else (each,)))
-        sizes[node] = 1 + sum(_written_out(part, sizes) for part in parts)
+        sizes[node] = 1 + sum(_written_out(part, sizes, loader) for part in parts)
     return sizes[node]
 
 
