@@ -18,6 +18,7 @@ from tutelage.orchestration.data.workflows import (
     forward_order,
     link_indices,
 )
+from tutelage.orchestration.execution.journal import read_plan
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
@@ -366,3 +367,18 @@ def test_keys_of_yaml_are_the_same_where_their_values_are(text: str, value: obje
             parse_yaml("x", text)
     else:
         assert parse_yaml("x", text) == value
+
+
+def test_keys_of_a_yaml_file_that_are_no_texts_are_read_as_texts(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    rates = "rates: {2024: 1.5, true: [{~: x}]}"
+    path.write_text(f"instruction: Do it\nnodes: [{{tool: a, arguments: {{{rates}}}}}]\n")
+    wanted = {"rates": {"2024": 1.5, "true": [{"null": "x"}]}}
+    assert read_plan(read_json(path)).nodes[0].arguments == wanted
+    targets = f"{{task_types: [a], dependencies: [[]], arguments: [{{{rates}}}]}}"
+    path.write_text(f"- instruction: Do it\n  targets: {targets}\n")
+    assert read_workflows(path)[0].plan.nodes[0].arguments == wanted
+    path.write_text('x: {1: a, "1": b}')  # whoever takes texts alone says so
+    assert read_json(path) == {"x": {1: "a", "1": "b"}}
+    path.write_text("a: &a {1: x}\nb: [*a, *a]\n")
+    assert read_json(path) == {"a": {"1": "x"}, "b": [{"1": "x"}, {"1": "x"}]}

@@ -51,9 +51,9 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{str(path)!r} cannot be read: {reason or error}") from error
     if not text.strip():
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
-    if Path(path).suffix in (".yaml", ".yml"):
-        return parse_yaml(path, text)
     try:
+        if Path(path).suffix in (".yaml", ".yml"):
+            return _with_text_keys(parse_yaml(path, text), {})
         return _json(path, text)
     except RecursionError as error:
         raise DataError(f"{str(path)!r} is nested too deeply to be read") from error
@@ -75,6 +75,22 @@ def _json(path: str | Path, text: str) -> Any:
             except ValueError as error:
                 raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
         return items
+
+
+def _with_text_keys(value: Any, known: dict[int, Any]) -> Any:
+    """A value of YAML with the keys that JSON would have: 2024 is "2024", unless that is a key
+    itself. `known` holds all that was read by its id, since aliases may repeat it."""
+    if id(value) in known or not isinstance(value, (dict, list)):
+        return known.get(id(value), value)
+    if isinstance(value, list):
+        made: Any = [_with_text_keys(each, known) for each in cast("list[Any]", value)]
+    else:
+        made = {}
+        for key, each in cast("dict[Any, Any]", value).items():
+            text = key if isinstance(key, str) else json.dumps(key)
+            made[key if text in value else text] = _with_text_keys(each, known)
+    known[id(value)] = made
+    return made
 
 
 def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
