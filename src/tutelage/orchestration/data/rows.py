@@ -329,11 +329,22 @@ def spelled(
 
 
 def _is_misspelled(key: str, name: str) -> bool:
-    """Whether a field is another with a typing error, or what it is called for short."""
+    """Whether a field is another with its letters swapped, one of them lost or twice, or one for
+    many, or what it is called for short. Another word is none, as "notes" and "parsed" are beside
+    `nodes` and `passed`, nor another unit: what others write beside our fields is read."""
     one, other = key.lower(), name.lower()
-    longer = other in one and len(one) > len(other) + 1
-    near = bool(difflib.get_close_matches(one, (other,), cutoff=0.8)) and not longer
-    return near or sorted(one) == sorted(other) or (one, other) == ("args", "arguments")
+    unit, its = (text.rpartition("_")[2] for text in (one, other))
+    if unit != its and len(unit) < 3:
+        return False
+    if one.replace("_", "") == other.replace("_", "") or (one, other) == ("args", "arguments"):
+        return True
+    short, long = sorted((one, other), key=len)
+    if long == f"{short}s" and not short.endswith("s"):
+        return len(other) >= 8  # "worker" and "output" are words of their own
+    lost = {other[:i] + other[i + 1 :] for i in range(len(other))}
+    single = {one[:i] + one[i + 1 :] for i in range(1, len(one)) if one[i] == one[i - 1]}
+    swapped = one[0] == other[0] and sorted(one) == sorted(other)
+    return len(other) >= 6 and (swapped or one in lost or other in single)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
