@@ -47,6 +47,7 @@ from tutelage.orchestration.routing.phase2 import GROUPS, SIMULATED, Phase2Resul
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import has_interval
 
 Rewards = dict[str, list[float]]
 """By router; the group of queries of each workflow stands under `GROUP`."""
@@ -300,7 +301,9 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def verdict(gap: Mapping[str, Any]) -> str:
-    """What an interval says."""
+    """What an interval says, nothing where there is none."""
+    if not has_interval(gap["low"], gap["high"]):
+        return ""
     return "better" if gap["low"] > 0 else "worse" if gap["high"] < 0 else "a tie"
 
 

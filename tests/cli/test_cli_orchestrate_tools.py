@@ -589,6 +589,24 @@ def test_the_deadline_holds_while_a_model_plans(
     assert result["latency_ms"] == pytest.approx(300, abs=200)
 
 
+def test_the_instruction_of_a_plan_may_be_given_on_the_command_line(here: Path) -> None:
+    (here / "nodes.json").write_text(json.dumps({"nodes": COUNT}))
+    done = run("--plan", "nodes.json", code=2)
+    assert "it has no 'instruction'; give one" in " ".join(done.stderr.split())
+    run("How many are there?", "--plan", "nodes.json")
+    assert json.loads((here / "run/plan.json").read_text())["instruction"] == "How many are there?"
+
+
+def test_a_request_of_very_many_words_is_declined_before_a_planner_is_made(here: Path) -> None:
+    done = run("Count the invoices " * 400, code=2)
+    said = " ".join(done.stderr.split())
+    assert (
+        "the request has 1,200 words, and a trained planner reads at most 1,000: say what" in said
+    )
+    assert "(--plan FILE)" in said
+    assert not (here / "run").exists()
+
+
 def test_a_taken_output_is_refused_before_a_model_is_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,7 +615,9 @@ def test_a_taken_output_is_refused_before_a_model_is_asked(
         words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
         done = run(*words, os.environ["PLANS_AT"], code=2)
         assert not client.calls
-    assert "the output folder 'run' is not empty" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert "'run' is not empty; choose another --output, or see the run there, which has" in said
+    assert said.endswith("ended: tutelage show run")
 
 
 def test_a_stop_of_the_first_training_says_that_nothing_is_kept(

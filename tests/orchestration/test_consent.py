@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -191,52 +192,115 @@ def test_what_was_done_may_be_in_quotes() -> None:
     check_consent(plan, {"delete": delete})
 
 
+Given = tuple[str, *tuple[tuple[str, str], ...]]
+
+
 def plan_of(request: str, *calls: tuple[str, str]) -> Plan:
-    """A plan of tools with a path each; one that ends in `<-` takes the result before it too."""
+    """A plan of tools with a path each; one that ends in `<-` takes the result before it too, one
+    that ends in `>` waits for what is before it."""
     nodes: list[Node] = []
     for name, value in calls:
         taken = {"text": f"<node-{len(nodes) - 1}>"} if value.endswith("<-") else {}
-        nodes.append(Node(name, {"path": value.removesuffix("<-"), **taken}))
+        after = (len(nodes) - 1,) if value.endswith(">") and nodes else ()
+        path = value.removesuffix("<-").removesuffix(">")
+        nodes.append(Node(name, {"path": path, **taken}, after))
     return Plan(request, tuple(nodes))
 
 
 ONE = (("delete", "a.txt"),)
-MISREAD = {
-    "Read a.txt and delete b.txt": (("read", "b.txt"), ("delete", "a.txt")),
-    "Delete a.txt and read b.txt": (("delete", "a.txt"), ("delete", "b.txt")),
-    "delete a.txt and b.txt": (("delete", "a.txt"), ("read", "b.txt"), ("write", "a.txt<-")),
-    "Delete a.txt and b.txt": ONE,
-    "Delete a.txt or b.txt": ONE,
-    "Read a.txt then delete it": ONE,
-    "Write a.txt to bob@x.org and ann@x.org": (("write", "a.txt bob@x.org"),),
-    "Delete 'notes/a.txt' and 'notes/b.txt'": (("delete", "notes/a.txt"),),
-    "Delete a.txt? Hell, that is the wrong file": ONE,
-    "Hold on: delete a.txt needs the OK of Bob first": ONE,
-    "Imagine you delete the file a.txt": ONE,
-    "My colleague wants to delete the file a.txt": ONE,
-    "It would be a disaster to delete a.txt": ONE,
-    "Under zero circumstances delete a.txt": ONE,
-}
-RIGHT = {
-    "Read a.txt and delete b.txt": (("read", "a.txt"), ("delete", "b.txt")),
-    "Delete a.txt, b.txt and c.txt": (*ONE, ("delete", "b.txt"), ("delete", "c.txt")),
-    "Copy a.txt to b.txt": (("read", "a.txt"), ("write", "b.txt<-")),
-    "Delete the file 'notes/a.txt'": (("delete", "notes/a.txt"),),
-    "Read a.txt, then delete it": (("read", "a.txt"), *ONE),
-    "What is 3 + 4? Write it to sum.txt": (("write", "sum.txt"),),
-    "Could you delete a.txt? Thanks": ONE,
-}
+MISREAD = [
+    ("Read a.txt and delete b.txt", ("read", "b.txt"), ("delete", "a.txt")),
+    ("Delete a.txt and read b.txt", ("delete", "a.txt"), ("delete", "b.txt")),
+    ("delete a.txt and b.txt", ("delete", "a.txt"), ("read", "b.txt"), ("write", "a.txt<-")),
+    ("Delete a.txt and b.txt", *ONE),
+    ("Delete a.txt or b.txt", *ONE),
+    ("Read a.txt then delete it", *ONE),
+    ("Write a.txt to bob@x.org and ann@x.org", ("write", "a.txt bob@x.org")),
+    ("Delete 'notes/a.txt' and 'notes/b.txt'", ("delete", "notes/a.txt")),
+    ("Delete a.txt? Hell, that is the wrong file", *ONE),
+    ("Hold on: delete a.txt needs the OK of Bob first", *ONE),
+    ("Imagine you delete the file a.txt", *ONE),
+    ("My colleague wants to delete the file a.txt", *ONE),
+    ("It would be a disaster to delete a.txt", *ONE),
+    ("Under zero circumstances delete a.txt", *ONE),
+    ("Delete main.c and read a.txt", *ONE),
+    ("Read a.txt and delete main.c", *ONE),
+    ("Delete LICENSE and show a.txt", *ONE),
+    ("Delete *.log and read a.txt", *ONE),
+    ("Delete *.txt and read b.log", ("delete", "b.log")),
+    ('Delete "My File.txt" and read a.txt', *ONE),
+    ("Delete data.txt and a.txt", ("delete", "data.txt"), ("read", "a.txt")),
+    ("Delete a.txt and show old/a.txt", ("delete", "old/a.txt")),
+    ("Delete a.txt after you read data.txt", ("delete", "data.txt")),
+    *((f"Delete {name}", ("delete", "/a.txt")) for name in ("./a.txt", "../a.txt", "~/a.txt")),
+    ("Delete a.tar.gz", ("delete", "a.tar")),
+    ("Read a.txt, then delete b.txt", ("read", "b.txt"), ("delete", "a.txt>")),
+    ("Write the words of a.txt to b.txt", ("read", "b.txt"), ("write", "a.txt<-")),
+    ("Write the words of a.txt to b.txt and delete a.txt", ("delete", "a.txt"), ("read", "b.txt")),
+    ("Read a.txt, then delete it", *ONE, ("read", "a.txt")),
+    ("Delete a.txt, b.txt stays", *ONE, ("delete", "b.txt")),
+    ("Delete a.txt, and b.txt I need", *ONE, ("delete", "b.txt")),
+    ("Delete a.txt and write the words of c.txt to b.txt", *ONE, ("delete", "c.txt>")),
+    ("x " * 3000 + "delete a.txt", *ONE),
+]
+RIGHT = [
+    ("Read a.txt and delete b.txt", ("read", "a.txt"), ("delete", "b.txt")),
+    ("Read a.txt and remove b.txt", ("read", "a.txt"), ("delete", "b.txt")),
+    ("Delete a.txt, b.txt and c.txt", *ONE, ("delete", "b.txt"), ("delete", "c.txt")),
+    ("Please remove a.txt and b.txt", *ONE, ("delete", "b.txt")),
+    ("Could you delete a.txt plus the file b.txt?", *ONE, ("delete", "b.txt")),
+    ("Copy a.txt to b.txt", ("read", "a.txt"), ("write", "b.txt<-")),
+    ("Write the words of a.txt to b.txt", ("read", "a.txt"), ("write", "b.txt<-")),
+    ("Delete the file 'notes/a.txt'", ("delete", "notes/a.txt")),
+    ("Read a.txt, then delete it", ("read", "a.txt"), ("delete", "a.txt>")),
+    ("What is 3 + 4? Write it to sum.txt", ("write", "sum.txt")),
+    ("Could you delete a.txt? Thanks", *ONE),
+    ("Throw logs/a.log away", ("delete", "logs/a.log")),
+    ("Delete REPORT.TXT", ("delete", "report.txt")),
+    ("Delete the oldest invoice", ("delete", "invoices/1.csv")),
+]
 
 
-@pytest.mark.parametrize("request_", MISREAD)
-def test_what_is_named_is_taken_by_the_step_that_it_is_named_for(request_: str) -> None:
-    with pytest.raises(NoPlanError, match=r"names|several steps|limits"):
-        check_consent(plan_of(request_, *MISREAD[request_]), TOOLS)
+@pytest.mark.parametrize("given", MISREAD, ids=lambda given: given[0][:60])
+def test_what_is_named_is_taken_by_the_step_that_it_is_named_for(given: Given) -> None:
+    plan = plan_of(*given)
+    with pytest.raises(NoPlanError, match="the request"):
+        check_consent(plan, TOOLS)
 
 
-@pytest.mark.parametrize("request_", RIGHT)
-def test_a_plan_that_takes_all_of_it_passes(request_: str) -> None:
-    check_consent(plan_of(request_, *RIGHT[request_]), TOOLS)
+@pytest.mark.parametrize("given", RIGHT, ids=lambda given: given[0])
+def test_a_plan_that_takes_all_of_it_passes(given: Given) -> None:
+    check_consent(plan_of(*given), TOOLS)
+
+
+def test_goal_and_source_of_a_move_are_told_apart() -> None:
+    @tool(destructive=True)
+    def move(source: str, destination: str) -> str:
+        """Move a file."""
+        return source + destination
+
+    def plan(source: str, destination: str) -> Plan:
+        node = Node("move", {"source": source, "destination": destination})
+        return Plan("Move a.txt to b.txt", (node,))
+
+    check_consent(plan("a.txt", "b.txt"), {"move": move})
+    with pytest.raises(NoPlanError, match=r"'b.txt' as the goal"):
+        check_consent(plan("b.txt", "a.txt"), {"move": move})
+
+
+def test_a_planner_of_a_users_own_may_name_files_as_it_likes() -> None:
+    plan = plan_of("Delete /data/a.txt", ("delete", "a.txt"))
+    check_consent(plan, TOOLS, trained=False)
+    with pytest.raises(NoPlanError, match="no call of the plan takes it"):
+        check_consent(plan, TOOLS)
+
+
+@pytest.mark.parametrize("text", ["leave w ", "leave there w ", ". ", ", ", "a.txt, "])
+def test_long_requests_are_read_to_their_end(text: str) -> None:
+    """What reads them in the square of their length would take hours."""
+    with suppress(NoPlanError):
+        check_consent(plan_of(text * 20_000, *ONE), TOOLS, trained=False)
+    limited(text * 2000)
 
 
 class Planner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import socket
 import sqlite3
@@ -34,7 +35,13 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import LatePlanError, Node, Plan, PlannerCall
-from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
+from tutelage.orchestration.planner.llm import (
+    SHOWN_RESULT,
+    LLMPlanner,
+    NoPlanError,
+    nearest_tools,
+    plan_schema,
+)
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tools import Tool, ToolError, tool
@@ -245,6 +252,12 @@ READ: list[str] = []
 
 
 @tool
+def root(number: float) -> float:
+    """The square root of a number."""
+    return math.sqrt(number)
+
+
+@tool
 def slow() -> str:
     """Take a while."""
     time.sleep(0.05)
@@ -258,7 +271,7 @@ def execute(
     observers: Sequence[Observer] = (),
     **more: Any,
 ) -> tuple[Execution, ScriptedClient]:
-    tools = {"read": read, "slow": slow, **TOOLS}
+    tools = {"read": read, "root": root, "slow": slow, **TOOLS}
     llm, client = planner(*replies, tools=tools)
     system = OrchestrationSystem(llm, ToolPool(tools, permit=permit), **more)
     READ.clear()
@@ -297,11 +310,14 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     done, client = execute(WRONG, *others)
     assert not done.success
     assert len(client.calls) == 3
+    assert (
+        done.unplanned == "2 further plans made, all that --max-replans permits; raise it for more"
+    )
     done, client = execute(WRONG, '{"nodes": []}')
     assert not done.success
     assert done.unplanned == "the planner knows nothing more to do"
     done, client = execute(WRONG, settings=ExecutorSettings(max_replans=0))
-    assert len(client.calls) == 1
+    assert (len(client.calls), done.unplanned) == (1, "")
 
 
 @pytest.mark.parametrize("before", ["", "Error: "])
@@ -340,6 +356,22 @@ def test_the_same_call_is_told_by_what_it_is_given() -> None:
     assert len(READ) == 1
     assert "is the call of node 1" in done.unplanned
     assert len(client.calls) == 3
+
+
+def test_a_long_result_is_cut_with_a_mark() -> None:
+    plan = nodes(("numbers", {"count": 1000}), ("read", {"path": "no.txt"}))
+    _, client = execute(plan, '{"nodes": []}')
+    shown = json.dumps(list(range(1, 1001)))
+    told = client.calls[1].messages[1].content or ""
+    more = f" ... ({len(shown) - SHOWN_RESULT:,} more characters)"
+    assert json.dumps(shown[:SHOWN_RESULT] + more) in told
+
+
+def test_a_number_that_is_written_in_another_way_is_the_same_call() -> None:
+    first, same = (nodes(("root", {"number": number})) for number in (-4, -4.0))
+    done, _ = execute(first, same, same)
+    assert "is the call of node 0" in done.unplanned
+    assert len(done.plan.nodes) == 1
 
 
 def test_a_call_that_failed_may_be_made_again_after_another_one() -> None:

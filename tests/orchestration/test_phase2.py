@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,10 @@ from routing_world import SMALL, table
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.outcomes import read_outcomes, read_test_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.evaluation.judged import NO_INTERVAL
 from tutelage.orchestration.evaluation.rewards import RewardWeights
+from tutelage.orchestration.evaluation.tables import routing_tables
+from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner.settings import read_settings
 from tutelage.orchestration.routing.choosers import (
     GREEDY,
@@ -40,7 +44,9 @@ from tutelage.orchestration.routing.query_level import BEFORE_REFIT, CALIBRATED,
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
+from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import has_interval
 
 KEYS = ("train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency", "workflow_validity")
 
@@ -110,7 +116,9 @@ def test_the_report_has_every_router_and_its_plots(
     assert set(found["presets"]) == {"seed", "seed_seconds", "normalized", "gated"}
     for rows in found["presets"].values():
         assert {GREEDY, LOOKAHEAD, POLICY, "oracle"} < {row["name"] for row in rows}
-        assert all(row["low"] <= row["reward"] <= row["high"] for row in rows)
+        known = [row for row in rows if row["low"] is not None]  # others earn 0 in all workflows
+        assert all(row["low"] < row["reward"] < row["high"] for row in known)
+        assert {"oracle"} < {row["name"] for row in known}
     text = (folder / "phase2.md").read_text()
     assert "| oracle |" in text
     assert f"{SMALL.test_workflows} test workflows, run once by each router, all judged" in text
@@ -213,6 +221,35 @@ def test_intervals_count_the_queries_that_workflows_share() -> None:
     assert found.high - found.low > 3
     alone = paired_difference(np.zeros(1000), mine_B, np.arange(1000))
     assert alone.high - alone.low < 0.5
+
+
+@pytest.mark.parametrize("groups", [1, 2, 9])
+def test_few_groups_of_queries_have_no_interval(groups: int) -> None:
+    group_B = np.arange(1000) % groups
+    found = paired_difference(np.zeros(1000), group_B.astype(np.float64), group_B)
+    assert not has_interval(found.low, found.high)
+    same = paired_difference(np.zeros(1000), np.full(1000, 0.1), np.arange(1000))
+    assert not has_interval(same.low, same.high)
+
+
+def test_what_has_no_interval_has_no_verdict(tmp_path: Path) -> None:
+    tiny = Phase2Settings(val_workflows=20, test_workflows=18, algorithm="lookahead")
+    few = table().take(list(range(40)))
+    train_phase2(tmp_path, table=few, settings=tiny)
+    text = (tmp_path / "phase2.md").read_text()
+    assert NO_INTERVAL in text
+    assert not re.search(r"better|worse|a tie|nan|\+\d\.\d+ to ", text)
+    rewards = [line.split("|")[2] for line in text.split("Reward of")[0].splitlines()[6:] if line]
+    assert len(rewards) == 11
+    assert not any("(" in each for each in rewards)
+    phase2 = {"evaluation": json.loads((tmp_path / "phase2.json").read_text())}
+    (tmp_path / "result.json").write_text(json.dumps({"phase2": phase2}))
+    _, presets, queries = routing_tables(phase2)
+    for shown in (presets, queries):
+        assert NO_INTERVAL in shown.lead
+        assert not any("[" in cell for row in shown.rows for cell in row.cells)
+    write_report(RunFolder(tmp_path))
+    assert "too little for a verdict" in (tmp_path / "report.html").read_text()
 
 
 def test_workflows_of_two_groups_share_no_query() -> None:

@@ -14,7 +14,7 @@ from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
+from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan, adjacency, is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
@@ -50,6 +50,11 @@ def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Plan
 def small(workflows: list[Workflow], catalog: Catalog | None = None) -> PlannerModel:
     torch.manual_seed(0)
     return PlannerModel.of(workflows, catalog or builtin_graph().catalog, PlannerShape(0, width=32))
+
+
+def test_a_request_of_very_many_words_is_declined() -> None:
+    with pytest.raises(NoPlanError, match="has 1,001 words, and a trained planner reads at most"):
+        PlannerModel().plan("word " * 1001)
 
 
 def test_arguments_are_not_measured_over_a_catalog_without_schemas() -> None:

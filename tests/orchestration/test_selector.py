@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -305,6 +306,27 @@ def test_baselines_do_what_their_names_say() -> None:
     chosen = rules(0)["random"](simulator, rows, at)
     assert at.mask_DA[places, chosen].all()
     assert (chosen < workers).all()
+
+
+def test_a_worker_that_was_never_asked_for_a_type_has_its_mean() -> None:
+    train = world().train.table
+    kind, worst = train.types[0], int(np.nanmean(train.scores_QW, axis=0).argmin())
+    rows = np.array(train.types) == kind
+    scores_QW = train.scores_QW.copy()
+    scores_QW[rows, worst] = np.nan
+    fewer = replace(train, scores_QW=scores_QW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        known = baselines(fewer, world().terms, SeedTree(0))
+        simulator, at = first_situation()
+        chosen = known["best of the type"](simulator, simulator.rows, at)
+    types = [simulator.query_table.table.types[q] for q in simulator.queries(simulator.rows)]
+    here = [worker for worker, each in zip(chosen, types, strict=True) if each == kind]
+    assert here
+    assert worst not in here
+    told = replace(world(), train=replace(world().train, table=fewer)).unmeasured
+    assert told == f"{train.names[worst]} at 1 of {len(set(train.types))} types"
+    assert world().unmeasured == ""
 
 
 def test_the_oracle_is_above_all_and_greedy_above_random() -> None:

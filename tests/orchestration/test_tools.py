@@ -31,7 +31,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.workers import WorkerAnswer
-from tutelage.orchestration.plan.arguments import check_arguments, tool_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
@@ -485,6 +485,106 @@ def test_equal_calls_that_wait_together_are_refused_by_one_answer(says: str, ask
     assert len(seen) == asked
     assert len(set(seen)) == 2
     assert [node.kept for node in done.nodes] == [not says] * 4
+
+
+@tool(destructive=True)
+async def wipe(count: float, path: str, all: bool = False) -> str:
+    """Wipe slowly."""
+    RAN.append(path)
+    await asyncio.sleep(30)
+    return "gone"
+
+
+_SPELLED = [
+    {"path": "a", "count": 3.0},
+    {"all": False, "count": 3, "path": "a"},
+    {"count": "3", "path": "a"},
+]
+"""Arguments of the call that is made with {"count": 3, "path": "a"}."""
+
+
+@pytest.mark.parametrize("again", _SPELLED)
+def test_a_call_that_was_cut_off_is_asked_about_however_it_is_spelled(
+    again: dict[str, Any],
+) -> None:
+    doubts: list[str] = []
+
+    def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        doubts.append(doubt)
+        return doubt
+
+    plan = Plan("Do it", (Node("wipe", {"count": 3, "path": "a"}), Node("wipe", again, (0,))))
+    RAN.clear()
+    settings = ExecutorSettings(try_timeout=0.02, on_failure="continue")
+    executor = Executor(ToolPool({"wipe": wipe}, permit=permit), cheapest(), settings=settings)
+    asyncio.run(executor.run(plan, seeds=SeedTree(0)))
+    assert (doubts, RAN) == (["", "late"], ["a"])
+
+
+def test_a_call_whose_server_was_lost_is_no_timeout_and_is_asked_about_again() -> None:
+    def lost(path: str) -> str:
+        error = ToolError("the MCP server failed: Connection closed")
+        error.late = True
+        raise error
+
+    doubts: list[str] = []
+
+    def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        doubts.append(doubt)
+        return ""
+
+    node, pool = (
+        Node("delete", {"path": "a"}),
+        ToolPool({"delete": replace(delete, fn=lost)}, None, permit),
+    )
+    plan = Plan("Do it", (node, replace(node, after=(0,))))
+    executor = Executor(pool, cheapest(), settings=ExecutorSettings(on_failure="continue"))
+    done = asyncio.run(executor.run(plan, seeds=SeedTree(0)))
+    assert doubts == ["", "late"]
+    told = "raised: the MCP server failed: Connection closed; what it changes may be done anyway"
+    assert done.nodes[0].reason.endswith(told)
+
+
+@pytest.mark.parametrize("again", _SPELLED)
+def test_a_refusal_is_final_however_the_call_is_spelled(again: dict[str, Any]) -> None:
+    asked: list[str] = []
+
+    def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        asked.append(arguments)
+        return "you said no"
+
+    first, pool = Node("wipe", {"count": 3, "path": "a"}), ToolPool({"wipe": wipe}, permit=permit)
+    plan = Plan("Do it", (first, Node("wipe", again), Node("wipe", {**again, "all": True})))
+    done = asyncio.run(Executor(pool, cheapest()).run(plan, seeds=SeedTree(0)))
+    assert len(asked) == 2
+    assert not any(node.kept for node in done.nodes)
+
+
+def test_calls_are_equal_as_values() -> None:
+    def key(**given: object) -> str:
+        return call_key("say", given, {})
+
+    assert key(a=[1.0, {"b": 2}], c=0) == key(c=-0.0, a=[1, {"b": 2.0}])
+    assert key(a=1) == call_key("say", '{"a": 1e0}', {}) != call_key("told", '{"a": 1}', {})
+    others = [1, True, "1", 1.5, 2**53 + 1, float(2**53), None, [1], {"1": 1}]
+    assert len({key(a=each) for each in others}) == len(others)
+
+
+def test_what_may_have_run_before_a_kill_is_in_doubt_for_equal_calls(tmp_path: Path) -> None:
+    plan = Plan("Do it", (Node("delete", {"path": "a"}), Node("delete", {"path": "a"})))
+    path, doubts = tmp_path / "journal", list[str]()
+
+    def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        doubts.append(doubt)
+        return ""
+
+    for _ in range(2):
+        with ExecutionJournal(path, plan, SeedTree(0)) as journal:
+            run(*plan.nodes, permit=permit, journal=journal, concurrency=1)
+        lines = path.read_text().splitlines(keepends=True)
+        until = next(i for i, line in enumerate(lines) if '"event": "request"' in line)
+        path.write_text("".join(lines[: until + 1]))
+    assert doubts == ["", "", "again", "late"]
 
 
 @pytest.mark.parametrize("waits", [True, False])

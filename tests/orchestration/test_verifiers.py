@@ -56,6 +56,31 @@ def test_regex() -> None:
         verifier_of("regex", pattern="(")
 
 
+_ENDLESS = r"^(a+)+$"
+
+
+@pytest.mark.parametrize("mock", [False, True])
+def test_a_pattern_that_backtracks_for_hours_is_no_verdict(
+    mock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.rewards.pattern.SECONDS", 0.05)
+    told = r"the pattern '\^\(a\+\)\+\$' was searched for more than 0.05 s in 55 characters"
+    with pytest.raises(RewardError, match=told):
+        check(verifier_of("regex", pattern=_ENDLESS), "a" * 54 + "!", mock=mock)
+    assert check(verifier_of("regex", pattern=_ENDLESS), "aaa", mock=mock).passed
+
+
+def test_a_deadline_ends_a_pattern_that_backtracks_for_hours() -> None:
+    async def bounded() -> None:
+        verifier = verifier_of("regex", pattern=_ENDLESS)
+        await verifier.check(WORK, WorkerAnswer("aaa"))  # the process has begun
+        async with asyncio.timeout(0.02):
+            await verifier.check(WORK, WorkerAnswer("a" * 54 + "!"))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(bounded())
+
+
 def test_schema() -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
     verifier = verifier_of("schema", schema=schema)

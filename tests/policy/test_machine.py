@@ -15,8 +15,9 @@ from tests.weights.samples import config
 
 from tutelage.config import Machine
 from tutelage.engine.factory import make_engine
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
+from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
 from tutelage.weights import gradients
 from tutelage.weights.config import resolve
@@ -68,6 +69,19 @@ def test_what_is_only_sampled_from_is_where_a_run_would_be(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     found = [machine.sampling_device(wanted).type for wanted in ("auto", "cuda", "cpu")]
     assert found == ["cuda", "cuda", "cpu"]
+
+
+def test_a_model_that_does_not_fit_on_a_gpu_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_policy().save(tmp_path)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 28.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr("tutelage.policy.network.FusedNetwork.to", full)
+    with pytest.raises(ModelError, match=r"28.00 GiB.*CUDA_VISIBLE_DEVICES= keeps"):
+        load_policy(str(tmp_path), device=torch.device("cuda"))
 
 
 def test_the_environments_threads_are_honoured_where_no_key_is_set(

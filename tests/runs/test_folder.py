@@ -38,6 +38,12 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     made.config.touch()
     with pytest.raises(RunError, match=r"not empty; choose .*tutelage resume"):
         create(made.path)
+    made.result.write_text('{"status": "finished"}')
+    with pytest.raises(RunError, match=r"see the run there, which has ended: .*tutelage show"):
+        create(made.path)
+    made.result.write_text('{"status": "stopped"}')
+    with pytest.raises(RunError, match=r"continue what is there: .* resume"):
+        create(made.path)
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="is a file; choose another --output"):
         create(tmp_path / "file")

@@ -33,7 +33,9 @@ Trust = Annotated[
         "that run.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object; errors are words on stderr.")
+]
 
 _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),

@@ -21,7 +21,7 @@ from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.system import planned_within
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.consent import check_consent
-from tutelage.orchestration.plan.dag import NoPlanError
+from tutelage.orchestration.plan.dag import NoPlanError, check_length
 
 if TYPE_CHECKING:
     from tutelage.orchestration.execution.config import ExecutionConfig
@@ -68,6 +68,7 @@ def choose_plan(
     if llm is not None and asked.planner == "llm":
         return _asked(llm, asked, instruction)
     try:
+        check_length(instruction)
         planner = make_planner(asked.checkpoint, catalog)
         plan, sure = _judged(planner, instruction, asked.min_confidence)
         check_consent(plan, tools)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import typer
 
@@ -276,7 +276,10 @@ def _planned(
         if asked.checkpoint is not None:
             raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
         try:
-            plan = read_plan(read_json(path))
+            row: Any = read_json(path)
+            if isinstance(row, dict) and instruction is not None:
+                row = {"instruction": instruction, **cast("dict[str, object]", row)}
+            plan = read_plan(row)
         except DataError as error:
             text = str(error)
             raise DataError(text if str(path) in text else f"{str(path)!r}: {text}") from error

@@ -18,6 +18,7 @@ from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
 from tutelage.runs.report.page import render_page
 from tutelage.runs.report.svg import Panel, Series, draw
+from tutelage.statistics.intervals import has_interval
 
 _EXAMPLES = 6
 _PLOTS: Mapping[str, str] = {
@@ -72,11 +73,14 @@ def _routed(phase2: Mapping[str, Any]) -> str:
         return ""
     rows = {row["name"]: row for row in found["rows"]}
     mine = rows[found["router"]]
-    ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
-    reward = f"{mine['reward']:.2f} a workflow (95 % interval {ends}, {mine['workflows']} judged)"
-    gap = found["differences"]["greedy utility"]
+    ends = ""
+    if has_interval(mine["reward_low"], mine["reward_high"]):
+        ends = f"95 % interval {mine['reward_low']:.2f} to {mine['reward_high']:.2f}, "
+    reward = f"{mine['reward']:.2f} a workflow ({ends}{mine['workflows']} judged)"
+    gap, greedy = found["differences"]["greedy utility"], rows["greedy utility"]["reward"]
+    if not has_interval(gap["low"], gap["high"]):
+        return f"Routing earns {reward}, the greedy router {greedy:.2f}: too little for a verdict"
     message = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
-    greedy = rows["greedy utility"]["reward"]
     return f"Routing earns {reward}: {message} the greedy router's {greedy:.2f}"
 
 

@@ -129,7 +129,8 @@ def gpu_of_process() -> torch.device:
     if index and index >= there:
         raise ConfigError(
             f"{RANK_HERE}={number}, and this machine has {there} GPU{'s' if there > 1 else ''}: "
-            f"start one process for each (--nproc-per-node={there}), or use trainer.device=cpu"
+            f"start one process for each (--nproc-per-node={there}), or use trainer.device=cpu "
+            "(of what is no run: CUDA_VISIBLE_DEVICES=)"
         )
     return torch.device("cuda", index)
 

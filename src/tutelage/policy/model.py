@@ -268,7 +268,8 @@ def load_policy(
     config, codec = load_codec(path, template=template, tools=tools)
     found = stored_network(Path(path), config) if _plain(config) else None
     if found is not None and _agree(found[1], found[0]):
-        return Policy(found[0].to(device or torch.device("cpu")), config, codec)
+        with _fitting(path, device):
+            return Policy(found[0].to(device or torch.device("cpu")), config, codec)
     del found
     try:
         with _quiet_transformers():
@@ -282,7 +283,21 @@ def load_policy(
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])[:3]
         raise ModelError(f"the weights of {path!r} lack {missing!r}: copy the folder again")
-    return Policy(_network(model, device or torch.device("cpu")), config, codec)
+    with _fitting(path, device):
+        return Policy(_network(model, device or torch.device("cpu")), config, codec)
+
+
+@contextmanager
+def _fitting(path: str, device: torch.device | None) -> Generator[None]:
+    """Around what puts weights on a device. Raises `ModelError` where they do not fit there."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". GPU")[0]
+        raise ModelError(
+            f"the weights of {path!r}, in float32, do not fit on {device} ({reason}); "
+            "CUDA_VISIBLE_DEVICES= keeps the model on the CPU"
+        ) from error
 
 
 def _tokenizer(path: str) -> Any:

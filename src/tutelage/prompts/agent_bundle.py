@@ -127,10 +127,9 @@ def _local_policy(folder: str | None, progress: Progress) -> Policy:
     """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
     if folder is None:
         return embedded().policy(progress)
-    from tutelage.policy.machine import sampling_device
     from tutelage.policy.model import load_policy
 
-    return load_policy(folder, device=sampling_device())
+    return load_policy(folder)
 
 
 def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:

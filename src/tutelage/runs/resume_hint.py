@@ -46,6 +46,15 @@ def resume_command(run: Path) -> str:
     return f"{command_name()} resume {shlex.quote(str(run))}"
 
 
+def way_on(run: Path) -> str:
+    """What can be done with the run in a folder that is taken: continue it, or look at one that
+    has ended, as one of a plan has with any result."""
+    result = _fields(run / "result.json")
+    if result.get("status") == "finished" or "rollout" in result:
+        return f"see the run there, which has ended: {command_name()} show {shlex.quote(str(run))}"
+    return f"continue what is there: {resume_command(run)}"
+
+
 def resume_hint(run: Path) -> str:
     """The sentence on how to continue a run: its command, or the program that has its agent; of a
     finished one, how to see it."""

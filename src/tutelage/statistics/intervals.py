@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import comb, sqrt
+from math import comb, nan, sqrt
 
 import numpy as np
 
 Z95 = 1.959963984540054
 FEW = 50
 """Below this number of tasks the sign test decides, where a bootstrap is too sure."""
+LEAST = 10
+"""Below this number of independent tasks `shown_interval` has none of a mean."""
 LEVEL = 0.05
 
 
@@ -80,6 +82,21 @@ def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float,
     mean = sum(values) / len(values)
     half = student(len({*tasks}) - 1) * sqrt(variance)
     return mean - half, mean + half
+
+
+def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
+    """An interval of a mean over independent tasks, two NaN where it says nothing: of fewer than
+    `LEAST` tasks, and of values that are all equal, whose width is 0."""
+    if ends is None or tasks < LEAST or not has_interval(*ends):
+        return nan, nan
+    return ends
+
+
+def has_interval(low: float | None, high: float | None) -> bool:
+    """Whether these ends are an interval: neither None nor NaN, and apart by more than rounding."""
+    if low is None or high is None:
+        return False
+    return high - low > 1e-9 * max(abs(low), abs(high))
 
 
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)

@@ -45,6 +45,8 @@ class ToolOutcome(NamedTuple):
     """Whether it returned None, which the text writes as `null`."""
     plain: bool = False
     """Whether it returned text, which is no JSON whatever it looks like."""
+    late: bool = False
+    """Whether it failed and its work may be done anyway."""
 
 
 async def execute_tool_calls(
@@ -87,11 +89,12 @@ async def run_tool(tool: Tool, text: str) -> ToolOutcome:
             tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
         )
     except TimeoutError:
-        late = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
-        return ToolOutcome(late, "timeout")
+        told = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
+        return ToolOutcome(told, "timeout", late=True)
     if failure is not None:
         kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
-        return ToolOutcome(f"Error: {_reason(failure)}", kind)
+        late = isinstance(failure, ToolError) and failure.late
+        return ToolOutcome(f"Error: {_reason(failure)}", kind, late=late)
     try:
         plain = type(value) is str  # servers send all of their results as text
         return ToolOutcome(_text_of(value, tool.fn), nothing=value is None, plain=plain)

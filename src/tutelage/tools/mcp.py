@@ -38,7 +38,7 @@ from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.schema import ArgumentError, Signature, summary
-from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.tools.unions import union_problems, would_do
 from tutelage.types import JSON, Task
 
@@ -207,8 +207,8 @@ class _Connection(Environment):
             self._client = None
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool. Raises `ToolError` when the server is gone, `ToolTimeoutError` when it went
-        in the call, which it may have done."""
+        """Call a tool. Raises `ToolError` when the server is gone, a `late` one when it went in the
+        call, which it may have done."""
         client, task = self._client, self._task
         if client is None or task is None:
             raise ToolError("the MCP server ended")
@@ -221,8 +221,9 @@ class _Connection(Environment):
             said = "structured content" in str(error)
             closed = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
             self._broken = closed and not said
-            kind = ToolTimeoutError if self._broken else ToolError
-            raise kind(f"the MCP server failed: {_told(_plain(error))}") from error
+            failed = ToolError(f"the MCP server failed: {_told(_plain(error))}")
+            failed.late = self._broken
+            raise failed from error
 
     async def close(self) -> None:
         """Leave the connection, which ends a server that was started for it."""

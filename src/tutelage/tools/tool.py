@@ -30,10 +30,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 class ToolError(Exception):
     """Raised by a tool on purpose: its message, alone, is what the model observes."""
 
+    late = False
+    """Whether the work may be done anyway, as where the server that does it was lost."""
+
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool that no longer waits for its work, which may be done anyway: for its
-    time, or because the server that does it was lost. Counted as a timeout."""
+    """Raised by a tool that waits no longer for its work. Counted as a timeout."""
+
+    late = True
 
 
 class ToolEnvironment(Environment):

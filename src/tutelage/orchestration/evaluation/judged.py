@@ -6,8 +6,10 @@ a stored result are shown without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from tutelage.statistics.intervals import LEAST, has_interval
 
 DEADLINE = "deadline"
 """Why a workflow or an execution failed that its deadline ended."""
@@ -15,6 +17,18 @@ UNSERVED = "unserved"
 """Why an execution was lost: at some subtask no worker's server gave an answer."""
 WRONG_PLAN = "wrong_plan"
 """Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
+
+
+NO_INTERVAL = (
+    f"Where fewer than {LEAST} independent queries, or groups of them, were tested, or all values "
+    "are equal, there is no interval and no verdict."
+)
+
+
+def interval_note(rows: Iterable[Mapping[str, Any]], *keys: str) -> str:
+    """What to say of rows whose intervals, from `keylow` to `keyhigh`, some lack; else nothing."""
+    ends = ((row[f"{key}low"], row[f"{key}high"]) for row in rows for key in keys)
+    return "" if all(has_interval(*each) for each in ends) else NO_INTERVAL
 
 
 def workflow_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -7,10 +7,12 @@ draw them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from tutelage.orchestration.evaluation.judged import workflow_words
+from tutelage.orchestration.evaluation.judged import interval_note, workflow_words
 from tutelage.runs.figures import Table, TableRow
+from tutelage.statistics.intervals import has_interval
 
 _SCORES: Mapping[str, str] = {
     "node_f1": "node F1",
@@ -130,10 +132,9 @@ def _preset_table(presets: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     rows: dict[str, list[str]] = {}
     for listed in presets.values():
         for row in listed:
-            rows.setdefault(row["name"], []).append(
-                "{reward:.3g} [{low:.3g}, {high:.3g}]".format_map(row)
-            )
+            rows.setdefault(row["name"], []).append(_ranged(row, "reward", ""))
     lead = "Mean reward of routers that are told the preset, with 95 % intervals."
+    lead = f"{lead} {interval_note(chain.from_iterable(presets.values()), '')}".strip()
     return _table(
         "Routing under each preset", lead, ("", *presets), [(k, *v) for k, v in rows.items()]
     )
@@ -144,14 +145,20 @@ def _query_table(found: Mapping[str, Any]) -> Table:
     by_query, keys = found["by_query"], ("aiq", "accuracy", "cost")
     lead = (
         f"One try at each of {by_query['queries']} queries, with 95 % intervals; accuracy and USD "
-        "at the most accurate point of a router's curve."
-    )
-    rows = [(row["name"], *(_ranged(row, key) for key in keys)) for row in by_query["rows"]]
+        "at the most accurate point of a router's curve. "
+        + interval_note(by_query["rows"], *(f"{key}_" for key in keys))
+    ).strip()
+    rows = [
+        (row["name"], *(_ranged(row, key, f"{key}_") for key in keys)) for row in by_query["rows"]
+    ]
     return _table("Routing of single queries", lead, ("", "AIQ", "accuracy", "USD"), rows)
 
 
-def _ranged(row: Mapping[str, float], key: str) -> str:
-    return f"{row[key]:.3g} [{row[f'{key}_low']:.3g}, {row[f'{key}_high']:.3g}]"
+def _ranged(row: Mapping[str, float], key: str, ends: str) -> str:
+    """A number with its interval, alone if there is none."""
+    low, high = row[f"{ends}low"], row[f"{ends}high"]
+    told = f" [{low:.3g}, {high:.3g}]" if has_interval(low, high) else ""
+    return f"{row[key]:.3g}{told}"
 
 
 def _cell(value: object) -> str:

@@ -23,6 +23,7 @@ from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
+from tutelage.orchestration.plan.arguments import value_key
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.seeds import SeedTree
 
@@ -62,7 +63,7 @@ class ExecutionJournal:
         self.asked = read_as(_CALLS, begun.get("plan", {}).get("calls", ()), "a planner's calls")
         """What a model was asked for the plan as it was begun."""
         for key in ("id", "plan"):
-            if _without_calls(begun.get(key)) != _without_calls(fields[key]):
+            if value_key(_without_calls(begun.get(key))) != value_key(_without_calls(fields[key])):
                 raise RunError(
                     f"{str(path)!r} is the log of another execution: its {key} is not this one's; "
                     "give each execution a file of its own"
@@ -93,7 +94,7 @@ class ExecutionJournal:
     def _restore(self, events: list[Event]) -> None:
         """Take over what the events say was done."""
         opened: dict[int, NodeStep] = {}
-        asked: dict[int, float] = {}
+        asked: dict[int, Event] = {}
         judged: dict[int, float] = {}
         for event in events:
             self.elapsed = max(self.elapsed, float(event.get("at", 0.0)))
@@ -103,7 +104,7 @@ class ExecutionJournal:
                     values = {"action": "worker", **event, "index": event["step"]}
                     opened[event["step"]] = _step({**values, "started": event["at"]})
                 case "request":
-                    asked[event["step"]] = event["bound"]
+                    asked[event["step"]] = event
                 case "verify":
                     judged[event["step"]] = event["bound"]
                 case "answer":
@@ -153,11 +154,15 @@ def _step(row: Mapping[str, Any]) -> NodeStep:
     return read_as(_STEP, {**row, "choice": choice}, "a step")
 
 
-def _cut(step: NodeStep, asked: float | None, judged: float | None, now: float) -> None:
-    """End a step whose end was never written: the bounds are of what was running."""
+_ENDED = "the process ended while this was running"
+
+
+def _cut(step: NodeStep, asked: Event | None, judged: float | None, now: float) -> None:
+    """End a step whose end was never written: what was `asked`, and the bound of a verdict."""
     if asked is not None:
-        error = WorkerError("cancelled", "the process ended while this was running")
-        step.requests += (WorkerAnswer(cost=asked, error=error, estimated=True),)
+        error, given = WorkerError("cancelled", _ENDED), asked.get("arguments")
+        cut = WorkerAnswer(cost=asked["bound"], error=error, estimated=True, arguments=given)
+        step.requests += (cut,)
     if judged is not None:
         error = "the process ended while this was judged"
         step.verdict = Verification(False, error, checked=False, cost=judged)

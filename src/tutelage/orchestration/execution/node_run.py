@@ -30,6 +30,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerError,
     capable_workers,
 )
+from tutelage.orchestration.plan.arguments import call_key
 from tutelage.orchestration.routing.contract import Choice, PreviousTry, RouteState
 
 
@@ -182,7 +183,9 @@ class NodeRun:
                 return answer
             async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
-                self._tell("request", step, worker=step.worker, bound=bound)
+                given = self._side_effects(worker, work)
+                told = {} if given is None else {"arguments": given}
+                self._tell("request", step, worker=step.worker, bound=bound, **told)
                 try:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
@@ -208,7 +211,7 @@ class NodeRun:
         arguments, pool = self._side_effects(worker, work), cast("ToolPool", self._pool)
         if arguments is None:
             return None
-        call, refusals = (worker.name, arguments), self._run.refusals
+        call, refusals = call_key(worker.name, arguments, pool.tools), self._run.refusals
         with self._unhurried():
             async with self._run.asking[call]:
                 if not (said := refusals.get(call, "")):
@@ -236,13 +239,14 @@ class NodeRun:
         pool: Any = self._pool
         return pool.with_side_effects(worker, work) if hasattr(pool, "permit") else None
 
-    def _doubt(self, call: tuple[str, str]) -> Doubt:
-        """What speaks against a call, its tool and arguments, beside its side effects."""
+    def _doubt(self, call: str) -> Doubt:
+        """What speaks against a call, see `call_key`, beside its side effects."""
         if any(step.answer is not None and _given_up(step.answer) for step in self._steps):
             return "again"
-        steps = self._run.steps.values()
-        answers = ((step.worker, step.answer) for step in steps if step.answer is not None)
-        if any(_cut_off(each) and (name, each.arguments) == call for name, each in answers):
+        tools, steps = cast("ToolPool", self._pool).tools, self._run.steps.values()
+        answers = ((step.worker or "", step.answer) for step in steps if step.answer is not None)
+        cut_off = ((name, each.arguments) for name, each in answers if _cut_off(each))
+        if any(args and call_key(name, args, tools) == call for name, args in cut_off):
             return "late"
         return "replanned" if self._node >= self._run.planned else ""
 
@@ -354,9 +358,13 @@ class NodeRun:
         )
 
 
+_CUT_OFF = ("timeout", "cancelled")
+
+
 def _cut_off(answer: WorkerAnswer) -> bool:
     """Whether nobody waited for the end of a request."""
-    return answer.error is not None and answer.error.kind in ("timeout", "cancelled")
+    error = answer.error
+    return error is not None and (error.kind in _CUT_OFF or error.message.endswith(LATE))
 
 
 def _given_up(answer: WorkerAnswer) -> bool:

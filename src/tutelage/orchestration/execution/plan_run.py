@@ -37,7 +37,7 @@ from tutelage.orchestration.execution.workers import (
     Subtask,
     capable_workers,
 )
-from tutelage.orchestration.plan.arguments import check_arguments, wrong_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import PLANS, Node, Plan, PlannerCall
 from tutelage.seeds import SeedTree
@@ -59,7 +59,7 @@ class PlanRun:
         journal: ExecutionJournal | None,
     ) -> None:
         self.place, self.plan, self.seeds, self.budget = place, plan, seeds, budget
-        self.settings = place.settings
+        self.settings, self._tools = place.settings, getattr(place.pool, "tools", {})
         self._hints, self._journal = hints, journal
         self._observers = observers if journal is None else (journal, *observers)
         self.results: dict[int, NodeResult] = {}
@@ -87,9 +87,9 @@ class PlanRun:
         """Of the nodes that have not begun: the least bound of a try, and its expected cost."""
         self.abandoned: set[int] = set()
         """Nodes whose failure led to further nodes, which count in their place."""
-        self.refusals: dict[tuple[str, str], str] = {}
-        """The calls with side effects that were not permitted: tool, arguments, and why."""
-        self.asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.refusals: dict[str, str] = {}
+        """The calls with side effects that were not permitted, see `call_key`, and why."""
+        self.asking = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held while it is asked about such a call: an equal one waits for what is said of it."""
         self._told_refused = False
         """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
@@ -107,10 +107,9 @@ class PlanRun:
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the listeners."""
-        if self._observers:
-            row: Event = {"event": event, "at": self.now, **fields}
-            for observer in self._observers:
-                observer(row)
+        row: Event = {"event": event, "at": self.now, **fields}
+        for observer in self._observers:
+            observer(row)
 
     def add(self, step: NodeStep) -> None:
         """Take up a step that ended, of this process or of an earlier one."""
@@ -150,8 +149,9 @@ class PlanRun:
             self.earlier = record.steps_by_node(self.steps.values())
             for step in self.steps.values():
                 self.budget.spent += step.cost
-                if (answer := step.refused) and answer.error and answer.arguments is not None:
-                    self.refusals[step.worker or "", answer.arguments] = answer.error.message
+                if (answer := step.refused) and answer.error:
+                    call = call_key(step.worker or "", answer.arguments, self._tools)
+                    self.refusals[call] = answer.error.message
             self.dispatched = 1 + max(self.steps, default=-1)
             for nodes, abandoned, calls in self._journal.replans:
                 self._grow(nodes, abandoned, calls)
@@ -164,7 +164,7 @@ class PlanRun:
 
     def _end_wrong(self, first: int) -> None:
         """End the nodes from `first` on whose arguments cannot fit, for a planner to correct."""
-        tools = getattr(self.place.pool, "tools", {})
+        tools = self._tools
         for node, told in wrong_arguments(self.plan, tools, first).items() if tools else ():
             self._end(NodeResult(node, "failed", reason=told), told=True)
 
@@ -174,10 +174,10 @@ class PlanRun:
         plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
         if self.place.catalog is not None:
             check_plan(plan, self.place.catalog)
-        settings, tools = self.settings, getattr(pool, "tools", {})
+        settings = self.settings
         asks = self.place.rest and settings.max_replans and settings.on_failure != "fail_fast"
-        if tools and not begun and not asks:
-            check_arguments(plan, tools)
+        if self._tools and not begun and not asks:
+            check_arguments(plan, self._tools)
         works = [self.work(node) for node in range(len(plan.nodes))]
         verifiers.refuse(works, pool)
         masks = [capable_workers(pool.workers, work) for work in works]
@@ -283,15 +283,17 @@ class PlanRun:
         """Ask for further nodes where some failed and the settings allow it; whether there are."""
         lost = {k for k, n in self.results.items() if not n.kept} - self.abandoned
         rest = self.place.rest
-        if rest is None or self.reason or not lost or self.replans >= self.settings.max_replans:
+        if rest is None or self.reason or not lost:
+            return False
+        if self.replans >= self.settings.max_replans:
+            self.unplanned = record.used_up(self.replans)
             return False
         if record.only_refused(lost, self.steps.values(), self.results):
             if self._told_refused:
                 self.unplanned = "what was not permitted is not asked about again"
                 return False
             self._told_refused = True
-        count, calls = len(self.plan.nodes), self.plan.calls
-        asked = len(calls)
+        count, calls, asked = len(self.plan.nodes), self.plan.calls, len(self.plan.calls)
         watched = PLANNING.set(self._planning)
         try:
             grown = await rest(self._so_far(), self.budget)
@@ -307,14 +309,13 @@ class PlanRun:
             grown, self.unplanned = self.plan, str(error)
         finally:
             PLANNING.reset(watched)
-        nodes = grown.nodes[count:]
-        self._grow(nodes, lost if nodes else (), calls[asked:])
+        nodes, calls = grown.nodes[count:], calls[asked:]
+        self._grow(nodes, lost if nodes else (), calls)
         self.unplanned = self.unplanned or ("" if nodes else "the planner knows nothing more to do")
         given_up = sorted(lost) if nodes else []
-        told = calls_json(calls[asked:])
-        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=told)
+        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls))
         self._end_wrong(count)
-        for call in calls[asked:]:
+        for call in calls:
             self.watch(PLANS, call.cost, call.bound)
         self.reason = "budget" if self.overspent else self.reason
         return bool(nodes)
@@ -325,8 +326,7 @@ class PlanRun:
     def _grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
-        before = self.plan
-        given_up = set(abandoned)
+        before, given_up = self.plan, set(abandoned)
         self._told_refused |= record.only_refused(given_up, self.steps.values(), self.results)
         self.plan = replace(before, nodes=(*before.nodes, *nodes), calls=(*before.calls, *calls))
         self.budget.spent += self.plan.cost - before.cost

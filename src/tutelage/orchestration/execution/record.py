@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
+from tutelage.errors import counted
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     Preset,
@@ -133,6 +134,12 @@ class NodeResult:
     def kept(self) -> bool:
         """Whether there is an output for the nodes that wait for it."""
         return self.status in ("succeeded", "accepted")
+
+
+def used_up(replans: int) -> str:
+    """Why there is no further plan after as many as may be made; nothing where none may."""
+    made = counted(replans, "further plan")
+    return f"{made} made, all that --max-replans permits; raise it for more" if replans else ""
 
 
 def only_refused(

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import logging
 import math
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -259,7 +260,7 @@ class OrchestrationSystem:
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         plan = cast("Callable[..., Plan]", make)(instruction, **bound)
         if hasattr(self.planner, "confidence") and isinstance(self.pool, ToolPool):
-            check_consent(plan, self.pool.tools)
+            check_consent(plan, self.pool.tools, trained=_is_trained(self.planner))
         return plan
 
 
@@ -277,6 +278,12 @@ def _check_planner(planner: PlannerLike) -> None:
         ) from error
     except ValueError:
         return  # what is written in C may not tell
+
+
+def _is_trained(planner: object) -> bool:
+    """Whether a planner is ours, which copies arguments; without torch none is."""
+    module = sys.modules.get("tutelage.orchestration.planner.model")
+    return module is not None and isinstance(planner, module.PlannerModel)
 
 
 def _embedded(catalog: Catalog | None) -> PlannerLike:

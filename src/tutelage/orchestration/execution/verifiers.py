@@ -32,6 +32,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerPool,
 )
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
+from tutelage.rewards.pattern import found
 from tutelage.types import Message, Sampling
 
 
@@ -174,8 +175,8 @@ class _Regex:
             raise ConfigError(f"the verifier's pattern {pattern!r} is none: {error}") from error
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
-        known = self._pattern.search(answer.output) is not None
+        """See `_Verifier`. The clock of simulated answers would jump while a process is awaited."""
+        known = await found(self._pattern.pattern, answer.output, at_once=answer.mock)
         return Verification(known, f"{'fits' if known else 'lacks'} {self._pattern.pattern!r:.60}")
 
 

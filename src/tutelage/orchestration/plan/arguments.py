@@ -4,7 +4,8 @@
 `<node-3>.title` becomes that member when the output is a JSON object that has it, `<node-3>.0` or
 `<node-3>[0]` that entry of a JSON list, and `<node-3>.pages[0].title` what these steps lead to.
 Outputs are text; where the schema of a tool's parameter takes none, a text is read as JSON.
-`dag.py` finds the references, `execution/pools/tools.py` runs tools with what is made here.
+`call_key` tells equal calls. `dag.py` finds the references, `execution/pools/tools.py` runs tools
+with what is made here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from tutelage.bounded import parse_json
@@ -120,6 +122,38 @@ def tool_arguments(
 
     schema = tool.parameters
     return cast("JSON", _read(dict(given), [schema], schema, found, plain=plain))
+
+
+def value_key(value: object) -> str:
+    """A text that equal values share, objects in any order: 3 is 3.0, and true is not 1."""
+    return json.dumps(_whole(value), sort_keys=True, default=str)
+
+
+def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
+    """A text that equal calls of a tool share; their arguments may be JSON text, and what they
+    leave out has the default of the tool's schema."""
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = parse_json(given)
+    if isinstance(given, Mapping) and name in tools:
+        known = tools[name].parameters.get("properties", {}).items()
+        defaults = {n: e["default"] for n, e in known if isinstance(e, dict) and "default" in e}
+        given = {**defaults, **cast("Mapping[str, object]", given)}
+    return value_key([name, given])
+
+
+def _whole(value: object) -> object:
+    """A value whose numbers are integers where they can be."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            inner = cast("Mapping[object, object]", value)
+            return {key: _whole(each) for key, each in inner.items()}
+        case list() | tuple():
+            return [_whole(each) for each in cast("Sequence[object]", value)]
+        case _:
+            return value
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:

@@ -10,11 +10,12 @@ a file or address that is named and not taken, or is taken for another step.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.plan.spans import Span, spans
+from tutelage.orchestration.plan.named import MOST, misread, verb
+from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
 _KEPT = (
@@ -22,9 +23,10 @@ _KEPT = (
     r"(?! (?:it|that|this|them|_+) as\b(?! (?:is|it|they|before)\b))"
     r"(?! (?:it|that|this|them) (?:in(?! place)|under|at)\b)(?! a (?:list|log|note|record)\b)"
     r"(?! (?:an?|the|my|its|their|another|one)(?: [\w-]+){0,2} (?:copy|backup|version|results?"
-    r"|output|summary|total|translation)\b[^.!?;]* (?:as|in|into|under|at|named|called)\b)"
+    r"|output|summary|total|translation)\b[^.!?;]{0,200} (?:as|in|into|under|at|named|called)\b)"
     r"|(?:leave|skip)(?: out)? _+(?:(?:,|,? and|,? or) _+)*(?= *(?:[.!?;,]|$))"
-    r"|leave\b[^.!?;]*\b(?:be|there|in place|out|where (?:it is|they are))(?=\W*(?:[.!?;,]|$))"
+    r"|leave\b[^.!?;]{0,200}\b(?:be|there|in place|out|where (?:it is|they are))"
+    r"(?=\W{0,9}(?:[.!?;,]|$))"
     r"|preserve|retain|omit|exclude|spare (?:_+|the|my|our|all|every\w*|th[eo]se|it|them)"
 )
 """What is to stay; a copy or a result that is kept somewhere is written there. Paths are `_`."""
@@ -50,16 +52,16 @@ _LATER = (
     rf"|on (?:{_DAYS})|at (?:midnight|noon|night)|(?:in the|this) (?:morning|afternoon|evening)"
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
 )
-_OTHERS = r"(?:^|[.!?:;,]\s)\W*(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
+_OTHERS = r"(?:^|[.!?:;,]\s)\W{0,9}(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
 """Another is asked to do it."""
 _HELPERS = (
     "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
 )
 _QUESTION = (
-    r"(?:^|[.!?:;,]\s)\W*(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
+    r"(?:^|[.!?:;,]\s)\W{0,9}(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
     rf"(?:(?:who|whom|whose)\b|(?:what|which|where|how)\b(?!.*[?.!]\s+\w)"
     rf"|(?:{_HELPERS})\s+(?:i|we|he|she|they|any\w*|some\w*)\b"
-    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]*\?"
+    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]{0, 400}\?"
     r"|(?:is|are|was|were|has|had|should|shall|must|may(?!\s+\d)|might)\s+(?!you\b)\S)"
 )
 """A question that is no polite request, such as "can you ...?". One with another sentence after it
@@ -76,10 +78,6 @@ _UNSURE = re.compile(
 )
 _WORD = re.compile(rf"{_LIMIT}|(?:who\w*|what|which|where|{_HELPERS})", re.IGNORECASE)
 """A word that limits, or asks, and is no value whatever a plan takes it for."""
-_NAMED = ("url", "email", "path", "file")
-"""Kinds of spans that name something."""
-_LISTED = re.compile(r"\s*(?:,|&|and|,\s*and)\s*(?:the )?(?:file )?['\"]?\s*")
-_STEPS = re.compile(r"\b(?:then|afterwards|after that)\b", re.IGNORECASE)
 _CONTENT = ("quoted", "url", "email", "path", "file")
 """Kinds of spans whose words say nothing of what is to be done."""
 
@@ -115,115 +113,37 @@ def _unquoted(request: str) -> str:
     return said if re.search(r"[^\W_]", said) else request
 
 
-def _past(verb: str) -> str:
+def _past(word: str) -> str:
     """What a verb is where something was done; regular ones alone."""
-    return rf"(?<!\bthe )(?<!\ban )(?<!\ba )(?<!\bmy )(?<!\bof ){verb.removesuffix('e')}ed"
+    return rf"(?<!\bthe )(?<!\ban )(?<!\ba )(?<!\bmy )(?<!\bof ){word.removesuffix('e')}ed"
 
 
-def _verb(text: str) -> str:
-    """The first word of a name or a description, which says what a tool does."""
-    found = re.match(r"[^\W_]+?(?=[\W_A-Z]|$)", text)
-    return "" if found is None else found[0].lower()
-
-
-def _names(request: str) -> list[Span]:
-    """What a request names: files, paths and addresses, in quotes too."""
-    found = [
-        span
-        for span in spans(request)
-        if span.kind in _NAMED
-        or (
-            span.kind == "quoted"
-            and any(s.kind in _NAMED and s.value == span.value for s in spans(str(span.value)))
-        )
-    ]
-    return list({(span.start, span.end): span for span in found}.values())
-
-
-def _objects(request: str, names: Sequence[Span], verbs: Iterable[str]) -> set[str]:
-    """What is named right after one of these verbs, and what is listed with it."""
-    found: set[str] = set()
-    for verb in re.finditer(rf"\b(?:{'|'.join(map(re.escape, verbs))})\b", request, re.IGNORECASE):
-        end = -1
-        for span in names:
-            if span.start < verb.end():
-                continue
-            if end >= 0 and not _LISTED.fullmatch(request[end : span.start]):
-                break
-            found.add(str(span.value))
-            end = span.end
-    return found
-
-
-def _misread(plan: Plan, nodes: Sequence[int], tools: Mapping[str, Tool]) -> str:
-    """Why a plan is not what its request asks for, by the files and addresses that this names:
-    `nodes`, those with side effects, take what is named for them, and nothing is left over."""
-    request, names = plan.instruction, _names(plan.instruction)
-    values = dict.fromkeys(str(span.value) for span in names)
-    takes = [
-        {value for value in values if any(value in text for text in _texts(node.arguments))}
-        for node in plan.nodes
-    ]
-    for value in values:
-        if not any(value in taken for taken in takes):
-            return f"names {value!r}, and no call of the plan takes it"
-    if len(plan.nodes) == 1 and (word := _STEPS.search(_unquoted(request))):
-        return f"asks for several steps ({word[0]!r}), and the plan has one"
-    for index in nodes:
-        tool = tools[plan.nodes[index].tool]
-        verbs = {_verb(tool.name), _verb(tool.description)} - {""}
-        if not takes[index]:
-            continue
-        own, listed = takes[index], _objects(request, names, verbs)
-        if own <= listed:
-            alike = (k for k, node in enumerate(plan.nodes) if node.tool == tool.name)
-            taken = set[str]().union(*(takes[k] for k in alike))
-            apart = [value for value in values if value in listed - taken]
-        else:
-            taken = set[str]().union(*(takes[k] for k in _joined(plan, index)))
-            apart = [value for value in values if value not in taken]
-        if apart:
-            beside = ", ".join(sorted(own))
-            return f"names {apart[0]!r} beside {beside!r}, and it is not sure for which step"
-    return ""
-
-
-def _joined(plan: Plan, index: int) -> set[int]:
-    """The nodes that hang together with a node by results that are taken."""
-    found, grown = {index}, True
-    while grown:
-        more = {k for edge in plan.edges if found.intersection(edge) for k in edge}
-        grown = not more <= found
-        found |= more
-    return found
-
-
-def check_consent(plan: Plan, tools: Mapping[str, Tool]) -> None:
+def check_consent(plan: Plan, tools: Mapping[str, Tool], *, trained: bool = True) -> None:
     """Raise `NoPlanError` where a plan has a tool that says it has side effects, and its request
-    forbids, asks or limits what that would do, or names what the plan does not take, or takes for
-    another step. What the plan takes over as an argument, a text or a
-    day, does not count."""
+    forbids, asks or limits what that would do; of one by the `trained` planner also where it names
+    what the plan does not take, or takes for another step. What the plan takes over as an argument,
+    a text or a day, forbids nothing."""
     changing = [
         index
         for index, node in enumerate(plan.nodes)
         if node.tool in tools and tools[node.tool].destructive and not tools[node.tool].assumed
     ]
     nodes = [plan.nodes[index] for index in changing]
-    said = plan.instruction
+    said = plan.instruction[:MOST]
     for text in [value for node in nodes for value in _texts(node.arguments)]:
         # What is most of the request says what is to be done, and so does a word that limits.
         if 2 * len(text) < len(said) and not _WORD.fullmatch(text.strip()):
             whole = rf"(?<!\w)(?<!\w['’´`ʼ]){re.escape(text)}(?!\w)"
             said = re.sub(whole, "_" * len(text), said)
     names = dict.fromkeys(node.tool for node in nodes)
-    verbs = {verb for n in names for verb in (_verb(n), _verb(tools[n].description)) if verb}
-    for verb in verbs.intersection(_ORDERS):
-        said = re.sub(rf"\b{verb}\b", "_" * len(verb), said, flags=re.IGNORECASE)
+    verbs = {word for n in names for word in (verb(n), verb(tools[n].description)) if word}
+    for word in verbs.intersection(_ORDERS):
+        said = re.sub(rf"\b{word}\b", "_" * len(word), said, flags=re.IGNORECASE)
     past = re.search(rf"\b(?:{'|'.join(map(_past, verbs))})\b", _unquoted(said), re.IGNORECASE)
     if names and (words := limited(said) or (past[0] if past and verbs else "")):
         raise NoPlanError(
             f"the request forbids, asks or limits what {', '.join(names)} would do ({words!r}), "
             "and the trained planner does not read that"
         )
-    if changing and (reason := _misread(plan, changing, tools)):
+    if trained and changing and (reason := misread(plan, changing, tools)):
         raise NoPlanError(f"the request {reason}; the trained planner does not read that")

@@ -20,6 +20,9 @@ from tutelage.errors import DataError, check_given, counted
 
 PLANS = "the model that plans"
 """What it is called where it is spoken of."""
+LONGEST = 1000
+"""Words of a request that a trained planner reads: each is compared with all others, and requests
+that it was trained on have some dozen."""
 REFERENCE = re.compile(r"<node-(\d+)>")
 
 
@@ -160,6 +163,16 @@ class NoPlanError(DataError):
 
     calls: tuple[PlannerCall, ...] = ()
     """What a model was asked until then."""
+
+
+def check_length(instruction: str) -> None:
+    """Raise `NoPlanError` for a request of more than `LONGEST` words."""
+    words = len(re.findall(r"\w+", instruction))
+    if words > LONGEST:
+        raise NoPlanError(
+            f"the request has {words:,} words, and a trained planner reads at most {LONGEST:,}: "
+            "say what is to be done, and have the rest in a file that it names"
+        )
 
 
 class LatePlanError(NoPlanError):

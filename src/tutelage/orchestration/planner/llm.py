@@ -395,6 +395,6 @@ def _line(execution: Execution, index: int) -> str:
     """A node and its result, as the model sees it."""
     node, result = execution.plan.nodes[index], execution.nodes[index]
     given = json.dumps(dict(node.arguments), ensure_ascii=False, default=str)
-    said = result.output if result.kept else result.reason
+    said = _cut((result.output if result.kept else result.reason) or "", SHOWN_RESULT)
     what = "done, its result is" if result.kept else result.status + ","
-    return f"node {index}: {node.tool} {given}: {what} {json.dumps((said or '')[:SHOWN_RESULT])}"
+    return f"node {index}: {node.tool} {given}: {what} {json.dumps(said)}"

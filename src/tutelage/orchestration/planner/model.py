@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tutelage.errors import ConfigError, DataError, check_given, check_number
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
+from tutelage.orchestration.plan.dag import Node, Plan, check_length, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
 from tutelage.orchestration.planner.arguments import ArgumentScorer, unused
 from tutelage.orchestration.planner.confidence import Confidence, Evidence, word_rarity
@@ -234,6 +234,7 @@ class PlannerModel(nn.Module):
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
         """What an `OrchestrationSystem` asks for. Raises what `PlanPrediction.sure` does."""
+        check_length(instruction)
         return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()

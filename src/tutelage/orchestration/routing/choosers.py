@@ -102,10 +102,11 @@ def _random_choice(seeds: SeedTree) -> Chooser:
 
 
 def _per_type_best(train: OutcomeTable) -> Chooser:
-    """The worker that is right most often for the type, once."""
-    kinds = np.array(train.types)
-    best = {kind: _means(train.take(np.flatnonzero(kinds == kind))) for kind in set(train.types)}
-    overall = _means(train)
+    """The worker that is right most often for the type, once; one that was never asked for it
+    has its mean over all types."""
+    kinds, overall = np.array(train.types), _means(train)
+    rows = {kind: np.flatnonzero(kinds == kind) for kind in set(train.types)}
+    best = {kind: _means(train.take(some), overall) for kind, some in rows.items()}
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         types = simulator.query_table.table.types
@@ -195,5 +196,8 @@ def oracle(terms: RewardTerms) -> Chooser:
     return choose
 
 
-def _means(table: OutcomeTable) -> Floats:
-    return np.where(table.known_QW, table.right_QW, np.nan).mean(axis=0, where=table.known_QW)
+def _means(table: OutcomeTable, unknown_W: Floats | float = 0.0) -> Floats:
+    """How often each worker was right, `unknown_W` where it was never asked."""
+    known_W = table.known_QW.sum(axis=0)
+    right_W = (table.right_QW & table.known_QW).sum(axis=0)
+    return np.where(known_W > 0, right_W / np.maximum(known_W, 1), unknown_W)

@@ -42,7 +42,7 @@ from tutelage.orchestration.routing.settings import weights_of
 from tutelage.orchestration.routing.simulator import SimulationResult
 from tutelage.orchestration.routing.workflows import Ints, QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, mean_interval
+from tutelage.statistics.intervals import Difference, mean_interval, shown_interval
 from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
 
 POLICY = "PPO"
@@ -66,7 +66,8 @@ class RouterEvaluation:
     """The shipped router's reward less that of each other row, on the same workflows."""
     curves: Mapping[str, list[Point]]
     presets: Mapping[str, list[Row]]
-    """By reward preset: `name`, `reward`, `low`, `high` and `success` of the routers told it."""
+    """By reward preset: `name`, `reward`, `low`, `high` and `success` of the routers told it. Ends
+    of intervals are NaN here and in `rows` if there is none, see `shown_interval`."""
     by_query: QueryEvaluation
     """One try a query, without workflows: what router data sets are compared by."""
     rewards: Mapping[str, Floats]
@@ -143,9 +144,9 @@ def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Differ
 
 
 def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
-    """95 % interval of a mean over workflows, clustered by group."""
-    mean = float(value_B.mean())
-    return mean_interval([float(v) for v in value_B], _tasks(group_B)) or (mean, mean)
+    """95 % interval of a mean over workflows, clustered by group; two NaN if there is none."""
+    tasks = _tasks(group_B)
+    return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))
 
 
 def _tasks(group_B: Ints) -> list[str]:
@@ -206,7 +207,7 @@ def _row(
     wins = int(outcome.success_B.sum())
     low, high = outcome_sums.interval or (0.0, 1.0)
     reward = float(outcome.reward_B.mean())
-    reward_low, reward_high = outcome_sums.reward_interval or (reward, reward)
+    reward_low, reward_high = shown_interval(outcome_sums.reward_interval, outcome_sums.tasks)
     return {
         "name": name,
         "workflows": outcome_sums.judged,

@@ -165,6 +165,11 @@ def _warned(world: Phase2Data, seeds: SeedTree, tell: Callable[[str], None]) -> 
             f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
             f"word: {listed(leaks)}. What is reached on them is not held-out"
         )
+    if unmeasured := world.unmeasured:
+        tell(
+            f"no outcome to learn from of {unmeasured}: a worker's share of right answers at all "
+            "types stands in for it"
+        )
     warning = world.reward_warning(seeds)
     if warning is not None:
         tell(warning)

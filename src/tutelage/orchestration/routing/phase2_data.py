@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.routing.choosers import baselines, oracle, run_chooser
 from tutelage.orchestration.routing.decisions import RewardTerms
@@ -65,6 +67,16 @@ class Phase2Data:
         learned = self.known if self.apart else self.train.table
         asked = self.test.instructions
         return [self.test.ids[k] for k in also_trained(learned.instructions, asked, content_of)]
+
+    @property
+    def unmeasured(self) -> str:
+        """The workers that were asked for some types alone, in the rows that are learned from."""
+        table = self.train.table
+        types = np.array(table.types)
+        kinds = sorted(set(table.types))
+        lost_W = sum((~table.known_QW[types == kind].any(axis=0)).astype(int) for kind in kinds)
+        told = zip(table.names, np.atleast_1d(lost_W), strict=True)
+        return ", ".join(f"{name} at {lost} of {len(kinds)} types" for name, lost in told if lost)
 
     def reward_warning(self, seeds: SeedTree) -> str | None:
         """What is wrong with training under this reward; None when nothing was found."""

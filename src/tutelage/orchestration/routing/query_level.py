@@ -22,7 +22,7 @@ from tutelage.orchestration.routing.curves import Point, aiq, cost_range
 from tutelage.orchestration.routing.predictor import NEAREST, OutcomePredictor
 from tutelage.orchestration.routing.workflows import QueryTable
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference
+from tutelage.statistics.intervals import Difference, shown_interval
 
 DRAWS = 400
 """Resamples of the queries behind each interval."""
@@ -56,7 +56,7 @@ class QueryEvaluation:
 
     rows: list[dict[str, Any]]
     """`name`, and `aiq`, `accuracy` and `cost` (USD a query, at the most accurate point), each with
-    `_low` and `_high`."""
+    `_low` and `_high`, NaN where there is no interval."""
     differences: Mapping[str, Difference]
     """AIQ of `CALIBRATED` less that of each other row, resampled in pairs."""
     queries: int
@@ -96,15 +96,17 @@ def measure_queries(
     rng = seeds.child("queries").numpy()
     drawn_DQ = rng.multinomial(len(table), even / len(table), DRAWS).astype(np.float64)
     own, *drawn = _measured(curves, np.vstack([even, drawn_DQ]))
-    rows = [_row(name, own[name], np.array([one[name] for one in drawn])) for name in curves]
+    rows = [
+        _row(name, own[name], np.array([one[name] for one in drawn]), len(table)) for name in curves
+    ]
     differences: dict[str, Difference] = {}
     for name in curves:
         if name != CALIBRATED:
             gaps = np.array([one[CALIBRATED][0] - one[name][0] for one in drawn])
-            low, high = np.quantile(gaps, [0.025, 0.975])
+            low, high = _interval(gaps, len(table))
             mean = own[CALIBRATED][0] - own[name][0]
             signs = (int((gaps > 0).sum()), int((gaps < 0).sum()), int((gaps == 0).sum()))
-            differences[name] = Difference(mean, float(low), float(high), *signs)
+            differences[name] = Difference(mean, low, high, *signs)
     return QueryEvaluation(rows, differences, len(table))
 
 
@@ -160,10 +162,16 @@ def _measured(
     return measured
 
 
-def _row(name: str, own: tuple[float, float, float], drawn_D3: Floats) -> dict[str, Any]:
+def _interval(drawn_D: Floats, queries: int) -> tuple[float, float]:
+    low, high = np.quantile(drawn_D, [0.025, 0.975])
+    return shown_interval((float(low), float(high)), queries)
+
+
+def _row(
+    name: str, own: tuple[float, float, float], drawn_D3: Floats, queries: int
+) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name}
-    bounds = np.quantile(drawn_D3, [0.025, 0.975], axis=0)
     for place, key in enumerate(("aiq", "accuracy", "cost")):
-        low, high = float(bounds[0, place]), float(bounds[1, place])
+        low, high = _interval(drawn_D3[:, place], queries)
         row |= {key: own[place], f"{key}_low": low, f"{key}_high": high}
     return row

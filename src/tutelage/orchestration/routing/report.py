@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tutelage.errors import MissingExtraError
-from tutelage.orchestration.evaluation.judged import workflow_words
+from tutelage.orchestration.evaluation.judged import interval_note, workflow_words
 from tutelage.orchestration.routing.choosers import LOOKAHEAD
 from tutelage.orchestration.routing.curves import hull
 from tutelage.orchestration.routing.evaluation import POLICY, RouterEvaluation, Row
 from tutelage.orchestration.routing.query_level import CALIBRATED
-from tutelage.statistics.intervals import Difference
+from tutelage.statistics.intervals import Difference, has_interval
 
 TRAINING = "training.png"
 PLOTS = {
@@ -47,7 +48,8 @@ def _markdown(found: RouterEvaluation, *, best_update: int) -> str:
         "## Routing",
         "",
         f"{workflow_words(found.to_json()['rows'])} {_shipped(found, best_update)} Rewards and "
-        "success with 95 % intervals, which count the groups of queries that workflows share.",
+        "success with 95 % intervals, which count the groups of queries that workflows share. "
+        + _note(found),
         "",
         *_HEAD,
         *map(_table_line, found.rows),
@@ -83,13 +85,21 @@ def _shipped(found: RouterEvaluation, best_update: int) -> str:
     return f"The router is the {LOOKAHEAD}; nothing was trained but its predictor."
 
 
+def _note(found: RouterEvaluation) -> str:
+    gaps = [asdict(each) for each in found.differences.values()]
+    presets = [row for rows in found.presets.values() for row in rows]
+    queries = [asdict(each) for each in found.by_query.differences.values()]
+    notes = (interval_note(found.rows, "reward_"), interval_note([*gaps, *presets, *queries], ""))
+    return next(filter(None, notes), "")
+
+
 def _difference_table(differences: Mapping[str, Difference], head: str) -> list[str]:
     lines = [f"| {head} | difference | interval | |", "|---|---|---|---|"]
     for name, gap in differences.items():
         verdict = "better" if gap.low > 0 else "worse" if gap.high < 0 else "a tie"
-        lines.append(
-            f"| {name} | {gap.mean:+.3f} | {gap.low:+.3f} to {gap.high:+.3f} | {verdict} |"
-        )
+        ends = f"{gap.low:+.3f} to {gap.high:+.3f} | {verdict}"
+        told = ends if has_interval(gap.low, gap.high) else "none | "
+        lines.append(f"| {name} | {gap.mean:+.3f} | {told} |")
     return lines
 
 
@@ -97,18 +107,24 @@ def _preset_table(presets: Mapping[str, Sequence[Row]]) -> list[str]:
     cells: dict[str, list[str]] = {}
     for rows in presets.values():
         for row in rows:
-            told = "{reward:.3f} ({low:.3f} to {high:.3f})".format_map(row)
-            cells.setdefault(row["name"], []).append(told)
+            cells.setdefault(row["name"], []).append(_ranged(row, "reward", "", ".3f"))
     head = ["| router | " + " | ".join(presets) + " |", "|---" * (len(presets) + 1) + "|"]
     return head + [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
 
 
 def _query_line(row: Row) -> str:
     parts = [
-        f"{row[key]:{form}} ({row[f'{key}_low']:{form}} to {row[f'{key}_high']:{form}})"
+        _ranged(row, key, f"{key}_", form)
         for key, form in (("aiq", ".3f"), ("accuracy", ".3f"), ("cost", ".6f"))
     ]
     return f"| {row['name']} | {' | '.join(parts)} |"
+
+
+def _ranged(row: Row, key: str, ends: str, form: str) -> str:
+    """A number with its interval, alone if there is none."""
+    low, high = row[f"{ends}low"], row[f"{ends}high"]
+    told = f" ({low:{form}} to {high:{form}})" if has_interval(low, high) else ""
+    return f"{row[key]:{form}}{told}"
 
 
 _HEAD = (
@@ -117,7 +133,7 @@ _HEAD = (
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 _LINE = (
-    "| {name} | {reward:.3f} ({reward_low:.3f} to {reward_high:.3f}) "
+    "| {name} | {earned} "
     "| {success:.1f} % ({success_low:.1f} to {success_high:.1f}) | {cost:.6f} "
     "| {cost_per_success:.6f} | {latency:.2f} | {latency_p95:.2f} "
     "| {tries:.2f} | {late} | {gap_to_oracle:.3f} | {aiq} | {pareto} |"
@@ -129,7 +145,8 @@ def _table_line(row: Row) -> str:
     percent = {key: 100 * row[key] for key in ("success", "success_low", "success_high")}
     area = "" if row["aiq"] is None else f"{row['aiq']:.3f}"
     pareto = "x" if row["pareto"] else ""
-    return _LINE.format_map({**row, **percent, "aiq": area, "pareto": pareto})
+    more = {"earned": _ranged(row, "reward", "reward_", ".3f"), "aiq": area, "pareto": pareto}
+    return _LINE.format_map({**row, **percent, **more})
 
 
 def _draw(

@@ -130,10 +130,10 @@ class ToolPool:
         except ArgumentError as error:
             told = WorkerError("invalid_arguments", str(error))
             return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
-        text, failure, nothing, plain = await run_tool(tool, arguments)
+        text, failure, nothing, plain, late = await run_tool(tool, arguments)
         if failure == "timeout" and time.perf_counter() - begun >= tool.timeout:
             text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
-        if failure == "timeout" and tool.destructive:
+        if late and tool.destructive:
             text += LATE
         # Lone surrogates can be neither printed nor sent.
         text = text.encode("utf-8", "backslashreplace").decode()

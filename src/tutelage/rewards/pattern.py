@@ -1,0 +1,48 @@
+"""Whether a pattern is in a text, searched in a process that can be ended.
+
+A regular expression that backtracks for hours lets go of nothing: no timeout, no Ctrl-C and no
+other thread comes through. `worker.py` has the process, and imports this module alone for it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+from tutelage.errors import GraderError, RewardTimeoutError
+from tutelage.rewards.worker import POOL, RewardLocation
+
+SECONDS = 5.0
+"""For one search; honest ones take milliseconds."""
+
+
+def search(pattern: str, text: str) -> float:
+    """1 where the pattern is found, dots and line ends included, else 0."""
+    return float(re.search(pattern, text, re.DOTALL) is not None)
+
+
+_SEARCH = RewardLocation.of(search)
+"""None on a system where no process can be had."""
+
+
+async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
+    """Whether a pattern is found; `at_once` holds up the event loop meanwhile, as one whose clock
+    jumps needs. Raises `GraderError` where it takes too long."""
+    if _SEARCH is None:
+        return search(pattern, text) == 1.0
+    packed = pickle.dumps({"pattern": pattern, "text": text})
+    job = (_SEARCH, packed, "regex", "", SECONDS)
+    try:
+        if not at_once:
+            return (await POOL.grade_apart(*job)).value == 1.0
+        graded = POOL.grade(*job)
+    except RewardTimeoutError:
+        raise GraderError(
+            f"the pattern {pattern!r:.60} was searched for more than {SECONDS:g} s in "
+            f"{len(text):,} characters; a repeat within a repeat, such as (a+)+, takes that long"
+        ) from None
+    except (ImportError, OSError) as error:
+        raise GraderError(f"the process that searches could not be had: {error}") from error
+    if graded.error is not None:
+        raise GraderError(graded.error[1])
+    return graded.value == 1.0
