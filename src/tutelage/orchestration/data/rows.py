@@ -315,28 +315,39 @@ def _spelled(place: Iterable[str | int]) -> str:
 
 
 def spelled(
-    row: Any, known: Iterable[str], instead: Iterable[str] = (), what: str = "the plan"
-) -> Any:
+    row: Any, known: Iterable[str], instead: Iterable[str] = (), what: str = "the plan",
+    wide: bool = True,
+) -> Any:  # fmt: skip
     """`row`. Raises `DataError` for a field that is nearly one that it lacks, none of those that
-    stand `instead` of each other lacking where one is given; others are of who wrote it."""
+    stand `instead` of each other lacking where one is given; others are of who wrote it. Where such
+    fields are usual (not `wide`), only what is clearly a typing error is refused."""
     given = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {}
     has = set(instead) if any(name in given for name in instead) else set[str]()
     lost = [name for name in known if name not in given and name not in has]
+    meant = _is_misspelled if wide else _is_mistyped
     for key in [str(key) for key in given if key not in known]:
-        if near := next((name for name in lost if _is_misspelled(key, name)), None):
+        if near := next((name for name in lost if meant(key, name)), None):
             raise DataError(f"{what} has an unknown field {key!r}; did you mean {near!r}?")
     return row
 
 
 def _is_misspelled(key: str, name: str) -> bool:
+    """Whether a field is another with a typing error, or what it is called for short."""
+    one, other = key.lower(), name.lower()
+    longer = other in one and len(one) > len(other) + 1
+    near = bool(difflib.get_close_matches(one, (other,), cutoff=0.8)) and not longer
+    return near or sorted(one) == sorted(other) or (one, other) == ("args", "arguments")
+
+
+def _is_mistyped(key: str, name: str) -> bool:
     """Whether a field is another with its letters swapped, one of them lost or twice, or one for
-    many, or what it is called for short. Another word is none, as "notes" and "parsed" are beside
-    `nodes` and `passed`, nor another unit: what others write beside our fields is read."""
+    many. Another word is none, as "notes" and "parsed" are beside `nodes` and `passed`, nor another
+    unit: what others write beside our fields is read."""
     one, other = key.lower(), name.lower()
     unit, its = (text.rpartition("_")[2] for text in (one, other))
     if unit != its and len(unit) < 3:
         return False
-    if one.replace("_", "") == other.replace("_", "") or (one, other) == ("args", "arguments"):
+    if one.replace("_", "") == other.replace("_", ""):
         return True
     short, long = sorted((one, other), key=len)
     if long == f"{short}s" and not short.endswith("s"):
