@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from tutelage.agents.react import ReactAgent
+from tutelage.bounded import RepeatedKeyError, unique_keys
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
@@ -117,3 +118,21 @@ async def test_a_servers_reply_of_any_depth(deep: str, status: int) -> None:
     client = RemoteChatClient("http://up/v1", transport=transport, attempts=1)
     with pytest.raises(EngineError):
         await client.chat([Message("user", "hi")], sampling=Sampling())
+
+
+class _CountedKey(str):
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _CountedKey.compared += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_a_key_that_stands_twice_among_many_is_found_without_comparing_each_with_each() -> None:
+    keys = [_CountedKey(f"k{i}") for i in range(300)]
+    _CountedKey.compared = 0
+    with pytest.raises(RepeatedKeyError, match="'k299' stands twice"):
+        unique_keys([(key, 0) for key in (*keys, _CountedKey("k299"))])
+    assert _CountedKey.compared < 3000

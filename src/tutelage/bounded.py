@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -39,8 +40,8 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object from its members, an `object_pairs_hook`. Raises `RepeatedKeyError`."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+        counts = Counter(name for name, _ in pairs)
+        raise RepeatedKeyError(next(name for name in made if counts[name] > 1))
     return made
 
 

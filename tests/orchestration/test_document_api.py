@@ -329,14 +329,47 @@ def test_fields_of_a_log_with_typing_errors_are_refused_with_the_right_name(tmp_
     costs = {"success": True, "total_costs": 0.1}
     with pytest.raises(RewardError, match="unknown field 'total_costs'; did you mean 'total_cost'"):
         log.log_execution(**{**fields, "planner_outputs": graph}, execution_result=costs)
-    with pytest.raises(RewardError, match="'output'; did you mean 'outputs'"):
-        compute_reward({"success": True, "output": {"0": "a"}})
     row = {"instruction": "Say it", "planner_outputs": {**graph, "task_types": ["read", "say"]}}
     with pytest.raises(DataError, match="line has an unknown field 'sucess'; did you mean 'succ"):
         workflow_of({**row, "sucess": True})
     with pytest.raises(DataError, match="a try has an unknown field 'workr'"):
         workflow_of({**row, "alternatives": [{"node": 0, "workr": "a"}]})
     assert workflow_of({**row, "success": True, "mood": "good"}).tools == ("read", "say")
+
+
+OTHERS = ("notes", "codes", "modes", "worker_s", "latency_s", "trees", "coast", "costs")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("sucess", "success"),
+        ("succcess", "success"),
+        ("successs", "success"),
+        ("scucess", "success"),
+        ("Success", "success"),
+        ("latencyms", "latency_ms"),
+        ("latncy_ms", "latency_ms"),
+        ("wrokers", "workers"),
+        ("alternative", "alternatives"),
+        *((word, None) for word in [*OTHERS, "node", "worker", "latency"]),
+    ],
+)
+def test_only_a_field_with_a_typing_error_is_refused_in_a_log(key: str, name: str | None) -> None:
+    outputs = {"workflow_graph": {"adjacency": CHAIN}, "task_types": ["read", "say"]}
+    row = {"instruction": "Say it", "planner_outputs": outputs, key: "theirs"}
+    if name is None:
+        assert workflow_of(row).tools == ("read", "say")
+    else:
+        with pytest.raises(DataError, match=f"unknown field {key!r}; did you mean {name!r}"):
+            workflow_of(row)
+
+
+@pytest.mark.parametrize("key", [*OTHERS, "parsed", "passes", "done", "rework", "verdicts"])
+def test_other_words_beside_a_try_are_read(key: str) -> None:
+    outputs = {"workflow_graph": {"adjacency": CHAIN}, "task_types": ["read", "say"]}
+    row = {"instruction": "Say it", "planner_outputs": outputs, "tries": [{key: True}]}
+    assert workflow_of(row).tools == ("read", "say")
 
 
 def test_a_log_without_task_types_says_what_to_do() -> None:

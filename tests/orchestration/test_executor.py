@@ -198,6 +198,24 @@ def test_a_node_has_a_time_of_its_own() -> None:
     assert pool.cancelled == [0, 1]
 
 
+@pytest.mark.parametrize("limit", [None, 600.0])
+def test_a_timeout_of_a_verifier_or_a_pool_is_told_as_its_own(limit: float | None) -> None:
+    class Slow:
+        async def check(self, work: Any, answer: WorkerAnswer) -> Verification:
+            raise TimeoutError("the database took too long")
+
+    def lost(worker: Any, work: Any) -> WorkerAnswer:
+        raise TimeoutError("the socket timed out")
+
+    limits = ExecutorSettings(node_timeout=limit, try_timeout=limit)
+    for behave, told in ((right(), "the database took too long"), (lost, "the socket timed out")):
+        pool = ScriptedPool(workers("a"), behave)
+        executor = Executor(pool, cheapest(), settings=limits, verifiers=Verifiers(Slow()))
+        found = run_virtual(executor.run(plan_of(()), seeds=SeedTree(0)))
+        assert found.nodes[0].status == "failed"
+        assert found.nodes[0].reason.endswith(f"timeout: {told}")
+
+
 def test_the_deadline_ends_everything_and_keeps_what_there_is() -> None:
     pool = ScriptedPool(workers("a", price=0.5), right(2.0, cost=0.1))
     found = run_plan(plan_of((), (0,), (1,)), pool, deadline=3.0)

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import read_workflows, workflow_of
-from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.rows import parse_yaml, read_json
 from tutelage.orchestration.data.workflows import (
     catalog_of,
     forward_order,
     link_indices,
 )
+from tutelage.orchestration.execution.journal import read_plan
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
@@ -347,3 +348,37 @@ def test_a_key_that_stands_twice_in_json_within_a_text_is_refused() -> None:
 def test_keys_that_a_yaml_mapping_takes_over_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: &one {tool: a}\nb: {<<: *one, tool: b}\nc: *one\n")
     assert read_json(tmp_path / "x.yaml")["b"] == {"tool": "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{1: a, "1": b}', {1: "a", "1": "b"}),
+        ('{true: a, "true": b}', {True: "a", "true": "b"}),
+        ('{~: a, "": b, "~": c}', {None: "a", "": "b", "~": "c"}),
+        ("{yes: 1, true: 2}", "the key True stands twice"),
+        ('{a: 1, "a": 2}', "the key 'a' stands twice"),
+        ("{1: 1, 0x1: 2}", "the key 1 stands twice"),
+    ],
+)
+def test_keys_of_yaml_are_the_same_where_their_values_are(text: str, value: object) -> None:
+    if isinstance(value, str):
+        with pytest.raises(DataError, match=value):
+            parse_yaml("x", text)
+    else:
+        assert parse_yaml("x", text) == value
+
+
+def test_keys_of_a_yaml_file_that_are_no_texts_are_read_as_texts(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    rates = "rates: {2024: 1.5, true: [{~: x}]}"
+    path.write_text(f"instruction: Do it\nnodes: [{{tool: a, arguments: {{{rates}}}}}]\n")
+    wanted = {"rates": {"2024": 1.5, "true": [{"null": "x"}]}}
+    assert read_plan(read_json(path)).nodes[0].arguments == wanted
+    targets = f"{{task_types: [a], dependencies: [[]], arguments: [{{{rates}}}]}}"
+    path.write_text(f"- instruction: Do it\n  targets: {targets}\n")
+    assert read_workflows(path)[0].plan.nodes[0].arguments == wanted
+    path.write_text('x: {1: a, "1": b}')  # whoever takes texts alone says so
+    assert read_json(path) == {"x": {1: "a", "1": "b"}}
+    path.write_text("a: &a {1: x}\nb: [*a, *a]\n")
+    assert read_json(path) == {"a": {"1": "x"}, "b": [{"1": "x"}, {"1": "x"}]}

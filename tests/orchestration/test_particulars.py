@@ -181,3 +181,26 @@ def test_the_tools_of_a_catalog_are_not_looked_through_for_each_request() -> Non
         assert not missing
         assert plan.nodes[0].arguments == {"path": text.removeprefix("Read ")}
     assert _CountedSchema.reads < 2 * len(catalog) + 10 * len(requests)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool_name", "values"),
+    [
+        (
+            'Save the text "Meet me. Call Ana" to c.txt',
+            "write_file",
+            ["Meet me. Call Ana", "c.txt"],
+        ),
+        ("Write to a/b.txt: Call Ana. Meet her", "write_file", ["Call Ana. Meet her", "a/b.txt"]),
+        ("Read: Note.txt", "read_file", ["Note.txt"]),
+        ("It is there. Note.txt, read it", "read_file", ["Note.txt"]),
+        ("Read 'Note.txt'", "read_file", ["Note.txt"]),
+        ("Count the words of the text: see 'a.txt' first", "count_words", ["see 'a.txt' first"]),
+        ("Count the words of the text: see 'a.txt'", "count_words", ["see 'a.txt'"]),
+        ("Count the words of the text: 'a.txt' is old", "count_words", ["'a.txt' is old"]),
+    ],
+)
+def test_a_value_is_written_as_in_the_request(text: str, tool_name: str, values: list[str]) -> None:
+    made, missing = filled(text, tool_name)
+    given = {str(value) for each in made for value in each.values()} - {"<node-0>"}
+    assert (sorted(given), missing) == (sorted(values), ())

@@ -87,3 +87,11 @@ def test_references_are_finite_and_positive(value: float) -> None:
 def test_impossible_results_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(RewardError, match=next(iter(change))):
         compute_reward(replace(EXAMPLE, **change), "seed")
+
+
+@pytest.mark.parametrize(
+    "key", ["latency", "latency_s", "latencyms", "costs", "Cost", "output", "total_costs"]
+)
+def test_fields_of_others_beside_a_whole_result_are_read_over(key: str) -> None:
+    given = {"success": True, "total_cost": 0.5, "total_latency_ms": 10.0}
+    assert ExecutionResult.read({**given, key: 0.01}) == ExecutionResult.read(given)

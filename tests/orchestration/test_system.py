@@ -384,9 +384,17 @@ def test_a_damaged_log_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_text("".join([lines[0], "{broken\n", *lines[1:]]))
     with pytest.raises(DataError, match="line 2: no JSON"):
         simple().execute("Do it", journal=path, name="x")
-    path.write_text("".join([lines[0], '{"event": "start", "at": 1, "at": 2}\n']))
-    with pytest.raises(DataError, match="line 2: no JSON: the key 'at' stands twice"):
-        simple().execute("Do it", journal=path, name="x")
+
+
+def test_a_log_in_which_an_earlier_version_wrote_a_key_twice_is_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    plan = Plan("Do it", (Node("search", {"x": {"1": "b"}}),))
+    first = simple().execute("Do it", plan=plan, journal=path, name="x")
+    whole = path.read_text()
+    path.write_text(whole.replace('{"1": "b"}', '{"1": "a", "1": "b"}', 1))
+    assert path.read_text() != whole
+    again = simple().execute("Do it", plan=plan, journal=path, name="x")
+    assert again.nodes == first.nodes
 
 
 def test_plans_read_back_as_they_were_written() -> None:

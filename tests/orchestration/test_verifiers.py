@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,14 @@ def test_what_has_no_check_is_no_verifier(given: Any) -> None:
 def test_defaults_by_pool() -> None:
     assert not check(Verifiers.of_pool(mock=True), "anything", correct=False).passed
     assert not check(Verifiers.of_pool(mock=False), "anything").checked
+
+
+def test_what_a_pool_of_a_users_own_calls_its_models_is_its_own_affair() -> None:
+    pool: Any = SimpleNamespace(name="mine", mock=True, workers=(), models=["gpt-4"])
+    Verifiers.of_pool(mock=True).refuse([WORK], pool)
+    pool.mock, pool.name = False, "openai"
+    with pytest.raises(ConfigError, match="'known' has no truth for node 0"):
+        Verifiers.of_pool(mock=True).refuse([WORK], pool)
 
 
 def test_a_verifier_from_json() -> None:

@@ -178,7 +178,7 @@ class _Document(_Asked):
 class _Try(FileRecord):
     """A worker that was asked to do a node, in the run itself or beside it."""
 
-    _known = model_validator(mode="before")(partial(spelled, known=TRIED, what="a try"))
+    _known = model_validator(mode="before")(partial(spelled, known=TRIED, what="a try", wide=False))
     node: int | None = None
     worker: int | str | None = None
     passed: Any = None
@@ -203,7 +203,7 @@ class _Log(_Asked):
     def _typed(cls, row: Any) -> Any:
         """Takes the types of the subtasks from `nodes` where the planner's outputs have none."""
         known = ("success", "cost", "latency_ms", "workers", "nodes", "tries", "alternatives")
-        fields, outputs = spelled(row, known, what="the line"), row["planner_outputs"]
+        fields, outputs = spelled(row, known, what="the line", wide=False), row["planner_outputs"]
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
         types = [node.get("type") for node in objects(fields.get("nodes"))]

@@ -34,6 +34,7 @@ WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
 _MOST_ALIASED = 1_000_000
 """Values that the aliases of a YAML file may add to it."""
+_TAG = "tag:yaml.org,2002:"
 
 
 loads = partial(json.loads, object_pairs_hook=unique_keys)
@@ -50,9 +51,9 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{str(path)!r} cannot be read: {reason or error}") from error
     if not text.strip():
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
-    if Path(path).suffix in (".yaml", ".yml"):
-        return parse_yaml(path, text)
     try:
+        if Path(path).suffix in (".yaml", ".yml"):
+            return _with_text_keys(parse_yaml(path, text), {})
         return _json(path, text)
     except RecursionError as error:
         raise DataError(f"{str(path)!r} is nested too deeply to be read") from error
@@ -76,6 +77,22 @@ def _json(path: str | Path, text: str) -> Any:
         return items
 
 
+def _with_text_keys(value: Any, known: dict[int, Any]) -> Any:
+    """A value of YAML with the keys that JSON would have: 2024 is "2024", unless that is a key
+    itself. `known` holds all that was read by its id, since aliases may repeat it."""
+    if id(value) in known or not isinstance(value, (dict, list)):
+        return known.get(id(value), value)
+    if isinstance(value, list):
+        made: Any = [_with_text_keys(each, known) for each in cast("list[Any]", value)]
+    else:
+        made = {}
+        for key, each in cast("dict[Any, Any]", value).items():
+            text = key if isinstance(key, str) else json.dumps(key)
+            made[key if text in value else text] = _with_text_keys(each, known)
+    known[id(value)] = made
+    return made
+
+
 def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
     """The value of a YAML file that holds this text. Raises `error` where it is none."""
     import yaml
@@ -86,7 +103,7 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
         root = loader.get_single_node()
         if root is None:
             return None
-        if _written_out(root, sizes) - len(sizes) <= _MOST_ALIASED:
+        if _written_out(root, sizes, loader) - len(sizes) <= _MOST_ALIASED:
             return loader.construct_document(root)
     except RecursionError as deep:
         raise error(f"{str(path)!r} is nested too deeply to be read") from deep
@@ -101,15 +118,13 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
 
 def _json_like(loader: Any) -> Any:
     """A loader of YAML that reads what JSON has too: a date stays the text that it is."""
-    tag = "tag:yaml.org,2002:"
-    made = {
-        k: v for k, v in loader.yaml_constructors.items() if k not in (tag + "binary", tag + "set")
-    }
-    made[tag + "timestamp"] = loader.construct_yaml_str
+    lost = (_TAG + "binary", _TAG + "set")
+    made = {k: v for k, v in loader.yaml_constructors.items() if k not in lost}
+    made[_TAG + "timestamp"] = loader.construct_yaml_str
     return type("JSONLikeLoader", (loader,), {"yaml_constructors": made})
 
 
-def _written_out(node: Any, sizes: dict[Any, float]) -> float:
+def _written_out(node: Any, sizes: dict[Any, float], loader: Any) -> float:
     """How many values a YAML node has with its aliases written out; infinite within itself.
 
     `sizes` gets that of each node once, so a file whose aliases multiply is counted quickly.
@@ -118,12 +133,11 @@ def _written_out(node: Any, sizes: dict[Any, float]) -> float:
     if node not in sizes:
         sizes[node] = math.inf
         below = node.value if isinstance(node.value, list) else ()
-        pairs = [each for each in below if isinstance(each, tuple)]
-        unique_keys(
-            [(k.value, v) for k, v in pairs if isinstance(k.value, str) and k.value != "<<"]
-        )
+        keys = [each[0] for each in below if isinstance(each, tuple)]
+        plain = [k for k in keys if isinstance(k.value, str) and k.tag != _TAG + "merge"]
+        unique_keys([(loader.construct_object(k), None) for k in plain])
         parts = (part for each in below for part in (each if isinstance(each, tuple) else (each,)))
-        sizes[node] = 1 + sum(_written_out(part, sizes) for part in parts)
+        sizes[node] = 1 + sum(_written_out(part, sizes, loader) for part in parts)
     return sizes[node]
 
 
@@ -295,15 +309,18 @@ def _spelled(place: Iterable[str | int]) -> str:
 
 
 def spelled(
-    row: Any, known: Iterable[str], instead: Iterable[str] = (), what: str = "the plan"
-) -> Any:
+    row: Any, known: Iterable[str], instead: Iterable[str] = (), what: str = "the plan",
+    wide: bool = True,
+) -> Any:  # fmt: skip
     """`row`. Raises `DataError` for a field that is nearly one that it lacks, none of those that
-    stand `instead` of each other lacking where one is given; others are of who wrote it."""
+    stand `instead` of each other lacking where one is given; others are of who wrote it. Where such
+    fields are usual (not `wide`), only what is clearly a typing error is refused."""
     given = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {}
     has = set(instead) if any(name in given for name in instead) else set[str]()
     lost = [name for name in known if name not in given and name not in has]
+    meant = _is_misspelled if wide else _is_mistyped
     for key in [str(key) for key in given if key not in known]:
-        if near := next((name for name in lost if _is_misspelled(key, name)), None):
+        if near := next((name for name in lost if meant(key, name)), None):
             raise DataError(f"{what} has an unknown field {key!r}; did you mean {near!r}?")
     return row
 
@@ -314,6 +331,25 @@ def _is_misspelled(key: str, name: str) -> bool:
     longer = other in one and len(one) > len(other) + 1
     near = bool(difflib.get_close_matches(one, (other,), cutoff=0.8)) and not longer
     return near or sorted(one) == sorted(other) or (one, other) == ("args", "arguments")
+
+
+def _is_mistyped(key: str, name: str) -> bool:
+    """Whether a field is another with its letters swapped, one of them lost or twice, or one for
+    many. Another word is none, as "notes" and "parsed" are beside `nodes` and `passed`, nor another
+    unit: what others write beside our fields is read."""
+    one, other = key.lower(), name.lower()
+    unit, its = (text.rpartition("_")[2] for text in (one, other))
+    if unit != its and len(unit) < 3:
+        return False
+    if one.replace("_", "") == other.replace("_", ""):
+        return True
+    short, long = sorted((one, other), key=len)
+    if long == f"{short}s" and not short.endswith("s"):
+        return len(other) >= 8  # "worker" and "output" are words of their own
+    lost = {other[:i] + other[i + 1 :] for i in range(len(other))}
+    single = {one[:i] + one[i + 1 :] for i in range(1, len(one)) if one[i] == one[i - 1]}
+    swapped = one[0] == other[0] and sorted(one) == sorted(other)
+    return len(other) >= 6 and (swapped or one in lost or other in single)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

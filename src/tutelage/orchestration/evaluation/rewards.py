@@ -58,7 +58,8 @@ class ExecutionResult:
             named = {_OF_ROWS.get(name, name): value for name, value in result.items()}
             named = {**row, **named, **{k: v for k, v in result.items() if k in _OF_ROWS.values()}}
             known = {f.name for f in fields(ExecutionResult)}
-            spelled(named, (*known, *_OF_ROWS), what="it")
+            short = (name for name, whole in _OF_ROWS.items() if whole not in named)
+            spelled(named, (*known, *short), what="it", wide=False)
             given = {name: _numeric(name, named[name]) for name in known & named.keys()}
         except (TypeError, ValueError) as error:
             raise RewardError(f"an execution's result: {error}") from error

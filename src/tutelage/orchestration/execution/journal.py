@@ -20,7 +20,7 @@ from typing import Any, Self, cast
 from pydantic import ConfigDict, TypeAdapter
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.data.rows import FileRecord, loads, read_as
+from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import NodeResult, NodeStep
 from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
 from tutelage.orchestration.plan.arguments import value_key
@@ -238,7 +238,7 @@ def read_events(path: Path) -> list[Event]:
     events: list[Event] = []
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
-            row: Any = loads(line)
+            row: Any = json.loads(line)  # a key that an earlier version wrote twice: the last one
         except ValueError as error:
             raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
         if not isinstance(row, dict) or "event" not in row:

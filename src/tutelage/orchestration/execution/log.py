@@ -82,7 +82,7 @@ class ExecutionLogger:
         check_given("alternatives", alternatives, (list, tuple), remedy, DataError)
         for each in alternatives:
             check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
-            spelled(each, TRIED, what="an alternative")
+            spelled(each, TRIED, what="an alternative", wide=False)
         clock = self._clock()
         now = datetime.fromtimestamp(clock, UTC)
         sums = ("total_cost", "total_latency_ms", "verified_fraction")

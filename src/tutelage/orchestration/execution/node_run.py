@@ -65,9 +65,9 @@ class NodeRun:
         try:
             async with asyncio.timeout(seconds) as self._limit:
                 yield
-        except TimeoutError:
-            told = f"timeout: not done within {seconds:g} s (--node-timeout gives it longer)"
-            self._end("failed", reason=told)
+        except TimeoutError as error:
+            told = "not done within {:g} s (--node-timeout gives it longer)"
+            self._end("failed", reason=f"timeout: {_late(self._limit, seconds, told, error)}")
 
     # What its router may choose
 
@@ -186,11 +186,14 @@ class NodeRun:
                 given = self._side_effects(worker, work)
                 told = {} if given is None else {"arguments": given}
                 self._tell("request", step, worker=step.worker, bound=bound, **told)
+                limit, seconds = asyncio.timeout(run.settings.try_timeout), run.settings.try_timeout
                 try:
-                    async with asyncio.timeout(run.settings.try_timeout):
+                    async with limit:
                         answer = await self._pool.execute(worker, work)
-                except TimeoutError:
-                    message = f"no answer within {run.settings.try_timeout:g} s (--try-timeout)"
+                except TimeoutError as error:
+                    message = _late(
+                        limit, seconds, "no answer within {:g} s (--try-timeout)", error
+                    )
                     answer = self._cut("timeout", message, bound, loop.time() - begun, worker, work)
                 return answer
         finally:
@@ -359,6 +362,14 @@ class NodeRun:
 
 
 _CUT_OFF = ("timeout", "cancelled")
+
+
+def _late(limit: asyncio.Timeout, seconds: float | None, told: str, error: TimeoutError) -> str:
+    """What is `told` of our limit, with its seconds; where it is that of a user's verifier, router
+    or pool, what its error says."""
+    return (
+        told.format(seconds) if limit.expired() else str(error) or "TimeoutError, by no limit here"
+    )
 
 
 def _cut_off(answer: WorkerAnswer) -> bool:

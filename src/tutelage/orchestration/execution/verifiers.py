@@ -25,6 +25,7 @@ from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, MissingExtraError, check_given
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Verification,
@@ -90,7 +91,8 @@ class Verifiers:
         """Raise `ConfigError` for a verifier that lacks what it compares with: after the work it
         would end the plan, and so would every resume."""
         tools = {worker.name for worker in pool.workers if worker.tool}
-        asked = getattr(pool, "models", None) or pool  # beside tools those of another pool
+        # Beside tools those of another pool are asked.
+        asked = (pool.models if isinstance(pool, ToolPool) else None) or pool
         for work in works:
             judged = work.type not in tools or any(k in self.by_type for k in work.labels)
             ready = getattr(self._of(work), "ready", None)

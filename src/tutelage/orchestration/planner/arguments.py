@@ -23,7 +23,11 @@ from tutelage.orchestration.plan.dag import Node, Plan, renumbered
 from tutelage.orchestration.plan.parameters import Parameter, parameters
 from tutelage.orchestration.plan.spans import Span, spans
 from tutelage.orchestration.plan.titles import titles
-from tutelage.orchestration.planner.described import without_capitals, without_quotes
+from tutelage.orchestration.planner.described import (
+    as_written,
+    without_capitals,
+    without_quotes,
+)
 from tutelage.orchestration.planner.logistic import fit_logistic
 from tutelage.orchestration.planner.origins import Origins
 from tutelage.orchestration.planner.pairs import (
@@ -77,8 +81,7 @@ class ArgumentScorer:
         no parameter is known, as it is."""
         if not any(catalog[node.tool].schema for node in plan.nodes):
             return plan, ()
-        text = without_capitals(without_quotes(plan.instruction), catalog)
-        found = _found(text, catalog)
+        text, found = _found(plan.instruction, catalog)
         nodes: list[Node] = []
         missing: list[str] = []
         for node in plan.nodes:
@@ -180,9 +183,11 @@ def _searched(arguments: Mapping[str, object], wanted: Sequence[str]) -> dict[st
     }
 
 
-def _found(text: str, catalog: Catalog) -> list[Span]:
-    """The spans of a request that may be arguments over a catalog."""
-    return [*spans(text), *(titles(text) if catalog.finder else ())]
+def _found(request: str, catalog: Catalog) -> tuple[str, list[Span]]:
+    """A request as it is read, and its spans that may be arguments over a catalog."""
+    text = without_capitals(without_quotes(request), catalog)
+    found = [*spans(text), *(titles(text) if catalog.finder else ())]
+    return text, as_written(found, text, request)
 
 
 def _without_unsearched(
@@ -226,8 +231,7 @@ def fit_scorer(workflows: Sequence[Workflow], catalog: Catalog) -> ArgumentScore
     plans = [w.plan for w in workflows if any(node.arguments for node in w.plan.nodes)]
     origins = Origins.of(plans)
     for plan in plans[:MOST]:
-        text = without_capitals(without_quotes(plan.instruction), catalog)
-        found = _found(text, catalog)
+        text, found = _found(plan.instruction, catalog)
         for place, node in enumerate(plan.nodes):
             if not node.arguments or node.tool not in catalog:
                 continue

@@ -8,7 +8,8 @@ a path has that kind in its text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from tutelage.errors import DataError, check_given
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.parameters import parameters
-from tutelage.orchestration.plan.spans import by_kind, spans
+from tutelage.orchestration.plan.spans import Span, by_kind, spans
 from tutelage.orchestration.plan.titles import titles
 from tutelage.orchestration.planner.text import BUCKETS, Features, features
 
@@ -35,7 +36,7 @@ _PLACE = re.compile(
     r"(?:[\w.-]*/)*[\w-][\w.-]*\.[A-Za-z][A-Za-z0-9]{0,4}|(?:/[\w.-]+)+|[\w./*-]*\*[\w./*-]*"
 )
 """A file, a path from the root, or a pattern."""
-_OPENING = re.compile(r"(?:^|(?<=[.!?:;]\s))\W*[A-Z][a-z]+\b(?!['’])")
+_OPENING = re.compile(r"(?:^|(?<=[.!?]\s))\W*[A-Z][a-z]+\b(?!['’])")
 _VERBS = """add answer append archive arrange ask attach begin book bring build buy calculate call
 can cancel change check choose clean clear close compare compute convert copy correct could count
 create cut delete describe display divide download draw drop edit email erase explain extract fetch
@@ -63,14 +64,41 @@ def without_quotes(text: str) -> str:
 
 def without_capitals(text: str, catalog: Catalog) -> str:
     """A request with small letters for verbs that begin a sentence, those of tools among them: in
-    "Send Ana a card" the name is Ana."""
+    "Send Ana a card" the name is Ana. What is in quotes, a file or the like stays."""
     verbs = {*_VERBS.split()} | {re.split(r"[\W_]", name)[0].lower() for name in catalog.names}
+    kept = [s for s in spans(text) if s.kind not in ("name", "word", "clause")]
 
     def lowered(match: re.Match[str]) -> str:
         word = re.sub(r"\W", "", match[0]).lower()
-        return match[0].lower() if word in verbs else match[0]
+        whole = all(s.end <= match.start() or match.end() <= s.start for s in kept)
+        return match[0].lower() if word in verbs and whole else match[0]
 
     return _OPENING.sub(lowered, text)
+
+
+def as_written(found: Iterable[Span], text: str, request: str) -> list[Span]:
+    """The spans of a request that was read as `text`, without some of its quotes and capitals: each
+    value has the letters and quotes of the request, since those are the user's."""
+    places: list[int] = []
+    for letter in text:
+        place = places[-1] + 1 if places else 0
+        while request[place].lower() != letter.lower():
+            place += 1
+        places.append(place)
+    lost = sorted({*range(len(request))} - {*places})
+    pairs = [*zip(lost[::2], lost[1::2], strict=False)]
+
+    def written(span: Span) -> Span:
+        value, start = span.value, text.find(str(span.value), span.start, span.end)
+        if start < 0 or not isinstance(value, str) or not value:
+            return span
+        first, last = places[start], places[start + len(value) - 1]
+        for opening, closing in pairs:
+            if (first <= opening <= last) is not (first <= closing <= last):
+                first, last = min(first, opening), max(last, closing)
+        return replace(span, value=request[first : last + 1])
+
+    return [written(span) for span in found]
 
 
 def check_instructions(texts: object) -> None:

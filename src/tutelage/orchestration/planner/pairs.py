@@ -171,8 +171,9 @@ def _of_span(
 ) -> set[str]:  # fmt: skip
     on = _of_form(parameter, span) | _of_cues(text, own, parameter, span)
     like = [each for each in own if each.kinds == parameter.kinds and each.types == parameter.types]
-    same = [s for s in spans(text) if _kind(s.kind) == _kind(span.kind)]
-    if span in same and like.index(parameter) == same.index(span) and len(like) <= len(same):
+    same = [(s.start, s.end) for s in spans(text) if _kind(s.kind) == _kind(span.kind)]
+    there = (span.start, span.end)
+    if there in same and like.index(parameter) == same.index(there) and len(like) <= len(same):
         on.add("same place among its like")
     words = set(re.findall(r"[a-z]+", f"{tool.name} {tool.description}".replace("_", " ").lower()))
     if span.kind in ("word", "name") and str(span.value).lower() in words:
