@@ -196,13 +196,14 @@ Given = tuple[str, *tuple[tuple[str, str], ...]]
 
 
 def plan_of(request: str, *calls: tuple[str, str]) -> Plan:
-    """A plan of tools with a path each; one that ends in `<-` takes the result before it too, one
-    that ends in `>` waits for what is before it."""
+    """A plan of tools with a path each; one that ends in `<-` takes the result before it too, in
+    `<` a text; one with `>` waits for what is before it, or for the node of that number."""
     nodes: list[Node] = []
     for name, value in calls:
         taken = {"text": f"<node-{len(nodes) - 1}>"} if value.endswith("<-") else {}
-        after = (len(nodes) - 1,) if value.endswith(">") and nodes else ()
-        path = value.removesuffix("<-").removesuffix(">")
+        taken |= {"text": "milk"} if value.endswith("<") else {}
+        path, _, number = value.removesuffix("<-").removesuffix("<").partition(">")
+        after = (int(number or len(nodes) - 1),) if ">" in value and nodes else ()
         nodes.append(Node(name, {"path": path, **taken}, after))
     return Plan(request, tuple(nodes))
 
@@ -242,6 +243,27 @@ MISREAD = [
     ("Delete a.txt, and b.txt I need", *ONE, ("delete", "b.txt")),
     ("Delete a.txt and write the words of c.txt to b.txt", *ONE, ("delete", "c.txt>")),
     ("x " * 3000 + "delete a.txt", *ONE),
+    ("Overwrite b.txt with the text of a.txt", ("read", "b.txt"), ("write", "a.txt<-")),
+    ("Save the text of a.txt in b.txt", ("read", "b.txt"), ("write", "a.txt<-")),
+    ("Copy b.txt to the file a.txt", ("read", "a.txt"), ("write", "b.txt<-")),
+    ("Delete all files listed in notes/b.txt", ("delete", "notes/b.txt")),
+    ("Delete the first line of notes/b.txt", ("delete", "notes/b.txt")),
+    ("Remove the word foo from notes/b.txt", ("delete", "notes/b.txt")),
+    ("Delete the backup of notes/a.txt", ("delete", "notes/a.txt")),
+    (
+        "Copy a.txt to b.txt, then delete a.txt",
+        ("read", "a.txt"),
+        ("write", "b.txt<-"),
+        ("delete", "a.txt>0"),
+    ),
+    ("Read a.txt - delete b.txt", ("read", "b.txt"), ("delete", "a.txt")),
+    ("Read a.txt (delete b.txt)", ("read", "b.txt"), ("delete", "a.txt")),
+    ("- read a.txt\n- delete b.txt", ("read", "b.txt"), ("delete", "a.txt")),
+    ("Write 'a' to a.txt and 'b' to b.txt", ("write", "a.txt 'b'"), ("write", "b.txt 'a'")),
+    ("Delete x.c", ("delete", "y.c")),
+    ("Will this delete notes/a.txt?", ("delete", "notes/a.txt")),
+    ("          Should I delete a.txt?", *ONE),
+    ("Thanks.           Should I delete a.txt?", *ONE),
 ]
 RIGHT = [
     ("Read a.txt and delete b.txt", ("read", "a.txt"), ("delete", "b.txt")),
@@ -255,6 +277,11 @@ RIGHT = [
     ("Read a.txt, then delete it", ("read", "a.txt"), ("delete", "a.txt>")),
     ("What is 3 + 4? Write it to sum.txt", ("write", "sum.txt")),
     ("Could you delete a.txt? Thanks", *ONE),
+    ("Write buy milk and eggs to a.txt", ("write", "a.txt<")),
+    ("Write the sum of 12.50, 3.20 and 4.00 kg to a.txt", ("write", "a.txt<")),
+    ("Write 'buy milk' to a.txt, please", ("write", "a.txt 'buy milk'")),
+    ("Get rid of photos/a.png", ("delete", "photos/a.png")),
+    ("Delete the file a.txt, 3.5kg and 12.50€", *ONE),
     ("Throw logs/a.log away", ("delete", "logs/a.log")),
     ("Delete REPORT.TXT", ("delete", "report.txt")),
     ("Delete the oldest invoice", ("delete", "invoices/1.csv")),
@@ -284,7 +311,7 @@ def test_goal_and_source_of_a_move_are_told_apart() -> None:
         return Plan("Move a.txt to b.txt", (node,))
 
     check_consent(plan("a.txt", "b.txt"), {"move": move})
-    with pytest.raises(NoPlanError, match=r"'b.txt' as the goal"):
+    with pytest.raises(NoPlanError, match=r"'b.txt' as a goal"):
         check_consent(plan("b.txt", "a.txt"), {"move": move})
 
 
@@ -295,12 +322,31 @@ def test_a_planner_of_a_users_own_may_name_files_as_it_likes() -> None:
         check_consent(plan, TOOLS)
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "Write to notes/x.txt, 'Please buy milk and bread and call Ana on Friday, thanks' please",
+        "Delete notes/a.txt, invoices/2026-03-04-acme-corporation-of-a-very-long-name.pdf goes too",
+        "Delete notes/a.txt," + " " * 900 + "please",
+        "Delete https://x.org/" + "a_" * 900 + ", a.txt",
+    ],
+)
+def test_a_name_in_a_request_may_be_long(request_: str) -> None:
+    with suppress(NoPlanError):
+        check_consent(plan_of(request_, *ONE), TOOLS)
+
+
+def test_what_forbids_counts_however_far_down_it_stands() -> None:
+    with pytest.raises(NoPlanError, match="forbids"):
+        check_consent(plan_of("x " * 2000 + "Do not delete a.txt", *ONE), TOOLS, trained=False)
+
+
 @pytest.mark.parametrize("text", ["leave w ", "leave there w ", ". ", ", ", "a.txt, "])
 def test_long_requests_are_read_to_their_end(text: str) -> None:
     """What reads them in the square of their length would take hours."""
     with suppress(NoPlanError):
-        check_consent(plan_of(text * 20_000, *ONE), TOOLS, trained=False)
-    limited(text * 2000)
+        check_consent(plan_of(text * 4000, *ONE), TOOLS, trained=False)
+    limited(text * 1000)
 
 
 class Planner:

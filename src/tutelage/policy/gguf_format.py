@@ -357,8 +357,7 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
         found = f"{config.model_type!r} with rotary positions {rope.get('rope_type')!r}"
         raise ModelError(
             f"GGUF is written for the layout {ARCHITECTURE!r} with plain rotary positions, and "
-            f"this is {found}; convert its folder, which "
-            "`tutelage show` names, with llama.cpp's convert_hf_to_gguf.py"
+            f"this is {found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
     gguf = _package()
     state = policy.network.state()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.plan.named import MOST, misread, verb
+from tutelage.orchestration.plan.named import misread, verb
 from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
@@ -52,16 +52,16 @@ _LATER = (
     rf"|on (?:{_DAYS})|at (?:midnight|noon|night)|(?:in the|this) (?:morning|afternoon|evening)"
     r"|in \w+ (?:minute|hour|day|week|month)s?)\W*$"
 )
-_OTHERS = r"(?:^|[.!?:;,]\s)\W{0,9}(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
+_OTHERS = r"(?:^|[.!?:;,]\s)\W{0,200}(?:please\W+)?(?:remind|tell|ask|have)\s+(?:me|us|\w+)\s+to\b"
 """Another is asked to do it."""
 _HELPERS = (
     "should|shall|must|may|might|can|could|will|would|do|does|did|is|are|was|were|has|have|had"
 )
 _QUESTION = (
-    r"(?:^|[.!?:;,]\s)\W{0,9}(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
+    r"(?:^|[.!?:;,]\s)\W{0,200}(?:(?:and|so|please|hey|hi|hello|well)\b\W*)*"
     rf"(?:(?:who|whom|whose)\b|(?:what|which|where|how)\b(?!.*[?.!]\s+\w)"
     rf"|(?:{_HELPERS})\s+(?:i|we|he|she|they|any\w*|some\w*)\b"
-    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]{0, 400}\?"
+    rf"|(?:do|does|did|have|had|are|were)\s+you\b|(?:{_HELPERS})\s+(?!you\b)[^!?]{{0,400}}\?"
     r"|(?:is|are|was|were|has|had|should|shall|must|may(?!\s+\d)|might)\s+(?!you\b)\S)"
 )
 """A question that is no polite request, such as "can you ...?". One with another sentence after it
@@ -129,7 +129,7 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool], *, trained: bool = True
         if node.tool in tools and tools[node.tool].destructive and not tools[node.tool].assumed
     ]
     nodes = [plan.nodes[index] for index in changing]
-    said = plan.instruction[:MOST]
+    said = plan.instruction
     for text in [value for node in nodes for value in _texts(node.arguments)]:
         # What is most of the request says what is to be done, and so does a word that limits.
         if 2 * len(text) < len(said) and not _WORD.fullmatch(text.strip()):

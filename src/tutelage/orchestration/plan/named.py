@@ -23,26 +23,30 @@ _NAME = re.compile(
 )
 _MARKED = re.compile(r"[./\\~*@]")
 _NO_NAME = re.compile(
-    r"[-+−$€£]?\d[\d.,/:*+x-]*%?|(?:[a-z]\.)+[a-z]?|[^\w]*|etc|and/or", re.IGNORECASE
+    r"[-+−$€£]?\d+(?:[.,/:*+x-]\d+)*(?:%|[a-z€$£]{1,3})?|[eip]\.[gem]\.?|a\.m\.?|\W*|etc|and/or|he/she|w/o",
+    re.IGNORECASE,
 )
-_BREAK = re.compile(r"[.!?;]\s|,|\b(?:and|then|or|but|after|before|plus|while)\b|&", re.IGNORECASE)
+_BREAK = re.compile(
+    r"[.!?;:]\s|,|[()\n]|\s[-–—]\s|\b(?:and|then|or|but|after|before|plus|while)\b|&", re.IGNORECASE
+)
 _FILLER = re.compile(
     r"\W*(?:(?:please|kindly|can|could|would|will|you|now|also|just|i|we|want|need|like|to|so|hey|hi|hello"
     r"|ok|okay|and|then|next|finally|first|afterwards|that|d)\b[\W]*){0,12}",
     re.IGNORECASE,
 )
-_MORE = re.compile(
-    r"(?:[\W_]*(?:(?:the|both|my|file|files|note|notes|of)\b)?){0,6}[\W_]*"
-    r"(?:\b(?:to|into|in|from|out of|onto|over to|there)\b.*)?",
-    re.IGNORECASE | re.DOTALL,
+_LIST = frozenset(
+    ["the", "both", "my", "a", "file", "files", "folder", "note", "notes", "of", "please"]
 )
-"""A clause of names alone, or with where they are or go: it continues the list before it."""
+_WHERE = frozenset(["to", "into", "in", "from", "out", "onto", "over", "there"])
 _BACK = re.compile(r"\b(?:it|them|this|that|those|these|both|its|there)\b", re.IGNORECASE)
 _NO_VERBS = frozenset(
     ["a", "an", "the", "this", "how", "what", "which", "where", "when", "if", "all", "one"]
 )
-_FROM = re.compile(r"\b(?:source|src|old|from|origin)", re.IGNORECASE)
-_INTO = re.compile(r"(?:\b|_)(?:to|into|as)\s*$", re.IGNORECASE)
+_KIND = r"(?: (?:the|a|my|be|name|file|folder|note))*\s*$"
+_FROM = re.compile(r"(?:source|src|old|from|origin)", re.IGNORECASE)
+_INTO = re.compile(rf"\b(?:to|into|in|as|onto|over|name|called|named){_KIND}", re.IGNORECASE)
+_SOURCE = re.compile(rf"(?<!\brid )\b(?:of|from|with){_KIND}", re.IGNORECASE)
+_PART = re.compile(rf"(?<!\brid )\b(?:of|from|in){_KIND}", re.IGNORECASE)
 MOST = 4000
 """Characters of a request that is read."""
 
@@ -60,7 +64,7 @@ def names_of(request: str) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
     for match in _NAME.finditer(request):
         group = match.lastindex or 0
-        text = match[group] if group <= 5 else match[group].rstrip(".…")
+        text = match[group] if group <= 5 else match[group].rstrip(".…").rstrip("/")
         sure = group <= 5 or (_MARKED.search(text) and not _NO_NAME.fullmatch(text))
         if text.strip() and sure:
             found.append((match.start(), match.start(group) + len(text), text))
@@ -86,25 +90,28 @@ def misread(plan: Plan, changing: Sequence[int], tools: Mapping[str, Tool]) -> s
         if not any(name in taken for taken in takes):
             return f"names {name!r}, and no call of the plan takes it"
     clauses = list(_clauses(request, names, tools))
+    goals, sources, parts = (_roles(request, names, form) for form in (_INTO, _SOURCE, _PART))
     for clause in clauses:
         if reason := _unserved(clause, plan, takes):
             return reason
     for index in changing:
-        reason = _misplaced(index, clauses, plan, takes) or _turned(
-            request, names, plan, index, takes
-        )
-        if reason:
+        reason = _misplaced(index, clauses, plan, takes, goals)
+        if reason := reason or _turned(plan, index, takes, goals, sources):
             return reason
-    return ""
+        own = takes[index]
+        if own and len(plan.nodes[index].arguments) == 1 and own <= parts:
+            tool = plan.nodes[index].tool
+            return f"speaks of something in {min(own)!r}, and the plan gives {tool} all of it"
+    return _unpaired(plan, changing, takes)
 
 
 def _taken(arguments: object, names: Sequence[tuple[int, int, str]]) -> set[str]:
-    texts = list(_texts(arguments))
-    return {
-        name
-        for _, _, name in names
-        if any(re.search(_bounded(name), text, re.IGNORECASE) for text in texts)
-    }
+    return {name for _, _, name in names if _mentions(arguments, name)}
+
+
+def _mentions(arguments: object, name: str) -> bool:
+    form = re.compile(_bounded(name), re.IGNORECASE)
+    return any(form.search(text) for text in _texts(arguments))
 
 
 def _bounded(name: str) -> str:
@@ -143,7 +150,7 @@ def _clauses(
         lead = _FILLER.match(text)
         head = re.match(r"[^\W_]+", text[lead.end() if lead else 0 :])
         known = verbs.get(head[0].lower(), set()) if head else set[str]()
-        if clause is not None and inside and not known and _MORE.fullmatch(text):
+        if clause is not None and inside and not known and _lists(text):
             clause.names += inside
             continue
         if clause is not None and known and not inside and _BACK.search(text):
@@ -153,6 +160,15 @@ def _clauses(
         clause = _Clause(frozenset(known), inside)
     if clause is not None:
         yield clause
+
+
+def _lists(text: str) -> bool:
+    """Whether a clause is names alone, or with where they are or go: it continues the list before
+    it. Names are `_`."""
+    for word in re.findall(r"[^\W_]+", text.lower()):
+        if word not in _LIST:
+            return word in _WHERE
+    return True
 
 
 def _verbs(tools: Mapping[str, Tool]) -> Mapping[str, set[str]]:
@@ -184,47 +200,66 @@ def _unserved(clause: _Clause, plan: Plan, takes: Sequence[set[str]]) -> str:
 
 
 def _misplaced(
-    index: int, clauses: Sequence[_Clause], plan: Plan, takes: Sequence[set[str]]
+    index: int, clauses: Sequence[_Clause], plan: Plan, takes: Sequence[set[str]], goals: set[str]
 ) -> str:
     """Why a call with side effects takes a name that stands elsewhere, or too early."""
-    tool = plan.nodes[index].tool
-    asked = [k for k, clause in enumerate(clauses) if tool in clause.tools]
-    unknown = [k for k, clause in enumerate(clauses) if not clause.tools and clause.names]
-    allowed = asked or unknown
+    node = plan.nodes[index]
+    asked = [k for k, clause in enumerate(clauses) if node.tool in clause.tools]
+    fed = {plan.nodes[k].tool for k in _feeding(plan, index)}
+    unknown = [k for k, each in enumerate(clauses) if each.names and not each.tools]
+    if not asked or not any(clauses[k].names for k in asked):
+        # Where its verb has no name, as in "write milk and eggs to a.txt", a goal is its own.
+        own = [k for k in unknown if not asked or goals.intersection(clauses[k].names)]
+        if asked and len(node.arguments) < 2:
+            own = []
+        asked += own + [k for k, each in enumerate(clauses) if fed & each.tools]
+        if len(own) > 1:
+            return f"does not say clearly what is for {node.tool}"
     for name in takes[index]:
-        place = next((k for k in allowed if name in clauses[k].names), None)
-        if place is None or (not asked and len(unknown) > 1):
-            return f"does not say clearly that {name!r} is for {tool}"
-        for other, taken in enumerate(takes):
+        place = next((k for k in asked if name in clauses[k].names), None)
+        if place is None:
+            return f"does not say clearly that {name!r} is for {node.tool}"
+        for other in range(len(plan.nodes)):
+            reads = takes[other].union(*(takes[k] for k in _feeding(plan, other)))
+            tool = plan.nodes[other].tool
             earlier = any(
-                name in clauses[k].names
-                and plan.nodes[other].tool in (clauses[k].tools or {plan.nodes[other].tool})
-                for k in range(place)
+                name in each.names and tool in (each.tools or {tool}) for each in clauses[:place]
             )
-            if other != index and name in taken and earlier and other not in _before(plan, index):
-                return f"wants {plan.nodes[other].tool} of {name!r} before {tool}"
+            if other != index and name in reads and earlier and other not in _before(plan, index):
+                return f"wants {tool} of {name!r} before {node.tool}"
     return ""
 
 
+def _roles(request: str, names: Sequence[tuple[int, int, str]], form: re.Pattern[str]) -> set[str]:
+    """The names that a word such as "to" or "of" stands right before."""
+    return {
+        name for begin, _, name in names if form.search(request[:begin].rstrip("'\"“„«` ") + " ")
+    }
+
+
 def _turned(
-    request: str,
-    names: Sequence[tuple[int, int, str]],
-    plan: Plan,
-    index: int,
-    takes: Sequence[set[str]],
+    plan: Plan, index: int, takes: Sequence[set[str]], goals: set[str], sources: set[str]
 ) -> str:
-    """Why a call takes for its goal what is the source, or the other way round."""
-    goals = {name for begin, _, name in names if _INTO.search(request[:begin].rstrip("'\"“„«` "))}
-    if not goals:
-        return ""
-    for key, value in plan.nodes[index].arguments.items():
-        own = _taken(value, names)
-        if _FROM.search(key) and own and own <= goals:
-            return f"names {min(own)!r} as the goal, and the plan takes it for {key!r}"
-    if takes[index] and not takes[index] & goals:
-        fed = set[str]().union(*(takes[k] for k in _feeding(plan, index)))
-        if fed & goals:
-            return f"names {min(fed & goals)!r} as the goal, and the plan reads it"
+    """Why a call takes for its goal what is the source, the other way round, or a whole file where
+    a part of it is meant."""
+    node, own = plan.nodes[index], takes[index]
+    for key, value in node.arguments.items():
+        here = {name for name in own if _mentions(value, name)}
+        if _FROM.search(key) and here and (here <= goals or here <= sources):
+            return f"names {min(here)!r} as a goal or a part, and the plan takes it for {key!r}"
+    fed = set[str]().union(*(takes[k] for k in _feeding(plan, index)))
+    if own and not own & goals and (fed & goals or (own <= sources and fed - sources)):
+        return f"does not say clearly that {min(own)!r} is for {node.tool}"
+    return ""
+
+
+def _unpaired(plan: Plan, changing: Sequence[int], takes: Sequence[set[str]]) -> str:
+    """Why nobody can tell which names of several calls of one tool belong together."""
+    for index in changing:
+        tool = plan.nodes[index].tool
+        alike = [k for k in changing if plan.nodes[k].tool == tool and len(takes[k]) > 1]
+        if len(alike) > 1 and index in alike:
+            return f"has several pairs for {tool}"
     return ""
 
 

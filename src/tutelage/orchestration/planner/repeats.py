@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from tutelage.errors import DataError
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.workers import ErrorKind, WorkerError
-from tutelage.orchestration.plan.arguments import call_key, tool_arguments
+from tutelage.orchestration.plan.arguments import tool_arguments
 from tutelage.orchestration.plan.dag import Node
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
@@ -83,7 +83,8 @@ class FailedCalls:
                 given = tool_arguments(node.arguments, inputs, tool, self._plain)
             except ArgumentError:
                 given = [given, inputs]
-        return call_key(node.tool, given, self._tools)
+        # 3 may be right where 3.0 was wrong.
+        return json.dumps([node.tool, given], sort_keys=True, default=str)
 
 
 def _lasts(error: WorkerError | None) -> bool:
