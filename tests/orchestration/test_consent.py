@@ -315,6 +315,16 @@ def test_goal_and_source_of_a_move_are_told_apart() -> None:
         check_consent(plan("b.txt", "a.txt"), {"move": move})
 
 
+def test_a_folder_is_no_old_file() -> None:
+    @tool(destructive=True)
+    def move(source: str, folder: str) -> str:
+        """Move a file."""
+        return source + folder
+
+    node = Node("move", {"source": "a.txt", "folder": "old/x"})
+    check_consent(Plan("Move a.txt to old/x", (node,)), {"move": move})
+
+
 def test_a_planner_of_a_users_own_may_name_files_as_it_likes() -> None:
     plan = plan_of("Delete /data/a.txt", ("delete", "a.txt"))
     check_consent(plan, TOOLS, trained=False)

@@ -43,7 +43,8 @@ _NO_VERBS = frozenset(
     ["a", "an", "the", "this", "how", "what", "which", "where", "when", "if", "all", "one"]
 )
 _KIND = r"(?: (?:the|a|my|be|name|file|folder|note))*\s*$"
-_FROM = re.compile(r"(?:source|src|old|from|origin)", re.IGNORECASE)
+_FROM = re.compile(r"(?:^|_)(?:source|src|old|from|origin)", re.IGNORECASE)
+"""Parameters that take what is there before."""
 _INTO = re.compile(rf"\b(?:to|into|in|as|onto|over|name|called|named){_KIND}", re.IGNORECASE)
 _SOURCE = re.compile(rf"(?<!\brid )\b(?:of|from|with){_KIND}", re.IGNORECASE)
 _PART = re.compile(rf"(?<!\brid )\b(?:of|from|in){_KIND}", re.IGNORECASE)
