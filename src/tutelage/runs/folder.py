@@ -30,7 +30,7 @@ from typing import Any, TextIO, cast
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
 from tutelage.runs import unbegun
-from tutelage.runs.resume_hint import command_name, resume_command, way_on
+from tutelage.runs.resume_hint import command_name, resume_command, offered_command
 from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
@@ -162,7 +162,7 @@ def check_vacant(path: Path) -> None:
                     f"another process is beginning a run in {str(path)!r}; choose another --output"
                 )
             there = (path / "config.json").is_file()
-            way = f", or {way_on(path)}" if there else ""
+            way = f", or {offered_command(path)}" if there else ""
             what = "" if there else f": {held}"
             raise RunError(
                 f"the output folder {str(path)!r} is not empty{what}; choose another --output{way}"

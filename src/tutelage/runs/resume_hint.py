@@ -46,7 +46,7 @@ def resume_command(run: Path) -> str:
     return f"{command_name()} resume {shlex.quote(str(run))}"
 
 
-def way_on(run: Path) -> str:
+def offered_command(run: Path) -> str:
     """What can be done with the run in a folder that is taken: continue it, or look at one that
     has ended, as one of a plan has with any result."""
     result = _fields(run / "result.json")

@@ -23,7 +23,7 @@ _NAME = re.compile(
 )
 _MARKED = re.compile(r"[./\\~*@]")
 _NO_NAME = re.compile(
-    r"[-+−$€£]?\d+(?:[.,/:*+x-]\d+)*(?:%|[a-z€$£]{1,3})?|[eip]\.[gem]\.?|a\.m\.?|\W*|etc|and/or|he/she|w/o",
+    r"[-+−$€£]?\d+(?:[.,/:*+x-]\d+)*(?:%|[a-z€$£]{1,3})?|(?:e\.g|i\.e|a\.m|p\.m)\.?|\W*|etc|and/or|he/she|w/o",
     re.IGNORECASE,
 )
 _BREAK = re.compile(
