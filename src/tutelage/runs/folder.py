@@ -30,7 +30,7 @@ from typing import Any, TextIO, cast
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
 from tutelage.runs import unbegun
-from tutelage.runs.resume_hint import command_name, resume_command, offered_command
+from tutelage.runs.resume_hint import command_name, offered_command, resume_command
 from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
