@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import cast
 
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.plan.named import misread, verb
+from tutelage.orchestration.plan.named import misread, texts_in, verb
 from tutelage.orchestration.plan.spans import spans
 from tutelage.tools.tool import Tool
 
@@ -82,15 +81,6 @@ _CONTENT = ("quoted", "url", "email", "path", "file")
 """Kinds of spans whose words say nothing of what is to be done."""
 
 
-def _texts(value: object) -> list[str]:
-    if isinstance(value, str):
-        return [value] if value.strip() else []
-    if isinstance(value, Mapping):
-        value = list(cast("Mapping[str, object]", value).values())
-    found = cast("list[object]", value) if isinstance(value, list) else []
-    return [text for each in found for text in _texts(each)]
-
-
 def limited(request: str) -> str:
     """The first words by which a request forbids, asks or limits what it speaks of, else nothing.
 
@@ -130,7 +120,7 @@ def check_consent(plan: Plan, tools: Mapping[str, Tool], *, trained: bool = True
     ]
     nodes = [plan.nodes[index] for index in changing]
     said = plan.instruction
-    for text in [value for node in nodes for value in _texts(node.arguments)]:
+    for text in [text for node in nodes for text in texts_in(node.arguments) if text.strip()]:
         # What is most of the request says what is to be done, and so does a word that limits.
         if 2 * len(text) < len(said) and not _WORD.fullmatch(text.strip()):
             whole = rf"(?<!\w)(?<!\w['’´`ʼ]){re.escape(text)}(?!\w)"

@@ -10,7 +10,7 @@ side of declining: `consent.py` asks it, and tells the user.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -112,7 +112,7 @@ def _taken(arguments: object, names: Sequence[tuple[int, int, str]]) -> set[str]
 
 def _mentions(arguments: object, name: str) -> bool:
     form = re.compile(_bounded(name), re.IGNORECASE)
-    return any(form.search(text) for text in _texts(arguments))
+    return any(form.search(text) for text in texts_in(arguments))
 
 
 def _bounded(name: str) -> str:
@@ -121,15 +121,16 @@ def _bounded(name: str) -> str:
     return rf"{before}{re.escape(name)}(?![\w/\\-]|\.\w)"
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
+    """The texts of an argument, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for each in cast("Mapping[str, object]", value).values():
-            yield from _texts(each)
+            yield from texts_in(each)
     elif isinstance(value, list | tuple):
         for each in cast("Sequence[object]", value):
-            yield from _texts(each)
+            yield from texts_in(each)
 
 
 def _clauses(
@@ -266,23 +267,19 @@ def _unpaired(plan: Plan, changing: Sequence[int], takes: Sequence[set[str]]) ->
 
 def _feeding(plan: Plan, index: int) -> set[int]:
     """The nodes whose results a node takes, those of its parents too."""
-    found: set[int] = set()
-    left = [index]
-    while left:
-        for parent in references(plan.nodes[left.pop()].arguments):
-            if parent not in found:
-                found.add(parent)
-                left.append(parent)
-    return found
+    return _reached(index, lambda node: references(plan.nodes[node].arguments))
 
 
 def _before(plan: Plan, index: int) -> set[int]:
     """The nodes that have ended before a node starts."""
+    return _reached(index, lambda node: plan.nodes[node].parents)
+
+
+def _reached(index: int, parents: Callable[[int], Sequence[int]]) -> set[int]:
     found: set[int] = set()
     left = [index]
     while left:
-        for parent in plan.dependencies[left.pop()]:
-            if parent not in found:
-                found.add(parent)
-                left.append(parent)
+        more = set(parents(left.pop())) - found
+        found |= more
+        left += more
     return found
