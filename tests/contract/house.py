@@ -1,8 +1,8 @@
 """The size and the shape of the package, counted from its source; `make check` runs this file.
 
-It prints the totals, and fails for what must not come back: a function above 60 lines, a file above
-400, an import between weights, prompts and orchestration, and code that asks a run for its kind by
-name. A line of code carries a token that is no comment, and belongs to no docstring, no other bare
+It prints the totals, and fails for what must not come back: a function above 100 lines, a file
+above 800, an import between weights, prompts and orchestration, and code that asks a run for its
+kind by name. A line of code carries a token that is no comment, and belongs to no docstring, no other bare
 string and no import.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from source_tree import ROOT
 
-MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 60, 400
+MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 100, 800
 APART = ("weights", "prompts", "orchestration")
 KINDS = ("weights", "supervised", "prompt", "planner", "execution", "evaluation")
 _NO_CODE = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from house import ROOT, code_lines, faults, totals
 
-LONG = "def long():\n" + "    x = 1\n" * 60
+LONG = "def long():\n" + "    x = 1\n" * 100
 SOURCE = '''"""A module."""
 import os  # an import
 
@@ -48,8 +48,8 @@ def test_public_names_are_counted_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "text", "fault"),
     [
-        ("tools", LONG, "tools/module.py, line 1: long has 61 lines"),
-        ("tools", "x = 1\n" * 401, "tools/module.py: 401 lines"),
+        ("tools", LONG, "tools/module.py, line 1: long has 101 lines"),
+        ("tools", "x = 1\n" * 801, "tools/module.py: 801 lines"),
         (
             "prompts",
             "def f():\n    from tutelage.weights import jobs\n",
@@ -72,7 +72,7 @@ def test_what_must_not_be_there_is_found(tmp_path: Path, room: str, text: str, f
     "text",
     [
         LONG.replace("    x = 1\n", "", 1),
-        "x = 1\n" * 400,
+        "x = 1\n" * 800,
         "from tutelage.runs import folder\n",
         "if field.kind == 'array':\n    pass\n",
     ],
