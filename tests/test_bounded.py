@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx2
 import pytest
 
 from tutelage.agents.react import ReactAgent
-from tutelage.bounded import RepeatedKeyError, unique_keys
+from tutelage.bounded import (
+    DIRECT,
+    RepeatedKeyError,
+    direct_on_loopback,
+    proxy_of,
+    unique_keys,
+)
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.policy.codec import Codec
+from tutelage.testing.loopback import listening
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import tool
 from tutelage.tracing.names import modern
@@ -136,3 +144,47 @@ def test_a_key_that_stands_twice_among_many_is_found_without_comparing_each_with
     with pytest.raises(RepeatedKeyError, match="'k299' stands twice"):
         unique_keys([(key, 0) for key in (*keys, _CountedKey("k299"))])
     assert _CountedKey.compared < 3000
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "corp.example, 10.0.0.1"}, "corp.example,10.0.0.1,localhost,127.0.0.1,::1"),
+        ({"no_proxy": "localhost"}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "*", "no_proxy": "*"}, "*"),
+    ],
+)
+def test_no_proxy_has_this_machine_in_both_spellings(before: dict[str, str], after: str) -> None:
+    env = {**before, "HTTP_PROXY": "http://proxy.example:3128"}
+    for _ in range(2):
+        direct_on_loopback(env)
+        assert (env["NO_PROXY"], env["no_proxy"]) == (after, after)
+
+
+async def test_our_clients_send_nothing_for_this_machine_to_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)  # a proxy is asked for a whole URL
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    with listening(Server) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        port = proxy.rpartition(":")[2]
+        async with httpx2.AsyncClient(mounts=DIRECT) as client:
+            for host in ("127.0.0.1", "localhost", "far.example"):
+                await client.get(f"http://{host}:{port}/x")
+        assert proxy_of("http://far.example/v1") == proxy
+        monkeypatch.setenv("no_proxy", "far.example")
+        assert proxy_of("http://far.example/v1") is None
+    assert asked == ["/x", "/x", f"http://far.example:{port}/x"]

@@ -1,4 +1,5 @@
 """JSON and HTTP replies from outside, read within bounds: models, servers and clients write these.
+Requests to this machine go to it directly, whatever proxy the environment names.
 
 Text that is nested a hundred thousand deep ends a recursive reader, one that is nested nine hundred
 deep ends the program that prints or copies the value later, and a reply of a gigabyte fills the
@@ -11,13 +12,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import httpx2
 
 DEEPEST = 100
@@ -26,6 +26,32 @@ LONGEST = 16 << 20
 """Characters, or bytes, of JSON text."""
 LONGEST_REPLY = 64 << 20
 """Bytes of a server's reply, unpacked: token ids and log-probabilities take room."""
+
+
+DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
+"""`mounts` of an HTTP client that sends what is for this machine to no proxy."""
+
+
+def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
+    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env`, so that HTTP clients
+    which read them reach it where a proxy is set; returns `env`."""
+    known = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = [host.strip() for host in (env.get(name) or known).split(",") if host.strip()]
+        if "*" not in hosts:
+            env[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"]))
+    return env
+
+
+def proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL, None where there is none."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 class RepeatedKeyError(ValueError):

@@ -16,6 +16,7 @@ import pytest
 
 from tutelage.tools import Tool, ToolError, execute_tool_calls, tool
 from tutelage.tools.builtin import calculator, lookup, sum_1_to_n
+from tutelage.tools.schema import Signature
 from tutelage.types import ToolCall, ToolResult
 
 BUILTIN = {t.name: t for t in (calculator, lookup, sum_1_to_n)}
@@ -236,6 +237,29 @@ async def test_results_without_a_text_are_bad_results() -> None:
         result = await returned(value)
         assert result.error == "bad_result"
         assert result.text.startswith("Error: give returned no usable result")
+
+
+async def test_nothing_that_a_tool_brings_is_raised() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Refuses(dict[str, int]):
+        def items(self) -> Any:
+            raise LookupError("no items")
+
+    def check(text: str) -> dict[str, Any]:
+        raise LookupError("no such reference")
+
+    odd = await raised(Odd(), in_loop=True)
+    assert (odd.error, odd.text) == ("raised", "Error: fail failed with RuntimeError")
+    assert (await returned(Refuses())).error in (None, "bad_result")
+    unchecked = dataclasses.replace(calculator, signature=Signature({}, check))
+    broken = await run("{}", unchecked)
+    assert (broken.error, broken.text) == (
+        "raised",
+        "Error: calculator failed with LookupError",
+    )
 
 
 async def test_long_results_are_cut_in_the_middle() -> None:

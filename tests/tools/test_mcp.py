@@ -25,12 +25,17 @@ pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
+from mcp_types import Tool as McpTool
 
 import tutelage.tools.mcp_calculator as calculator_server
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.tools.builtin import calculator
-from tutelage.tools.mcp import MAX_RESTARTS, _Connection  # pyright: ignore[reportPrivateUsage]
+from tutelage.tools.mcp import (
+    MAX_RESTARTS,
+    _Connection,  # pyright: ignore[reportPrivateUsage]
+    _tools,  # pyright: ignore[reportPrivateUsage]
+)
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
 from tutelage.tools.tool import Tool, ToolError
@@ -499,3 +504,82 @@ def test_mcp_server_calculator_of_the_package_index() -> None:
     close_tools(tools)
     assert (good.error, good.text) == (None, "396")
     assert bad.error == "invalid_arguments"
+
+
+# ---------------------------------------------------------------- schemas
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object"}
+PAIR = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
+ABOVE_0 = {"type": "integer", "minimum": 0, "exclusiveMinimum": True}
+TREE = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}
+
+
+def tool_of(schema: dict[str, Any]) -> Tool:
+    (one,) = _tools([McpTool(name="odd", description="Odd.", input_schema=schema)], "server")
+    return one
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong", "words"),
+    [
+        (
+            {**DRAFT_7, "properties": {"a": {**PAIR, "additionalItems": False}}},
+            ["x", 1],
+            [1, "x"],
+            "argument 'a.0': 1 is not of type 'string'",
+        ),
+        (
+            {**DRAFT_7, "properties": {"a": {"oneOf": [PAIR, {"type": "null"}]}}},
+            None,
+            [1, 1],
+            "argument 'a.0': expected a string, got 1",
+        ),
+        (
+            {**DRAFT_7, "properties": {"a": {"$ref": "#/definitions/A"}}}
+            | {"definitions": {"A": {"type": "string"}}},
+            "x",
+            1,
+            "argument 'a': 1 is not of type 'string'",
+        ),
+        ({**DRAFT_4, "properties": {"a": ABOVE_0}}, 1, 0, "argument 'a': 0 is less than or equal"),
+        ({"properties": {"a": {"$ref": "#/$defs/N"}}, "$defs": {"N": TREE}}, {}, 1, "'a': 1 is"),
+        (
+            {"$schema": "https://example.com/own", "properties": {"a": {"prefixItems": [TREE]}}}
+            | {"$defs": {"N": TREE}},
+            [{"kids": []}],
+            [1],
+            "argument 'a.0': 1 is not of type 'object'",
+        ),
+    ],
+)
+async def test_the_dialect_of_a_schema_decides(
+    schema: dict[str, Any], right: Any, wrong: Any, words: str
+) -> None:
+    tool = tool_of(schema)
+    assert tool.signature.read(json.dumps({"a": right})) == {"a": right}
+    (result,) = await run({"odd": tool}, ask("odd", json.dumps({"a": wrong})))
+    assert result.error == "invalid_arguments"
+    assert words in result.text
+    assert "$schema" not in tool.parameters
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "#/$defs/Missing"}, "it has no '/$defs/Missing' to refer to"),
+        ({"$ref": "http://127.0.0.1:9/x.json"}, "it has no 'http://127.0.0.1:9/x.json' to"),
+        ({"items": {"anyOf": [{"$ref": "#/$defs/N"}]}}, "it has no '/$defs/N' to refer to"),
+        ({"$dynamicRef": "#none"}, "to refer to"),
+        ({"type": "nothing"}, "'nothing' is not valid under any of the given schemas"),
+        ({"required": True}, "True is not of type 'array'"),
+        ({"items": [{"type": "string"}]}, "is not of type 'object', 'boolean'"),
+    ],
+)
+def test_a_schema_that_cannot_be_checked_is_refused_by_the_tools_name(
+    schema: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        tool_of({"type": "object", "properties": {"a": schema}})
+    assert "the schema of the MCP tool 'odd' of 'server' cannot be used" in str(refused.value)
+    assert words in str(refused.value)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tutelage.bounded import parse_json
-from tutelage.errors import SCHEMA_FIELD, ConstraintError, MissingExtraError
+from tutelage.errors import SCHEMA_FIELD, ConfigError, ConstraintError
+from tutelage.tools.schema import schema_validator
 from tutelage.types import JSON, Constraint, ToolSpec
 
 if TYPE_CHECKING:
@@ -134,29 +135,18 @@ def _is_object(value: Any) -> bool:
 
 
 def _checker(schema: JSON) -> Callable[[Any], bool]:
-    try:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
-    except ImportError as error:
-        message = "a schema for scripted replies needs jsonschema: pip install 'tutelage[mcp]'"
-        raise MissingExtraError(message) from error
     size = len(json.dumps(schema))
     if size > MAX_SCHEMA:
         raise _refused(f"the schema has {size} bytes; a script checks up to {MAX_SCHEMA}")
     try:
-        Draft202012Validator.check_schema(schema)
-    except (SchemaError, RecursionError) as error:
-        words = str(getattr(error, "message", error))
-        raise _refused(f"the schema is not a valid JSON Schema: {words:.200}") from error
-    # An empty registry: a schema must not make this program fetch what it refers to.
-    validator: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
+        validator = schema_validator(schema, "the request")
+    except ConfigError as error:
+        raise _refused(str(error)) from error
 
     def is_valid(value: Any) -> bool:
         try:
             return bool(validator.is_valid(value))
-        except (Unresolvable, RecursionError) as error:
+        except RecursionError as error:
             raise _refused(f"the schema cannot be followed: {error!s:.200}") from error
 
     return is_valid

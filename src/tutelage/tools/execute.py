@@ -79,27 +79,33 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str 
 
 
 async def run_tool(tool: Tool, text: str) -> ToolOutcome:
-    """One call with arguments as JSON text: its whole result, or an error and a word for it."""
+    """One call with arguments as JSON text: its whole result, or an error and a word for it.
+
+    Only cancellation is raised, whatever the tool, its schema or its exceptions are like."""
     try:
-        arguments = tool.signature.read(text)
-    except ArgumentError as error:
-        return ToolOutcome(f"Error: {tool.name}: {error}", "invalid_arguments")
-    try:
-        value, failure = await outcome_of(
-            tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
-        )
-    except TimeoutError:
-        told = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
-        return ToolOutcome(told, "timeout", late=True)
-    if failure is not None:
-        kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
-        late = isinstance(failure, ToolError) and failure.late
-        return ToolOutcome(f"Error: {_reason(failure)}", kind, late=late)
-    try:
-        plain = type(value) is str  # servers send all of their results as text
-        return ToolOutcome(_text_of(value, tool.fn), nothing=value is None, plain=plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        return ToolOutcome(f"Error: {tool.name} returned no usable result: {error}", "bad_result")
+        try:
+            arguments = tool.signature.read(text)
+        except ArgumentError as error:
+            return ToolOutcome(f"Error: {tool.name}: {error}", "invalid_arguments")
+        try:
+            value, failure = await outcome_of(
+                tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
+            )
+        except TimeoutError:
+            told = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
+            return ToolOutcome(told, "timeout", late=True)
+        if failure is not None:
+            kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
+            late = isinstance(failure, ToolError) and failure.late
+            return ToolOutcome(f"Error: {_reason(failure)}", kind, late=late)
+        try:
+            plain = type(value) is str  # servers send all of their results as text
+            return ToolOutcome(_text_of(value, tool.fn), nothing=value is None, plain=plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            told = f"Error: {tool.name} returned no usable result: {error}"
+            return ToolOutcome(told, "bad_result")
+    except Exception as error:
+        return ToolOutcome(f"Error: {tool.name} failed with {type(error).__name__}", "raised")
 
 
 async def outcome_of(

@@ -23,21 +23,20 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Any, cast
 
-from jsonschema import Draft202012Validator
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
 from pydantic import ValidationError
-from referencing import Registry
 
+from tutelage.bounded import direct_on_loopback
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
-from tutelage.tools.schema import ArgumentError, Signature, summary
+from tutelage.tools.schema import ArgumentError, Signature, schema_validator, summary
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.tools.unions import union_problems, would_do
 from tutelage.types import JSON, Task
@@ -247,6 +246,7 @@ class _Connection(Environment):
 
 
 def _transport(target: _Target, words: IO[str]) -> Any:
+    direct_on_loopback(os.environ)
     if isinstance(target, str | MCPServer):
         return target
     # A child gets almost no variables unless it is given them.
@@ -284,10 +284,10 @@ def _told(error: BaseException) -> str:
 # ---------------------------------------------------------------- tools
 
 
-def _signature(schema: JSON) -> Signature:
-    """Arguments by a JSON schema that another program wrote."""
-    # An empty registry: a schema must not make this program fetch what it refers to.
-    checker: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
+def _signature(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
+    """Arguments by a JSON schema that another program wrote. Raises `ConfigError` where nothing can
+    be checked by it."""
+    checker, schema = schema_validator(written, owner), _untitled(written)
 
     def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
@@ -324,7 +324,7 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
             raise ConfigError(
                 f"the MCP server {server!r} has two tools that are both {name!r} to a model"
             )
-        signature = _signature(_untitled(each.input_schema))
+        signature = _signature(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()
         destructive, silent = _is_destructive(each), each.annotations is None
         method = _method(each.name, each.output_schema is not None)

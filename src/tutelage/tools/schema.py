@@ -25,7 +25,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
 from tutelage.bounded import parse_json
-from tutelage.errors import ToolDefinitionError
+from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
 from tutelage.tasks.readers import short
 from tutelage.tools.unions import union_of, union_problems, would_do
 from tutelage.types import JSON
@@ -105,6 +105,44 @@ def signature_of(
         return {names[name]: getattr(base_model, name) for name in base_model.model_fields_set}
 
     return description, Signature(schema, check)
+
+
+def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
+    """Return jsonschema's validator of a schema, in the dialect that its `$schema` names, else in
+    draft 2020-12. It fetches nothing.
+
+    Raises `ConfigError` that names the schema's `owner` where it is invalid or refers to what is
+    not in it, and `MissingExtraError` without jsonschema.
+    """
+    try:
+        from jsonschema import Draft202012Validator
+        from jsonschema.validators import validator_for
+        from referencing import Registry, Resource
+        from referencing.jsonschema import DRAFT202012
+    except ImportError as error:
+        raise MissingExtraError(f"{owner} needs jsonschema: pip install 'tutelage[mcp]'") from error
+    registry: Any = Registry()
+    try:
+        dialect: Any = validator_for(schema, default=Draft202012Validator)
+        dialect.check_schema(schema)
+        root: Any = Resource.from_contents(schema, default_specification=DRAFT202012)
+        _check_references(root, registry.resolver_with_root(root))
+    except Exception as error:
+        reason = getattr(
+            error, "message", f"it has no {getattr(error, 'ref', error)!r} to refer to"
+        )
+        raise ConfigError(f"the schema of {owner} cannot be used: {reason:.300}") from error
+    return dialect(schema, registry=registry)
+
+
+def _check_references(part: Any, resolver: Any) -> None:
+    """Raise `Unresolvable` where a part of a schema refers to what is not in the schema."""
+    resolver = resolver.in_subresource(part)
+    for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(part.contents, Mapping) and name in part.contents:
+            resolver.lookup(part.contents[name])
+    for below in part.subresources():
+        _check_references(below, resolver)
 
 
 def summary(schema: JSON) -> str:

@@ -92,9 +92,11 @@ def _problems(value: object, schema: object, root: JSON, path: str, depth: int) 
             elif more is False:
                 found.append(f"unknown argument {_at(path, name)!r}")
     elif isinstance(value, list):
-        first = cast("Sequence[object]", here.get("prefixItems", ()))
+        first, rest = here.get("prefixItems", ()), here.get("items", {})
+        if isinstance(rest, list):  # a tuple in draft 7 and before
+            first, rest = cast("list[object]", rest), here.get("additionalItems", {})
         for place, item in enumerate(cast("list[object]", value)):
-            own = first[place] if place < len(first) else here.get("items", {})
+            own = first[place] if place < len(first) else rest
             found += _problems(item, own, root, _at(path, place), depth + 1)
     return found
 

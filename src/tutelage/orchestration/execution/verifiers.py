@@ -23,7 +23,7 @@ import httpx2
 from tutelage.bounded import parse_json
 from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, MissingExtraError, check_given
+from tutelage.errors import ConfigError, check_given
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.workers import (
@@ -34,6 +34,7 @@ from tutelage.orchestration.execution.workers import (
 )
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
 from tutelage.rewards.pattern import found
+from tutelage.tools.schema import schema_validator
 from tutelage.types import Message, Sampling
 
 
@@ -188,17 +189,7 @@ class _Schema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError`
         without the extra."""
-        try:
-            from jsonschema import Draft202012Validator
-            from jsonschema.exceptions import SchemaError
-        except ImportError as error:
-            message = "the verifier 'schema' needs jsonschema: pip install 'tutelage[mcp]'"
-            raise MissingExtraError(message) from error
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ConfigError(f"the verifier's schema is none: {error.message}") from error
-        self._validator: Any = Draft202012Validator(schema)
+        self._validator = schema_validator(schema, "the verifier")
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
