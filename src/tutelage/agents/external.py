@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, cast
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import parse_json
+from tutelage.bounded import direct_on_loopback, parse_json
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.tool import Tool
@@ -188,7 +188,7 @@ async def _start(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=cwd,
-            env=dict(env),
+            env=direct_on_loopback(dict(env)),
             start_new_session=True,
         )
     )

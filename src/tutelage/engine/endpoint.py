@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from tutelage.bounded import HTTPResponse, fetch
+from tutelage.bounded import DIRECT, HTTPResponse, fetch
 from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.errors import ConfigError
 
@@ -128,7 +128,7 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
 
     async def ask() -> tuple[HTTPResponse, bool]:
         patience = httpx2.Timeout(seconds, connect=min(10.0, seconds))
-        async with httpx2.AsyncClient(headers=headers, timeout=patience) as client:
+        async with httpx2.AsyncClient(headers=headers, timeout=patience, mounts=DIRECT) as client:
             reply = await fetch(client, "GET", f"{server.base_url}/models")
             if reply.status_code != 404 or server.base_url.endswith("/v1"):
                 return reply, False

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import httpx2
 
-from tutelage.bounded import HTTPResponse, fetch
+from tutelage.bounded import DIRECT, HTTPResponse, fetch, proxy_of
 from tutelage.config.api_keys import checked_api_key
 from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
 from tutelage.engine.asked import passed_on, written
@@ -286,6 +286,7 @@ class RemoteChatClient:
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
                 limits=_LIMITS,
                 transport=self._transport,
+                mounts=DIRECT,
             )
         return self._http
 
@@ -316,8 +317,9 @@ class RemoteServers:
         server = self._servers[name]
         transport = self._transports.get(server.base_url)
         if transport is None:
+            proxy = None if server.on_loopback else proxy_of(server.base_url)
             transport = self._transports[server.base_url] = httpx2.AsyncHTTPTransport(
-                limits=_LIMITS
+                limits=_LIMITS, proxy=proxy
             )
         return RemoteChatClient(
             server.base_url,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 
-from tutelage.bounded import HTTPResponse, fetch
+from tutelage.bounded import DIRECT, HTTPResponse, fetch
 from tutelage.errors import ConfigError, EngineError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
@@ -48,7 +48,7 @@ class VLLMClient:
         """`timeout` is in seconds for one request."""
         self.url, self.model = url.rstrip("/"), ""
         self._timeout = httpx2.Timeout(timeout, connect=min(10.0, timeout))
-        self._http = httpx2.Client(timeout=self._timeout, limits=_SINGLE)
+        self._http = httpx2.Client(timeout=self._timeout, limits=_SINGLE, mounts=DIRECT)
         self._loops: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
 
     # ------------------------------------------------------------ requests
@@ -79,7 +79,8 @@ class VLLMClient:
         """The answer to a request for tokens."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
-            self._loops[loop] = httpx2.AsyncClient(timeout=self._timeout, limits=_LIMITS)
+            client = httpx2.AsyncClient(timeout=self._timeout, limits=_LIMITS, mounts=DIRECT)
+            self._loops[loop] = client
         # A connection may break where the server is well; a sample is the same when asked again.
         try:
             reply = await self._fetched(loop, body)

@@ -133,7 +133,7 @@ class LocalServer:
                     f"{self._last_words()}"
                 )
             with suppress(httpx2.HTTPError):
-                if httpx2.get(f"{self.url}/health", timeout=5.0).status_code == 200:
+                if httpx2.get(f"{self.url}/health", timeout=5.0, trust_env=False).is_success:
                     return
             sleep(0.5)
         raise EngineError(f"vLLM has not begun to answer, see {str(self._log)!r}")

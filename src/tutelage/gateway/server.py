@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
+from tutelage.bounded import direct_on_loopback
 from tutelage.errors import ConfigError, counted
 from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
@@ -103,6 +104,7 @@ class Gateway:
         """Listen and serve. Raises `ConfigError` when the address cannot be had."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
+        direct_on_loopback(os.environ)  # for the clients of agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
         self._loop = _new_loop()

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tutelage.bounded import fetch, parse_json
+from tutelage.bounded import DIRECT, fetch, parse_json
 from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
@@ -81,7 +81,7 @@ async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]
     import httpx2
 
     reason = ""
-    async with httpx2.AsyncClient(timeout=SECONDS) as client:
+    async with httpx2.AsyncClient(timeout=SECONDS, mounts=DIRECT) as client:
         for number in range(TRIES):
             if number:
                 await asyncio.sleep(PAUSE * 2 ** (number - 1))

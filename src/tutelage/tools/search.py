@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.bounded import fetch
+from tutelage.bounded import DIRECT, fetch
 from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
@@ -149,7 +149,7 @@ async def _ask_service(service: _Service, query: str) -> list[corpus.Passage]:
     fields = {**service.fixed, "q": query}
     body: dict[str, Any] = {"json": fields} if service.method == "POST" else {"params": fields}
     try:
-        async with httpx2.AsyncClient(timeout=_HTTP_SECONDS) as client:
+        async with httpx2.AsyncClient(timeout=_HTTP_SECONDS, mounts=DIRECT) as client:
             answer = await fetch(
                 client, service.method, service.url, headers=dict(service.headers), **body
             )

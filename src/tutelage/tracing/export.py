@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 
+from tutelage.bounded import DIRECT
 from tutelage.config.api_keys import unsendable
 from tutelage.errors import ConfigError
 from tutelage.tracing import names
@@ -180,7 +181,7 @@ class OtlpExporter:
 
     def _work(self) -> None:
         pause = 0.0
-        client = httpx2.Client(timeout=TIMEOUT)
+        client = httpx2.Client(timeout=TIMEOUT, mounts=DIRECT)
         with client:
             while batch := self._next_batch():
                 done = self._send(client, batch)
