@@ -130,3 +130,23 @@ def test_exit_codes_are_those_of_shells() -> None:
 
     assert exit_code(KeyboardInterrupt()) == 130
     assert [exit_code(StopRequested(n)) for n in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
+
+
+FORKING = """
+import multiprocessing, sys, time
+from tutelage.runs.signals import handle_signals
+handle_signals()
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+child.start()
+print("ready", flush=True)
+sys.stdin.readline()
+child.terminate()
+child.join()
+print(child.exitcode, flush=True)
+"""
+
+
+def test_a_fork_ends_at_a_signal_as_any_process_does() -> None:
+    with program(FORKING) as process:
+        out, err = process.communicate("now\n", timeout=120)
+    assert (out, err) == (f"{-signal.SIGTERM}\n", "")

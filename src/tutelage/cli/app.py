@@ -8,21 +8,26 @@ formatted in `failures.py`, its options are made in `options.py`.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import io
+import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from multiprocessing import active_children
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from tutelage.bounded import direct_on_loopback
 from tutelage.cli.failures import PLAIN
 from tutelage.errors import ConfigError
 from tutelage.platforms import check_platform
-from tutelage.runs.signals import exit_code, handle_signals
+from tutelage.runs.signals import end_processes, exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
@@ -156,8 +161,11 @@ def _dashed(option: str) -> str:
 
 def main() -> None:
     """Run the command of this process; never returns. SIGTERM and SIGHUP are handled like
-    Ctrl-C."""
+    Ctrl-C. Processes that agents left are ended: Python would wait for those of multiprocessing,
+    and a reader of the output for all."""
     handle_signals()
+    atexit.register(end_processes, [os.getpid()], signal.SIGTERM)
+    direct_on_loopback(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # what a terminal cannot show ends nothing
@@ -169,6 +177,8 @@ def main() -> None:
         get_command(build_app())(prog_name="tutelage")
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
         raise SystemExit(exit_code(stopped)) from None
+    finally:
+        end_processes([c.pid for c in active_children() if c.pid and not c.daemon], signal.SIGKILL)
 
 
 def _root(

@@ -4,7 +4,8 @@ Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at th
 `StopRequested` is the one that knows its signal, and with it the exit code that shells report: 130,
 143,
 129. A SIGHUP that is ignored (`nohup`) stays ignored. `StopSignal` lets a job finish its
-step first; `cli/failures.py` turns the exception into words and the code.
+step first; `cli/failures.py` turns the exception into words and the code. `end_processes` ends what
+agents left running.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -69,7 +71,12 @@ def _hear(number: int, handler: Handler) -> Any:
     if number == HANGUP and signal.getsignal(number) is signal.SIG_IGN:
         return None
 
+    process = os.getpid()
+
     def heard(number: int, frame: FrameType | None) -> Any:
+        if os.getpid() != process:  # a fork, as multiprocessing makes them, has this handler too
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         if number == HANGUP:
             _leave_lost_terminal()
         return handler(number, frame)
@@ -81,6 +88,21 @@ def handle_signals() -> None:
     """For the rest of this process, SIGTERM and SIGHUP raise `StopRequested` as Ctrl-C does."""
     for number in ENDING:
         _hear(number, _stop)
+
+
+def end_processes(roots: Collection[int], number: int) -> None:
+    """Send a signal to processes and to all their descendants that `/proc` lists, but never to this
+    process itself."""
+    parents: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            parents[int(file.parent.name)] = int(file.read_bytes().rpartition(b")")[2].split()[1])
+    family = {*roots}
+    while found := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= found
+    for pid in family - {os.getpid()}:
+        with suppress(OSError):
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager
