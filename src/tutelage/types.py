@@ -58,6 +58,8 @@ class FailureCause(StrEnum):
     TIMEOUT = "timeout"
     AGENT_ERROR = "agent_error"
     TOOL_ERROR = "tool_error"
+    NO_CALLS = "no_calls"
+    """The agent ended without a model call, in training."""
     REWARD_ERROR = "reward_error"
     """The reward is no number, or cannot grade this task."""
     ANSWER_ERROR = "answer_error"

@@ -413,3 +413,90 @@ def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) ->
 def test_a_field_of_a_question_that_nothing_reads_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match=r"nothing reads the field 'prices': .* without tools"):
         ask(target, "What do 12 lamps cost?", AskConfig(), {"prices": {"lamp": 23}})
+
+
+SDK = """
+import openai
+from tutelage import rollout
+
+
+@rollout
+async def adder(task, llm):
+    client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0)
+    asked = [{"role": "user", "content": task["question"]}]
+    said = await client.chat.completions.create(model=llm.model, messages=asked)
+    return said.choices[0].message.content or ""
+"""
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_a_proxy_is_used_for_other_machines_alone(place: Path, url: str, isolation: str) -> None:
+    """The agent's client reaches the gateway, and ours the server; a host that is not this machine
+    is reached by the proxy, which here is the server itself."""
+    (place / "sdk.py").write_text(SDK.replace("@rollout", f"@rollout(isolation={isolation!r})"))
+    env = {k: v for k, v in os.environ.items() if k.lower() != "no_proxy"}
+    words = [sys.executable, "-m", "tutelage", "eval", "sdk.py", "--model", "sure", "--test"]
+    words += ["t.jsonl", "--reward", "r.py:exact", "--json", "--endpoint"]
+    for endpoint, proxy in ((url, "http://127.0.0.1:9"), ("http://model.example/v1", url[:-3])):
+        own = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), proxy)
+        done = subprocess.run(
+            [*words, endpoint], capture_output=True, text=True, timeout=240, env=env | own
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["success"] == 1.0, done.stdout
+
+
+LEAVING = """
+import concurrent.futures, multiprocessing, os, subprocess, sys, time
+from tutelage import rollout
+
+pools = []
+
+
+@rollout
+def leaves(task):
+    where = task["question"]
+    if where == "pool":
+        pools.append(concurrent.futures.ProcessPoolExecutor(1))
+        pools[0].submit(time.sleep, 600)
+    elif where == "command":
+        subprocess.Popen("sleep 600; echo", shell=True)
+    elif where == "os.fork":
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+    else:
+        multiprocessing.get_context(where).Process(target=time.sleep, args=(600,)).start()
+    return 1.0
+"""
+
+
+def test_processes_that_an_agent_leaves_are_ended_with_the_command(place: Path) -> None:
+    """Neither Python at its end nor a reader of the output waits for them."""
+    (place / "agent.py").write_text(LEAVING)
+    kinds = ("fork", "spawn", "forkserver", "pool", "command", "os.fork")
+    (place / "t.jsonl").write_text("".join(json.dumps({"question": kind}) + "\n" for kind in kinds))
+    words = [sys.executable, "-m", "tutelage", "eval", "agent.py", "--test", "t.jsonl"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "6 of 6 rollouts made none" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+SOMETIMES = AGENT.replace(
+    "    said =", "    if task['answer'] == 1:\n        return 1.0\n    said ="
+)
+
+
+def test_rollouts_without_a_model_call_are_counted(place: Path, url: str) -> None:
+    on = ("--endpoint", url, "--model", "even")
+    (place / "agent.py").write_text(SOMETIMES)
+    assert told("agent.py", *on)["no_calls"] == 1
+    shown = command("eval", "agent.py", *on, "--test", "t.jsonl", "--output", "runs/one")
+    warning = "6 of 6 judged; warning: 1 made no model call and count as graded: give the agent's"
+    assert warning in " ".join(shown.split())
+    assert warning in " ".join(command("show", "one").split())
+    (place / "agent.py").write_text(PLAIN)
+    plain = " ".join(command("eval", "agent.py", "--test", "t.jsonl").split())
+    assert "6 of 6 judged tasks 6 no calls 6 of 6 rollouts made none" in plain
+    assert "warning" not in plain

@@ -302,3 +302,25 @@ def test_clients_that_an_agent_leaves_open_are_not_told_of() -> None:
     assert done.stdout == "played\n", done.stderr
     assert "Event loop is closed" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_rollouts_without_a_model_call_fail_in_training_unless_they_are_allowed(
+    place: Path,
+) -> None:
+    """The even tasks are answered without the model."""
+    asks = "    if int(task['text'].split()[-1]) % 2 == 0:\n        return 1.0\n    said ="
+    (place / "agent.py").write_text(AGENT.replace("    said =", asks))
+    words = (*TRAIN, "--val", "c.jsonl", "--steps", "1", *KEYS)
+    found: dict[str, Any] = {}
+    for output, keys in (("no", ()), ("yes", ("agent.allow_no_calls=true",))):
+        said = command(*words, *keys, "--output", f"runs/{output}")
+        result = RunFolder(place / "runs" / output).read_result() or {}
+        found[output] = result["failures"].get("no_calls", 0)
+        assert result["judged_after_sampled"]["no_calls"] == 2
+        assert "warning: 2 made no model call and count as graded" in said
+        warned = [text for text in result["warnings"] if "no model call" in text]
+        assert len(warned) == (output == "no")
+        assert ("or agent.allow_no_calls=true" in said) == (output == "no")
+    assert found["no"] > 0
+    assert found["no"] % 4 == 0
+    assert found["yes"] == 0

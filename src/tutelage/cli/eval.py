@@ -336,6 +336,8 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     }
     pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
     pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
+    if found.no_calls:
+        pairs.append(("no calls", f"{found.no_calls} of {found.rollouts} rollouts made none"))
     if found.in_training:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))
     if found.repeated:

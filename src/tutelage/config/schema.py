@@ -41,6 +41,7 @@ from tutelage.config.rl import (
 )
 from tutelage.config.unused import (
     ALL_ARE_SHOWN,
+    ALWAYS_CALLS,
     BUILT_IN_AGENT,
     BUILT_IN_REWARD,
     BY_REWARDS,
@@ -187,6 +188,9 @@ class AgentConfig(Section):
     failure_reward: Annotated[float, NOT_PLAYED] = 0.0
     """Reward of a rollout in which the agent failed: an exception, a timeout or a full context. If
     rewards can be lower, set it to the lowest; otherwise the policy learns to fail."""
+    allow_no_calls: Annotated[bool, BY_REWARDS, ALWAYS_CALLS] = False
+    """Train on rollouts in which a custom agent made no model call with the reward that they get;
+    false makes them failures (`no_calls`)."""
     reward_timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_REWARD] = 60.0
     """Time limit of a custom reward per rollout, in seconds; a rollout that exceeds it is dropped.
     Built-in rewards limit their own time."""

@@ -192,6 +192,7 @@ BUILT_IN_AGENT: UnusedRule = UnusedRule(
     "timeout, so that no clock decides a result",
     built_in=True,
 )
+ALWAYS_CALLS = UnusedRule("a built-in agent calls the model in every rollout", built_in=True)
 BUILT_IN_REWARD: UnusedRule = UnusedRule(
     "the built-in rewards bound their own time",
     lambda run: ".py" not in (run.agent.reward_name or ""),

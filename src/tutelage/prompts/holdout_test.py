@@ -130,7 +130,8 @@ def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
     judgements: list[RolloutOutcome] = []
     for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):
         cause = None if e.failure is None else e.failure.value
-        judgements.append(RolloutOutcome(item.task.id, reward, bool(e.exact), cause, e.feedback))
+        told = (item.task.id, reward, bool(e.exact), cause, e.feedback, e.usage.calls > 0)
+        judgements.append(RolloutOutcome(*told))
     return add_up(judgements, kind)
 
 

@@ -51,6 +51,7 @@ from tutelage.types import (
 OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 
+_NO_CALLS = "no model call was made: use llm.endpoint and llm.api_key, or agent.allow_no_calls=true"
 AT_ONCE = 512
 """Rollouts at once, where nobody says how many."""
 
@@ -83,6 +84,8 @@ class RunnerSettings:
     """What a rollout earns that failed for the agent's own reasons."""
     reward_timeout: float | None = REWARD_SECONDS
     """Seconds that a user's reward may take for one rollout."""
+    allow_no_calls: bool = True
+    """Whether a training rollout may end without a model call; else its agent has failed."""
     group_deadline: float | None = None
     """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 
@@ -247,6 +250,9 @@ class Runner:
             records = () if trace is None else trace.records
             spans += records
             failure = _with_engine(played.failure, models.failure, models.lost)
+            allowed = self._settings.allow_no_calls or spec.mode is not Mode.TRAIN
+            if failure is None and session.stop == "answer" and not (calls or allowed):
+                failure = Failure(FailureCause.NO_CALLS, _NO_CALLS)
             attempt = Attempt(
                 id=attempt_id,
                 index=number,

@@ -195,8 +195,11 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
 def rollout_warnings(
     rollouts: Sequence[Rollout], failure_reward: float, context: int, most: int
 ) -> dict[str, str | None]:
-    """Warnings by what each of them contains: those of the two functions above."""
+    """Warnings by what each of them contains: those of the two functions above, and that an agent
+    made no model call."""
+    failures = [f for r in rollouts if (f := r.last.failure) and f.cause is FailureCause.NO_CALLS]
     return {
+        "no model call": failures[0].message if failures else None,
         "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
         "longer than the context": untried_warning(rollouts, context, most),
     }

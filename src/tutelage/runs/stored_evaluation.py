@@ -31,7 +31,7 @@ TOO_MANY_LOST = (
     "Where more than 1 % of the rollouts were lost there is no rate and no mean: what is left may "
     "be a biased part."
 )
-_COUNTS = ("rollouts", "judged", "lost", "failed", "reason")
+_COUNTS = ("rollouts", "judged", "lost", "failed", "reason", "no_calls")
 
 
 def _in_order(ends: Interval) -> Interval:
@@ -76,6 +76,7 @@ class StoredEvaluation(BaseModel):
     lost: _Causes = Field(default_factory=dict[str, int])
     failed: _Causes = Field(default_factory=dict[str, int])
     reason: Annotated[str, BeforeValidator(lambda value: str(value or ""))] = ""
+    no_calls: _Count = None
 
     @property
     def counts(self) -> tuple[int, int] | None:
@@ -91,9 +92,14 @@ class StoredEvaluation(BaseModel):
         return too_many_lost(self.judged, self.rollouts)
 
     @property
+    def uncalled(self) -> bool:
+        """Whether some of the rollouts that did not fail, but not all, made no model call."""
+        return 0 < (self.no_calls or 0) < (self.judged or 0) - sum(self.failed.values())
+
+    @property
     def eventful(self) -> bool:
-        """Whether some rollouts were lost or failed."""
-        return bool(self.lost or self.failed)
+        """Whether some rollouts were lost, failed or, unlike others, made no model call."""
+        return bool(self.lost or self.failed) or self.uncalled
 
 
 def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
@@ -154,6 +160,9 @@ def judged_text(found: StoredEvaluation) -> str:
         words += f"; {lost} lost: {_causes_words(found.lost)}{reason}"
     if found.failed:
         words += f"; failed, and counted so: {_causes_words(found.failed)}"
+    if found.uncalled:
+        words += f"; warning: {found.no_calls} made no model call and count as graded: "
+        words += "give the agent's client llm.endpoint and llm.api_key"
     return words
 
 

@@ -108,6 +108,8 @@ class RolloutOutcome:
     success: bool
     cause: str | None = None
     message: str = ""
+    called: bool = True
+    """Whether a model was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class OutcomeSums:
     """Judged ones that failed and count with the reward of failures, by cause."""
     reason: str
     """What the first of the lost ones said."""
+    no_calls: int
+    """Judged ones that did not fail and made no model call."""
     success: float | None
     """None where success is not defined, or too many rollouts were lost."""
     interval: tuple[float, float] | None
@@ -185,6 +189,7 @@ class Evaluation(OutcomeSums):
             lines += [] if value is None else [f"  {name:<8} {value:.3f}{message}"]
         if self.judged < self.rollouts:
             lines.append(f"  judged   {self.judged} of {self.rollouts}: {self.reason}")
+        lines += [f"  no calls {self.no_calls} of {self.rollouts}"] * bool(self.no_calls)
         return "\n".join([*lines, f"  cost     {self.cost}"] if self.cost.calls else lines)
 
 
@@ -250,6 +255,7 @@ def _judgement(rollout: Rollout, success: bool) -> RolloutOutcome:
         success,
         None if failure is None else failure.cause.value,
         "" if failure is None else failure.message,
+        bool(rollout.last.calls) or rollout.last.stop != "answer",
     )
 
 
@@ -268,6 +274,7 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
         lost=_by_cause(j.cause or "not ended" for j in lost),
         failed=_by_cause(j.cause for j in judged if j.cause is not None),
         reason=next((j.message for j in lost if j.message), ""),
+        no_calls=sum(j.cause is None and not j.called for j in judged),
         success=sum(wins) / len(wins) if defined else None,
         interval=rate_interval(wins, tasks) if defined else None,
         mean_reward=sum(rewards) / len(rewards) if flag else None,

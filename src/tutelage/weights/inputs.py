@@ -116,6 +116,7 @@ class TrainingInputs:
             timeout=agent.timeout,
             group_deadline=agent.group_deadline,
             failure_reward=agent.failure_reward,
+            allow_no_calls=agent.allow_no_calls,
             reward_timeout=agent.reward_timeout,
             concurrency=AT_ONCE if mode is Mode.TRAIN else at_once or AT_ONCE,
         )

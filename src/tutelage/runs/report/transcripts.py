@@ -30,6 +30,7 @@ CAUSES: Mapping[FailureCause, str] = {
     FailureCause.TIMEOUT: "stopped at the time limit",
     FailureCause.AGENT_ERROR: "the agent raised",
     FailureCause.TOOL_ERROR: "a tool broke",
+    FailureCause.NO_CALLS: "the agent made no model call",
     FailureCause.REWARD_ERROR: "the reward could not be computed",
     FailureCause.ANSWER_ERROR: "the grader raised or gave no finite number, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run",
