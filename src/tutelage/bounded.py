@@ -44,7 +44,7 @@ def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL, None where there is none."""
+    """Return the proxy that the environment names for a URL, None if there is none."""
     from urllib.request import getproxies, proxy_bypass
 
     parts, proxies = urlsplit(url), getproxies()

@@ -318,9 +318,9 @@ def test_rollouts_without_a_model_call_fail_in_training_unless_they_are_allowed(
         found[output] = result["failures"].get("no_calls", 0)
         assert result["judged_after_sampled"]["no_calls"] == 2
         assert "warning: 2 made no model call and count as graded" in said
-        warned = [text for text in result["warnings"] if "no model call" in text]
+        warned = [text for text in result["warnings"] if "never called" in text]
         assert len(warned) == (output == "no")
-        assert ("or agent.allow_no_calls=true" in said) == (output == "no")
+        assert ("allowed by agent.allow_no_calls=true" in said) == (output == "no")
     assert found["no"] > 0
     assert found["no"] % 4 == 0
     assert found["yes"] == 0

@@ -51,7 +51,7 @@ from tutelage.types import (
 OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 
-_NO_CALLS = "no model call was made: use llm.endpoint and llm.api_key, or agent.allow_no_calls=true"
+_NO_CALLS = "your agent never called llm.endpoint or llm.chat; allowed by agent.allow_no_calls=true"
 AT_ONCE = 512
 """Rollouts at once, where nobody says how many."""
 

@@ -199,7 +199,7 @@ def rollout_warnings(
     made no model call."""
     failures = [f for r in rollouts if (f := r.last.failure) and f.cause is FailureCause.NO_CALLS]
     return {
-        "no model call": failures[0].message if failures else None,
+        "never called": failures[0].message if failures else None,
         "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
         "longer than the context": untried_warning(rollouts, context, most),
     }
