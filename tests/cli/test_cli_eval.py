@@ -159,6 +159,7 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "lost": {},
         "failed": {"agent_error": 1},
         "reason": "",
+        "no_calls": 0,
         "graded": True,
         "success": None,
         "interval": None,
