@@ -2,8 +2,8 @@
 
 It prints the totals, and fails for what must not come back: a function above 100 lines, a file
 above 800, an import between weights, prompts and orchestration, and code that asks a run for its
-kind by name. A line of code carries a token that is no comment, and belongs to no docstring, no other bare
-string and no import.
+kind by name. A line of code carries a token that is no comment, and belongs to no docstring, no
+other bare string and no import.
 """
 
 from __future__ import annotations
