@@ -105,7 +105,7 @@ def test_equations_lists_and_letters(text: str, answer: str, same: bool | None) 
 @pytest.mark.parametrize(
     ("text", "answer"),
     [("-5", "5"), ("1.5", "15"), (".5", "5"), ("3-5", "35"), ("1/2", "12"), ("3:45", "345"),
-     ("1,2", "12"), ("5!", "5"), ("in 1.5 miles", "in 15 miles")],
+     ("1,2", "12"), ("5!", "5"), ("5%", "5"), ("in 1.5 miles", "in 15 miles")],
 )  # fmt: skip
 def test_a_number_keeps_its_sign_and_point_in_short_answers(text: str, answer: str) -> None:
     assert exact_match(text, answer) == exact_match(answer, text) == 0.0
@@ -114,8 +114,9 @@ def test_a_number_keeps_its_sign_and_point_in_short_answers(text: str, answer: s
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("-5", "-5."), ("1,000", "1000"), ("$5", "5"), ("(1.5)", "1.5"), ("well-known", "wellknown"),
-     ("U.S.", "us"), ("12,345,678", "12345678"), ("Oslo!", "Oslo"), ("about 3-5.", "about 3-5")],
+    [("-5", "-5."), ("5 %", "5%."), (r"5\%", "5%"), ("５\u200b", "5"), ("1,000", "1000"),
+     ("$5", "5"), ("(1.5)", "1.5"), ("well-known", "wellknown"), ("U.S.", "us"),
+     ("12,345,678", "12345678"), ("Oslo!", "Oslo"), ("about 3-5.", "about 3-5")],
 )  # fmt: skip
 def test_other_punctuation_is_no_part_of_a_short_answer(text: str, answer: str) -> None:
     assert exact_match(text, answer) == 1.0

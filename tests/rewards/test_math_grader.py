@@ -83,7 +83,11 @@ def helper() -> int:
         (r"$2\pi$", "6.2832", True),
         ("2(3+4)", "14", True),
         ("2^10", "1024", True),
-        (r"2\frac{1}{2}", "2.5", False),
+        (r"2\frac{1}{2}", "2.5", True),
+        (r"2\frac{1}{2}", "1", False),
+        (r"-2\dfrac23", "-8/3", True),
+        (r"2\frac{5}{2}", "4.5", False),
+        (r"2^2\frac{1}{2}", "4.5", False),
         ("1 1/2", "1.5", False),
         # a solution with its answer at the end, as in GSM8K
         ("6", "5 + 1 = <<5+1=6>>6 pens.\n#### 6", True),
@@ -117,6 +121,83 @@ def test_verdicts_that_need_no_symbols(prediction: str, answer: object, expected
 
 
 @pytest.mark.parametrize(
+    ("answer", "text", "expected"),
+    [
+        # brackets and the order within them
+        ("[2,5]", "(2,5)", False),
+        ("(2,5]", "[2,5)", False),
+        ("(-2,7)", r"\boxed{[-2,7]}", False),
+        (r"[0,\frac{1}{2})", r"\left[0,0.5\right)", True),
+        (r"(-\infty,3]", "(-∞, 3.0]", True),
+        (r"\left(3,\frac{\pi}{2}\right)", r"\boxed{(3,\frac{\pi}{2})}", True),
+        ("(1,2)", r"\bigl(1,2\bigr)", True),
+        ("(1,2)", "(2,1)", False),
+        ("(1,2)", r"\{1,2\}", False),
+        (r"\{1,2\}", "(2,1)", False),
+        (r"\left\{1,2,3\right\}", r"\boxed{\{3,2,1\}}", True),
+        (r"\{1,2\}", "2, 1", True),
+        ("1, 2", "2, 1", False),
+        ("1, 2", "[1,2)", False),
+        ([1, 2], "[1,2)", False),
+        ("[1,2)", "1, 2", False),
+        (r"\{1,2,2\}", r"\{1,1,2\}", False),
+        (r"\{(1,2),(3,4)\}", r"\{(3,4),(1,2)\}", True),
+        (r"\{(1,2),(3,4)\}", r"\{(3,4),(2,1)\}", False),
+        (r"\{(1,2),(3,4)\}", r"\{(3,4),[1,2]\}", False),
+        # relations
+        (r"x \geq 5", "x ≥ 5", True),
+        (r"x \ge \frac{1}{2}", "x >= 0.5", True),
+        (r"1 < x \leq 3", r"3 \geqslant x > 1", True),
+        (r"x \geq 5", "x > 5", False),
+        (r"x \geq 5", r"5 \geq x", False),
+        ("x > 5", "y > 5", False),
+        ("x > 5", "x > 5 or x < 1", False),
+        # words and options
+        ("Monday", r"\boxed{\text{Monday}}", True),
+        ("Monday", r"\text{not Monday}", False),
+        ("C", r"\boxed{\text{(C)}}", True),
+        (r"\textbf{(C)}", "（Ｃ）", True),
+        ("C", r"\text{not C}", False),
+        # separators, percent, degrees, currency, characters
+        ("1234567", r"\boxed{1{,}234{,}567}", True),
+        (r"10,\!080", "10080.0", True),
+        (r"\{1234, 5\}", r"\{1{,}234, 5\}", True),
+        (r"\{1, 234, 5\}", r"\{1{,}234, 5\}", False),
+        ("1.5", "1{,}5", False),
+        ("1234", "1, 234", False),
+        ("1, 234", "1234", False),
+        ([1, 234], "1,234", False),
+        (r"28\%", r"\boxed{28 \text{ percent}}", True),
+        ("28", "28 percent", False),
+        ("28%", "28 percentage points", False),
+        ("90", r"\boxed{90^{\circ}}", True),
+        (r"90^\circ", "90", True),
+        ("30", r"\sin 30^\circ", False),
+        (r"20^\circ\text{C}", r"20^\circ\text{F}", False),
+        ("12", "12€", True),
+        ("12.5", "１２．５", True),
+        ("5", "－５", False),
+        ("5", "5\u200b", True),
+        # units
+        (r"10\text{ cm}", r"\boxed{10\text{ cm}^2}", False),
+        (r"10\text{ cm}^2", "10 cm", False),
+        (r"10\text{ cm}^2", "10 cm^2", True),
+        ("10 km", "10 m", False),
+        ("10 km", "10 kilometers", True),
+        ("5 lb", "5 lbs", True),
+        (r"10\text{ meters}^2", r"$10\textrm{ meters}$", False),
+        # functions without brackets
+        ("0", r"\sin 2\pi", False),
+        (r"\ln 8", "2.0794415", True),
+    ],
+)
+def test_spellings_are_read_and_brackets_and_units_count(
+    answer: object, text: str, expected: bool
+) -> None:
+    assert grade(text, answer, never) is expected
+
+
+@pytest.mark.parametrize(
     "prediction",
     [
         "9**9**9",
@@ -135,7 +216,6 @@ def test_verdicts_that_need_no_symbols(prediction: str, answer: object, expected
         "NaN",
         "infinity",
         "٥",
-        "５",
         "5²",
         "5,00",
         "5.0.0",
@@ -193,6 +273,11 @@ def test_numbers_are_right_within_one_percent(a: int, b: int) -> None:
         ("(x+1)^2", "x^2 + 1", False),
         ("sqrt(x^2)", "x + 0", False),  # equal only where x is positive
         ("[2x, 3]", "[x + x, 3]", True),
+        (r"\{2x, 3\}", r"\{3, x + x\}", True),
+        (r"\tan x", "tan(x)", True),
+        (r"\sin 2x\cos x", "cos(x)sin(2x)", True),
+        (r"\sin x^2", "sin(x)^2", False),
+        (r"\ln x + 1", "ln(x + 1)", False),
     ],
 )
 def test_expressions_with_variables(prediction: str, answer: str, expected: bool) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 MAX_NUMBER_CHARS = 400
@@ -69,41 +70,76 @@ _DENIED_CLAIM = re.compile(
 _LOOKED_AT = 60
 """Characters before and after a marked answer that could take it back."""
 
-_NUMBER = (
-    r"(?P<sign>[-+]?)[$€£]?(?P<sign2>[-+]?)"
-    r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
-    r"(?P<exponent>[eE][-+]?[0-9]{1,3})?"
-    r"(?:\s?/\s?(?P<denominator>[0-9]+))?(?P<percent>\s?%)?"
+_SIGN = r"(?P<sign>[-+]?)(?:[$€£]\s?)?(?P<sign2>[-+]?)"
+_AMOUNT = (
+    r"(?P<digits>(?:(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?P<exponent>[eE][-+]?[0-9]{1,3})?(?:\s?/\s?(?P<denominator>[0-9]+))?"
+    r"(?:(?P<percent>\s*(?:%|(?i:percent\b)))|\s?[€£°])?"
 )
+_NUMBER = _SIGN + _AMOUNT
 _WHOLE = re.compile(_NUMBER + r"\Z")
 # The atomic group stops the engine from giving digits back to make what follows fit. A word may
 # follow as a unit, unless it changes the number.
 _LEADING = re.compile(
     rf"(?>{_NUMBER})(?=\s*\Z|[,;:)](?:\s|\Z)|\s+(?!(?:{CHANGES_IT})\b)[A-Za-z])", re.IGNORECASE
 )
-_ANYWHERE = re.compile(
-    r"(?:(?<![\w.)\]])-)?(?:(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|"
-    r"(?<![0-9])\.[0-9]+",
-    re.ASCII,
+# A sign belongs to a number where it follows no value.
+_ANYWHERE = re.compile(rf"(?:(?<![\w.)\]]){_SIGN})?{_AMOUNT}", re.ASCII)
+_FUNCTION = r"(?:[dt]?frac|sqrt|sin|cos|tan|log|ln|exp)"
+_CUT_BEFORE = re.compile(
+    rf"(?:[\^}}]|[\^_}}]\{{|[0-9][./:]?|\\{_FUNCTION} |(?<![A-Za-z]){_FUNCTION}[({{]?)\Z"
 )
+_CUT_AFTER = re.compile(r"\s*(?:\^|π|\\?pi\b|\\(?:sqrt|frac)\b)")
+"""What makes a number a part of something else: `2^10`, `3/5/2024`, `\\sqrt{2}`, `5π`."""
 _STATED = re.compile(
-    r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$0-9.])", re.I
+    r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$€£0-9.]|\\[dt]?frac)",
+    re.I,
 )
 # After a number or a letter of its own, `!` is the factorial.
 _SENTENCE_END = re.compile(r"(?:\.|(?<=[^\W\d][^\W\d])!)(?:\s|\Z)")
 _AROUND_SIGN = re.compile(r"\s*([^\w\s])\s*")
 
+CHARACTERS = {
+    **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},  # full-width forms of ASCII
+    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff")),  # of no width
+    **{ord("−"): "-", ord("∞"): "\\infty", ord("⩾"): "≥", ord("⩽"): "≤"},
+}
+"""For `str.translate`: other forms of the same characters."""
+_RELATIONS = {"g": "≥", "l": "≤", "n": "≠"}
+_SPELLINGS: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
+    (re.compile(r"(?<=[0-9])(?<!\b0)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])|(?<!\\)\\[,!()\[\]]"), ""),
+    (re.compile(r"(?<!\\)\\(?:([%$&#{}])|[;: ])"), lambda match: match[1] or " "),
+    (re.compile(r"\\([gln])eq?(?:slant)?(?![A-Za-z])"), lambda match: _RELATIONS[match[1]]),
+    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])"), "°"),
+)
+LATEX_TEXT = re.compile(r"\\(?:text[a-z]*|mbox|math(?:rm|bf|it|sf|tt))\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"(?<![0-9.])\\[dt]?frac\s*\{\s*(-?[0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
+
+
+def plain_text(text: str) -> str:
+    r"""Rewrite other forms of the same characters, brackets and signs: `１`, `\left(`, `\geq`."""
+    text = text if text.isascii() else text.translate(CHARACTERS)
+    for pattern, replacement in _SPELLINGS if "\\" in text or "{" in text else ():
+        text = pattern.sub(replacement, text)
+    return text.replace(">=", "≥").replace("<=", "≤")
+
+
+def _plain_numbers(text: str) -> str:
+    r"""Rewrite `plain_text` further, where only numbers are read: `\text{5}`, `\frac{1}{2}`."""
+    return _FRACTION.sub(r"\1/\2", LATEX_TEXT.sub(r"\1", plain_text(text)))
+
 
 def read_number(value: object) -> Fraction | None:
     """The number that `value` is as a whole, or None.
 
-    Reads signs, decimals, exponents, `1/2`, a currency sign, well-formed thousands separators and
-    percent (`50%` is 1/2). Only the ASCII digits are digits.
+    Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
+    separators and percent (`50%` is 1/2). Only the ASCII digits, and their full-width forms, are
+    digits.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or _too_long(value):
         return None
-    text = str(value).strip().replace("−", "-") if not _too_long(value) else ""
-    match = _WHOLE.match(text)
+    match = _WHOLE.match(_plain_numbers(str(value)).strip().strip("$").strip())
     return _value(match) if match else None
 
 
@@ -133,10 +169,19 @@ def find_number(text: str) -> Fraction | None:
 def last_number(text: str) -> Fraction | None:
     """The last number of a text, whatever stands around it; None without one.
 
-    A sign belongs to it where it follows no value: `10-5` ends in 5, `is -5` in -5.
+    A sign belongs to it where it follows no value: `10-5` ends in 5, `is -5` in -5. One that is a
+    part of something else is none: `2^10`, `3/5/2024`.
     """
-    items = _ANYWHERE.findall(text[-SEARCHED_CHARS:].replace("−", "-"))
-    return read_number(items[-1]) if items else None
+    text = _plain_numbers(text[-SEARCHED_CHARS:])
+    matches = list(_ANYWHERE.finditer(text))
+    if not matches or _too_long(matches[-1][0]):
+        return None
+    match = matches[-1]
+    before = text[: match.start()][-7:]
+    # `2 1/2` is neither 2 nor 1/2.
+    mixed = match["denominator"] and re.search(r"[0-9] \Z", before)
+    cut = mixed or _CUT_BEFORE.search(before) or _CUT_AFTER.match(text, match.end())
+    return None if cut else _value(match)
 
 
 def leading_number(answer: str) -> Fraction | None:
@@ -144,7 +189,7 @@ def leading_number(answer: str) -> Fraction | None:
 
     What follows must leave it as it is.
     """
-    match = _LEADING.match(answer.replace("−", "-"))
+    match = _LEADING.match(answer)
     if match is None or _too_long(match[0]) or not is_unit(answer[match.end() :]):
         return None
     return _value(match)
@@ -152,7 +197,7 @@ def leading_number(answer: str) -> Fraction | None:
 
 def stated_answer(text: str) -> str | None:
     r"""What the text marks as its answer: the last `\boxed{}`, `#### X`, `answer is X`."""
-    tail = text[-SEARCHED_CHARS:]
+    tail = plain_text(text[-SEARCHED_CHARS:])
     boxed = last_box(tail)
     if boxed is not None:
         return boxed.strip()
@@ -176,13 +221,12 @@ def normalise_text(text: str) -> str:
     text = str(true_answer(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
-    text = unicodedata.normalize("NFC", text).replace("−", "-").casefold()
-    text = without_period(text.strip())
-    for sign in ("\\(", "\\)", "\\[", "\\]", "\\!", "\\,", "$"):
-        text = text.replace(sign, "")
-    text = _AROUND_SIGN.sub(r"\1", " ".join(text.split()))
-    # Separators are dropped only from a text that is a number: in "1,234,5" they may list.
-    return text.replace(",", "") if _WHOLE.match(text) else text
+    text = LATEX_TEXT.sub(r"\1", plain_text(unicodedata.normalize("NFC", text))).replace("$", "")
+    text = " ".join(without_period(text.casefold().strip()).split())
+    # Separators are dropped only from a text that is a number: in "1, 234" they list.
+    is_number = _WHOLE.match(text)
+    text = _AROUND_SIGN.sub(r"\1", text)
+    return text.replace(",", "") if is_number else text
 
 
 def without_period(text: str) -> str:
@@ -225,7 +269,7 @@ def _too_long(value: object) -> bool:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    signs = match["sign"] + match["sign2"]
+    signs = (match["sign"] or "") + (match["sign2"] or "")
     denominator = match["denominator"]
     if len(signs) > 1 or (denominator is not None and not int(denominator)):
         return None

@@ -48,19 +48,18 @@ def exact_number(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def math_reward_string_equal(prediction: str, answer: Any) -> float:
-    """1.0 when the last number of the final text, or what its last box holds, is `answer`.
+    """1.0 when the last number of the final text, or of its last box, is `answer`.
 
     The number counts as text does: `72.0` is `72`, and within no tolerance. Whatever stands before
-    it is not read, so a text that lists numbers earns 1.0 for its last one. An `answer` that is no
-    number must be what the box holds, or the whole text.
+    it is not read, so a text that lists numbers earns 1.0 for its last one; a part of a number,
+    as 5 of `3/5` and 28 of `28%`, is none. An `answer` that is no number must be what the box
+    holds, or the whole text.
     """
     truth = read_number(true_answer(answer))
     boxed = last_box(prediction)
     if truth is None:
         return _same_text(prediction if boxed is None else boxed, answer)
-    whole = None if boxed is None else read_number(boxed)
-    fraction = whole or last_number(prediction if boxed is None else boxed)
-    return 1.0 if fraction == truth else 0.0
+    return float(last_number(prediction if boxed is None else boxed) == truth)
 
 
 @reward(inline=True)

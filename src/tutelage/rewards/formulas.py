@@ -13,11 +13,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tutelage.rewards.answers import CHANGES_IT, is_unit, leading_number, read_number
+from tutelage.rewards.answers import (
+    CHANGES_IT,
+    LATEX_TEXT,
+    is_unit,
+    leading_number,
+    read_number,
+)
 from tutelage.tools.expression import Algebra, ExpressionError, parse
 
 _SAMPLES = 8
-_MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
+_MIXED_NUMBER = re.compile(r"(?<![\w.^}])([0-9]+)\s*\\[dt]?frac\s*\{?([0-9]+)\}?\s*\{?([0-9]+)\}?")
+_NUMBER_AND_FRACTION = re.compile(r"[0-9]\s*\\[dt]?frac")
 _LATEX_GROUPS = (
     (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"((\1)/(\2))"),
     (re.compile(r"\\[dt]?frac\s*([0-9])\s*([0-9])"), r"((\1)/(\2))"),
@@ -26,17 +33,18 @@ _LATEX_GROUPS = (
     (re.compile(r"\^\s*\{([^{}]*)\}"), r"^(\1)"),
 )
 _LATEX_UNIT = re.compile(
-    r"(?<=[^\s\\{(])\s*(?:\\[,;! ]\s*)*\\(?:text|mathrm)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
+    r"(?<=[^\s\\{(°])\s*\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
 )
 _UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{CHANGES_IT})\b)[A-Za-z])")
 """Words, or one letter that upright is a unit; an upright `i`, `e` or `k` is none."""
-_LATEX_TEXT = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
+_NAMES = "sin|cos|tan|log|ln|exp"
+_ARGUMENT = r"([A-Za-z0-9.]+)(?=\s*(?:\Z|[-+*,)}=]|\\(?:cdot|times|" + _NAMES + r")\b))"
+"""`x` of `\\tan x`, where what follows is certainly no part of it."""
 _LATEX_WORDS = (
-    (re.compile(r"\\(?:left|right|[,;! ])"), ""),
+    (re.compile(rf"\\?\b({_NAMES})(?:\s+|(?=[0-9])){_ARGUMENT}"), r" \1(\2)"),
     (re.compile(r"\\(?:cdot|times)\b"), "*"),
     (re.compile(r"\\div\b"), "/"),
-    (re.compile(r"\\(pi|sin|cos|tan|log|ln|exp)\b"), r" \1"),
-    (re.compile(r"\\([%$()])"), r"\1"),
+    (re.compile(rf"\\(pi|{_NAMES})\b"), r" \1"),
 )
 _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
@@ -78,10 +86,13 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 def plain_math(text: str) -> str:
     """LaTeX as the grammar of expressions; what cannot be translated is left and then refused."""
-    if _MIXED_NUMBER.search(text):
-        # 2\\frac{1}{2} means 2.5 to some and 1 to others.
-        raise ExpressionError("a mixed number has no certain value")
-    text = _with_words(text.replace("\\$", "").replace("$", "").replace("π", " pi ").strip())
+    text = _MIXED_NUMBER.sub(
+        lambda m: f"({m[1]}+{m[2]}/{m[3]})" if int(m[2]) < int(m[3]) else m[0], text
+    )
+    if _NUMBER_AND_FRACTION.search(text):
+        # 2\frac{5}{2} means 4.5 to some and 5 to others.
+        raise ExpressionError("a number before an improper fraction has no certain value")
+    text = _with_words(text.replace("$", "").replace("π", " pi ").strip())
     for pattern, replacement in _LATEX_WORDS:
         text = pattern.sub(replacement, text)
     for _ in range(20):
@@ -98,7 +109,7 @@ def _with_words(text: str) -> str:
     unit = _LATEX_UNIT.search(text)
     if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
         text = text[: unit.start()]
-    return _LATEX_TEXT.sub(r" \1 ", text)
+    return LATEX_TEXT.sub(r" \1 ", text)
 
 
 def float_value(text: str) -> float:

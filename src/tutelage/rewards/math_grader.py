@@ -21,8 +21,10 @@ from typing import Any, cast
 from tutelage.errors import GraderError
 from tutelage.rewards.answers import (
     DENIED_OR_OPEN,
+    LATEX_TEXT,
     is_number_word,
     normalise_text,
+    plain_text,
     read_number,
     stated_answer,
     true_answer,
@@ -52,6 +54,11 @@ _NAME = re.compile(
 )
 _LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*\Z")
 _UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
+
+_ONE_UNIT = re.compile(r"[-+$€£]*[0-9][0-9.,/]*\s*([A-Za-z]+?)s?(?:\^\{?([23])\}?)?\Z")
+"""The unit of `5 km^2`, and its power."""
+_RELATION = re.compile(r"([<>≤≥])")
+_TURNED = str.maketrans("<>≤≥", "><≥≤")
 
 _HELPER = RewardProcesses(1, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 """One helper process for this process, started only when an answer needs it. It keeps nothing from
@@ -94,40 +101,50 @@ def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | No
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
         return text.strip() == str(answer).strip()
-    return _same(text, answer, symbolic, 0)
+    return _same(plain_text(text), answer, symbolic, 0)
 
 
 def _same(
     given: str, truth: Any, symbolic: Callable[[str, str], bool | None], depth: int
 ) -> bool | None:
+    elements, brackets, given_brackets = split_list(given), "", _brackets(given)
     if isinstance(truth, (list, tuple)):
         truths = cast("Sequence[Any]", truth)
     else:
-        text = str(truth).strip()
+        text = plain_text(str(truth)).strip()
         if text and normalise_text(given) == normalise_text(text):
             return True
-        listed = split_list(text)
-        if listed is None:
-            return _same_scalar(given, text, symbolic)
-        truths = listed
-    elements = split_list(given)
+        truths, brackets = split_list(text), _brackets(text)
+        if truths is None:
+            truths, elements = _RELATION.split(text), _RELATION.split(given)
+            if len(truths) == 1:
+                return _same_scalar(given, text, symbolic)
+            if elements[1::2] != truths[1::2]:  # `5 > x` is `x < 5`
+                elements = [part.translate(_TURNED) for part in reversed(elements)]
     if elements is None or len(elements) != len(truths) or depth >= MAX_NESTING:
         return False
-    undecided = False
-    for element, true_element in zip(elements, truths, strict=True):
-        verdict = _same(element, true_element, symbolic, depth + 1)
-        if verdict is False:
+    # A list without brackets may stand for one with any, but for those of a half-open interval.
+    if brackets != given_brackets and brackets + given_brackets not in ("()", "[]", "{}"):
+        return False
+    left, undecided = list(elements), False
+    for true_element in truths:
+        for element in left if brackets == "{}" else left[:1]:  # a set has no order
+            verdict = _same(element, true_element, symbolic, depth + 1)
+            if verdict is not False:
+                undecided = undecided or verdict is None
+                left.remove(element)
+                break
+        else:
             return False
-        undecided = undecided or verdict is None
     return None if undecided else True
 
 
 def _same_scalar(
     given: str, truth: str, symbolic: Callable[[str, str], bool | None]
 ) -> bool | None:
-    option = truth.translate(_OPTION_MARKS)
+    option = normalise_text(truth).translate(_OPTION_MARKS)
     if len(option) == 1 and option.isascii() and option.isalpha():
-        return given.translate(_OPTION_MARKS).casefold() == option.casefold()
+        return normalise_text(given).translate(_OPTION_MARKS) == option
     try:
         if not _claims(given, truth):
             return False
@@ -139,7 +156,7 @@ def _same_scalar(
         value = float_value(given)
     except ExpressionError:
         return False
-    return _close(value, true_value)
+    return _close(value, true_value) and not _units_differ(given, truth)
 
 
 def _close(value: float, true_value: float) -> bool:
@@ -231,6 +248,19 @@ def _other_unit(left: str, right: str) -> bool:
     return one is not None and other is not None and one[1].strip() != other[1].strip()
 
 
+def _units_differ(given: str, truth: str) -> bool:
+    """Whether both numbers have units, of another power or of another symbol, as `km` and `m`.
+
+    Words are not compared: a unit has many names.
+    """
+    texts = (LATEX_TEXT.sub(r"\1", text).strip("$ ") for text in (given, truth))
+    one, other = map(_ONE_UNIT.match, texts)
+    if one is None or other is None:
+        return False
+    symbols = len(one[1]) <= 3 and len(other[1]) <= 3
+    return one[2] != other[2] or (symbols and one[1] != other[1])
+
+
 def _same_expression(
     given: str,
     truth: str,
@@ -250,13 +280,18 @@ def split_list(text: str) -> list[str] | None:
     text = text.strip()
     if len(text) > MAX_LENGTH or read_number(text) is not None:
         return None
-    if text[:1] + text[-1:] in ("[]", "{}", "()"):
-        parts = _split_top(text[1:-1])
-        # Round brackets around one value only group it.
-        if parts is not None and (len(parts) > 1 or text[0] != "("):
-            return parts
-    parts = _split_top(text)
-    return parts if parts is not None and len(parts) > 1 else None
+    brackets = _brackets(text)
+    parts = _split_top(text[1:-1] if brackets else text)
+    # Round brackets around one value only group it.
+    return parts if parts and (len(parts) > 1 or brackets in ("[]", "{}")) else None
+
+
+def _brackets(text: str) -> str:
+    """The pair of brackets around a text, as `[)`; empty where there is none."""
+    text = text.strip()
+    pair = text[:1] + text[-1:]
+    inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top(text[1:-1])
+    return pair if inside else ""
 
 
 def _split_top(text: str) -> list[str] | None:

@@ -2,9 +2,9 @@
 
 Normalisation and F1 are those of the SQuAD v1.1 evaluation (Rajpurkar et al. 2016): lower case,
 without punctuation, articles and extra spaces; with several right answers the best counts. Only the
-signs that make a number what it is stay: `-5` is not `5`, nor `1.5` `15`, nor `5!` `5`. Yes and
-no must match as a whole, as in HotpotQA's evaluation. All run on the event loop: the time is linear
-in a text of bounded length.
+signs that make a number what it is stay: `-5` is not `5`, nor `1.5` `15`, nor `5!` or `5%` `5`. Yes
+and no must match as a whole, as in HotpotQA's evaluation. All run on the event loop: the time is
+linear in a text of bounded length.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
+from tutelage.rewards.answers import CHARACTERS
 from tutelage.rewards.function import reward
 
 LONGEST = 20_000
@@ -25,7 +26,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _IN_NUMBER = (
     r"(?<=[0-9])[-./:](?=[0-9])|(?<![\w.])-(?=\.?[0-9])|(?<![\w.])\.(?=[0-9])"
-    r"|(?<=[0-9]),(?=[0-9])(?![0-9]{3}(?![0-9]))|(?<=[0-9])!\s*\Z"
+    r"|(?<=[0-9]),(?=[0-9])(?![0-9]{3}(?![0-9]))|(?<=[0-9])!\s*\Z|(?<=[0-9])%"
 )
 _NO_PART_OF_A_WORD = re.compile(rf"(?!{_IN_NUMBER})[{re.escape(string.punctuation)}]")
 _WHOLE = ("yes", "no", "noanswer")
@@ -34,8 +35,9 @@ _NUMBER_SIGNS = str.maketrans("", "", "$%,")
 
 
 def normalise(text: str) -> str:
-    """SQuAD's form of an answer; numbers keep their sign and their point."""
-    text = _ARTICLES.sub(" ", _NO_PART_OF_A_WORD.sub("", text.lower()))
+    """SQuAD's form of an answer; numbers keep their sign, their point and their percent."""
+    text = re.sub(r"(?<=[0-9])[ \\]+%", "%", text.translate(CHARACTERS).lower())
+    text = _ARTICLES.sub(" ", _NO_PART_OF_A_WORD.sub("", text))
     return " ".join(text.split())
 
 
@@ -91,7 +93,8 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
     A number must be equal within 1e-6, without `$`, `%` and `,`; a list has equal length and equal
     elements in order; other text is equal without spaces, punctuation and case.
     """
-    return float(len(prediction) <= LONGEST and _gaia_correct(prediction, str(answer)))
+    given, truth = prediction.translate(CHARACTERS), str(answer).translate(CHARACTERS)
+    return float(len(prediction) <= LONGEST and _gaia_correct(given, truth))
 
 
 def _gaia_correct(given: str, truth: str) -> bool:
