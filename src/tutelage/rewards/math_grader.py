@@ -123,7 +123,7 @@ def _same(
                 elements = [part.translate(_TURNED) for part in reversed(elements)]
     if elements is None or len(elements) != len(truths) or depth >= MAX_NESTING:
         return False
-    # A list without brackets may stand for one with any, but for those of a half-open interval.
+    # A list without brackets equals one in any pair; a half-open interval is no list.
     if brackets != given_brackets and brackets + given_brackets not in ("()", "[]", "{}"):
         return False
     left, undecided = list(elements), False
@@ -287,7 +287,7 @@ def split_list(text: str) -> list[str] | None:
 
 
 def _brackets(text: str) -> str:
-    """The pair of brackets around a text, as `[)`; empty where there is none."""
+    """Return the pair of brackets around a text, such as `[)`, or an empty text."""
     text = text.strip()
     pair = text[:1] + text[-1:]
     inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top(text[1:-1])
