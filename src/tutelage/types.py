@@ -7,6 +7,7 @@ training are made from calls in `rollouts/rows.py`; where records are kept is `s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
 """The fields in which a task may say what is expected."""
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The fields of a message that hold reasoning apart from its content."""
 
 
 class Mode(StrEnum):
@@ -100,8 +103,9 @@ class ToolCall:
     def from_dict(data: Mapping[str, Any]) -> ToolCall:
         """Read the OpenAI form."""
         kind, said = ("custom", "input") if data.get("custom") else ("function", "arguments")
-        made = data[kind]["name"], data[kind][said]
-        return ToolCall(str(data.get("id") or ""), *made, kind == "custom" or None)
+        name, given = data[kind]["name"], data[kind][said]
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        return ToolCall(str(data.get("id") or ""), name, text, kind == "custom" or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,8 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: {}, compare=False)
-    """What else came with it over an API; on record, and in no prompt."""
+    """What else came with it over an API or in a row; on record, and in no prompt. Demonstrations
+    read reasoning (`THOUGHTS`) and `weight` here."""
 
     def to_dict(self, *, extra: bool = False) -> JSON:
         """The OpenAI chat form, without empty fields; with `extra` all that came with it."""
@@ -127,9 +132,9 @@ class Message:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Message:
         """Read the OpenAI chat form."""
-        calls = cast("Sequence[Mapping[str, Any]]", data.get("tool_calls") or ())
+        role, calls = str(data["role"]), cast("Sequence[JSON]", data.get("tool_calls") or ())
         made, answered = tuple(map(ToolCall.from_dict, calls)), data.get("tool_call_id")
-        return Message(str(data["role"]), data.get("content"), made, answered, data.get("name"))
+        return Message(role, data.get("content"), made, answered, data.get("name"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +264,8 @@ class Task:
 
     id: str
     fields: Mapping[str, Any]
+    place: str = field(default="", compare=False, repr=False)
+    """Where its row stands, such as `train.jsonl:17`; empty where that is not known."""
 
     def __getitem__(self, field: str) -> Any:
         """A field of the row; `id` is the task's id, given or made. Raises `KeyError`."""

@@ -29,6 +29,7 @@ from tutelage.prompts import (
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
 from tutelage.prompts.failure_attribution import evidence, suspected_component
+from tutelage.prompts.requests import critique
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.runs.rounds import Observer, Round
 from tutelage.types import Message, Mode, Task
@@ -120,6 +121,22 @@ async def test_paraphrases_are_asked_for_and_stand_in_the_lineage() -> None:
 
 
 # ------------------------------------------------------------ blame
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "birds"},
+        {"messages": ["hi"]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+    ],
+)
+def test_a_task_of_an_own_agent_in_no_chat_form_is_shown_by_its_title(
+    fields: dict[str, Any],
+) -> None:
+    task = Task("t", fields)
+    shown = [(EvaluationItem(Mode.TRAIN, task), Episode(0.0))]
+    assert f"Question: {task.title}\n" in (critique("prompt", "Be kind.", shown)[1].content or "")
 
 
 def score(*episodes: Episode) -> CandidateScore:

@@ -68,6 +68,17 @@ def test_sft_rows_are_chats_with_tools(store: Store) -> None:
     assert (row["task_id"], row["rollout_id"], row["agent"]) == ("t0", "r0", "main")
 
 
+def test_sft_rows_keep_the_reasoning_that_a_server_sent(store: Store) -> None:
+    extra = {"reasoning": "12 and 34", "logprobs": None, "reasoning_content": None}
+    reply = Message("assistant", "46", extra=extra)
+    done = dataclasses.replace(attempt(0), calls=(chat(Message("user", "a"), reply=reply),))
+    store.put_rollouts([rollout("r0", done)])
+    (row,) = export_rows(store, "run_a", "sft")
+    assert row["messages"][-1] == {
+        "role": "assistant", "content": "46", "reasoning": "12 and 34"
+    }  # fmt: skip
+
+
 def test_sft_rows_come_from_successful_training_rollouts(store: Store) -> None:
     store.put_rollouts(
         [

@@ -68,7 +68,6 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
         ('{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
         ('{"question": "  "}\n', ":1:", "'question' is empty"),
         ('{"question": null, "prompt": "p"}\n', ":1:", "'question' must be"),
-        ('{"messages": [{"content": "x"}]}\n', ":1:", "message 0"),
         ('{"question": "q", "id": 1.5}\n', ":1:", "field 'id'"),
         ('{"question": "q"} {"question": "r"}\n', ":1:", "text after"),
         ('{"question": ' + "[" * 100_000 + "\n", ":1:", "cannot be read"),
@@ -80,6 +79,69 @@ def test_bad_jsonl_rows_are_refused_with_their_line(
     message = refused(write(tmp_path, "bad.jsonl", content))
     assert f"bad.jsonl{place}" in message
     assert says in message
+
+
+USER = {"role": "user", "content": "hi"}
+SAYS = {"role": "assistant", "content": "hello"}
+CALLS = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": {"a": 1}}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "2"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ('[{"role": "user", "content": "hi"}]', "'messages': Input should be a valid list"),
+        ("hi", "'messages': Input should be a valid list"),
+        ([], "at least 1 item"),
+        (["hi"], "'messages[0]'"),
+        ([{"content": "x"}], "'messages[0].role': Field required"),
+        ([{"role": "USER", "content": "hi"}], "'messages[0].role'"),
+        ([{"role": "user"}], "'messages[0]'"),
+        ([{"role": "user", "content": " "}], "'messages[0]'"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "'messages[0].content'"),
+        ([{"role": "system", "content": "hi"}], "end where the agent answers"),
+        ([USER, SAYS], "end where the agent answers"),
+        ([USER, CALLS], "end where the agent answers"),
+        ([RESULT, USER], "'messages[0]'"),
+        ([USER, {"role": "system", "content": "late"}], "'messages[1]'"),
+        ([USER, CALLS, {**RESULT, "tool_call_id": "d"}], "'messages[2]'"),
+    ],
+)
+def test_messages_that_no_agent_can_answer_are_refused(
+    tmp_path: Path, messages: object, says: str
+) -> None:
+    rows = [json.dumps(row) + "\n" for row in (GOOD, {"messages": messages, "answer": "1"})]
+    message = refused(write(tmp_path, "bad.jsonl", "".join(rows)))
+    assert "bad.jsonl:2: field " in message
+    assert says in message
+
+
+def test_messages_in_a_csv_file_are_refused_with_their_line(tmp_path: Path) -> None:
+    cell = json.dumps([USER]).replace('"', '""')
+    message = refused(write(tmp_path, "bad.csv", f'messages,answer\n"{cell}",1\n'))
+    assert "bad.csv:2: field 'messages'" in message
+
+
+def test_a_conversation_that_the_agent_answers_is_a_task(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "Add."}
+    talks = [[system, USER], [USER, SAYS, USER], [USER, CALLS, RESULT], [USER, USER]]
+    rows = [json.dumps({"messages": talk}) + "\n" for talk in talks]
+    found = Dataset.load(write(tmp_path, "a.jsonl", "".join(rows)))
+    assert [task.input for task in found] == talks
+    assert [len(task.messages()) for task in found] == [2, 3, 3, 2]
+    assert found[2].messages()[1].tool_calls[0].arguments == '{"a": 1}'
+
+
+def test_tasks_know_where_their_rows_stand(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"question": "a"}\n\n{"question": "b"}\n')
+    found = Dataset.load(path)
+    assert [task.place for task in found] == [f"{path}:1", f"{path}:3"]
+    assert [task.place for task in Dataset([*found, GOOD])][1:] == [
+        f"{path}:3", "dataset (index 2)"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tutelage.errors import DataError
 from tutelage.tasks.demonstrations import load_demonstrations
-from tutelage.types import Message
+from tutelage.types import THOUGHTS, Message
 
 CALL = {
     "id": "c0",
@@ -64,6 +64,19 @@ def test_an_answered_call_that_could_not_be_read_is_no_error(tmp_path: Path) -> 
     assert len(load_demonstrations([write(tmp_path, row)])) == 1
 
 
+def test_reasoning_and_weight_of_a_turn_are_kept(tmp_path: Path) -> None:
+    turns = [USER, {**SAYS, "weight": 0}, USER, {**SAYS, "reasoning": "2, 3", "weight": None}]
+    alone = [USER, {**SAYS, "reasoning_content": "2, 3"}]
+    weighed, shown = load_demonstrations(
+        [write(tmp_path, {"messages": turns}, {"messages": alone})]
+    )
+    assert [m.extra.get("weight") for m in weighed.messages] == [None, 0, None, None]
+    for message in (weighed.messages[-1], shown.messages[-1]):
+        assert [message.extra[name] for name in THOUGHTS] == ["2, 3", "2, 3"]
+    assert weighed.has_reasoning
+    assert weighed.file == str(tmp_path / "rows.jsonl")
+
+
 def arguments(text: Any) -> list[Any]:
     """A conversation whose call has these arguments."""
     call = {"id": "c0", "function": {"name": "calculator", "arguments": text}}
@@ -90,6 +103,13 @@ def arguments(text: Any) -> list[Any]:
         (arguments("{2+3"), "messages[1].tool_calls[0].function.arguments", "no JSON"),
         (arguments("[1]"), "messages[1].tool_calls[0].function.arguments", "object"),
         (arguments(3), "messages[1].tool_calls[0].function.arguments", "JSON text"),
+        ([USER, {**SAYS, "weight": 2}], "messages[1].weight", "found 2"),
+        ([USER, {**SAYS, "weight": 0.5}], "messages[1].weight", "found 0.5"),
+        ([USER, {**SAYS, "weight": "0"}], "messages[1].weight", "found '0'"),
+        ([{**USER, "weight": 1}, SAYS], "messages[0]", "only the assistant"),
+        ([USER, {**SAYS, "weight": 0}], "messages", "nothing can be learned"),
+        ([USER, {**SAYS, "reasoning_content": ["x"]}], "messages[1].reasoning_content", "string"),
+        ([{**USER, "reasoning": "x"}, SAYS], "messages[0]", "only the assistant"),
     ],
 )
 def test_what_cannot_have_happened_is_refused(

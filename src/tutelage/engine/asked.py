@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
-from tutelage.types import JSON, UNBOUNDED, ChatOptions, Constraint, Message, Sampling
+from tutelage.types import JSON, THOUGHTS, UNBOUNDED, ChatOptions, Constraint, Message, Sampling
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
 PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
 """The names under which a message on record has its content in parts, in the words of chat
 completions, and by the ids of its tool calls what came beside them."""
-THOUGHTS = ("reasoning_content", "reasoning")
-"""The names under which servers tell thoughts."""
 DETAILS = "reasoning_details"
 """What some servers tell of a thought, and want back unchanged."""
 _WITH_A_MESSAGE = (*THOUGHTS, DETAILS, "refusal", "role", "function_call", "audio")

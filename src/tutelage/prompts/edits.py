@@ -111,11 +111,11 @@ def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question(task: Task) -> str:
-    """What a task asks, as text; empty for one without a question."""
+def question(task: Task, between: str = " ") -> str:
+    """What a task asks, as text; empty for one without a question in chat form."""
     try:
-        return " ".join(m.content or "" for m in task.messages())
-    except KeyError:
+        return between.join(m.content or "" for m in task.messages())
+    except (KeyError, TypeError, ValueError):
         return ""
 
 

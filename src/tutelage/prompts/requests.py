@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tutelage.prompts.contract import Episode
+from tutelage.prompts.edits import question
 from tutelage.prompts.evaluator import EvaluationItem
 from tutelage.types import Message
 
@@ -105,7 +106,7 @@ def _rendered(shown: Shown) -> str:
 
 
 def _one(item: EvaluationItem, episode: Episode) -> str:
-    question = "\n".join(m.content or "" for m in item.task.messages())
+    asked = question(item.task, "\n") or item.task.title
     fields = {
         "Trace": episode.trace,
         "Reward": f"{episode.value:.3g}" + (" (exact)" if episode.exact else ""),
@@ -113,4 +114,4 @@ def _one(item: EvaluationItem, episode: Episode) -> str:
         "Feedback": episode.feedback,
     }
     lines = [f"{name}: {text}" for name, text in fields.items() if text]
-    return "\n".join([f"Question: {question}", *lines])
+    return "\n".join([f"Question: {asked}", *lines])

@@ -19,6 +19,7 @@ from tutelage.store.store import Store
 from tutelage.tracing.tree import whole_trace
 from tutelage.types import (
     JSON,
+    THOUGHTS,
     Attempt,
     Call,
     Message,
@@ -79,6 +80,7 @@ def rollout_record(rollout: Rollout) -> JSON:
     """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
     return {
         **asdict(replace(rollout, attempts=())),
+        "task": {"id": rollout.task.id, "fields": rollout.task.fields},
         "status": rollout.last.status,
         "reward": None if rollout.reward is None else rollout.reward.value,
         "attempts": [_attempt_record(attempt) for attempt in rollout.attempts],
@@ -121,7 +123,7 @@ def sft_rows(
     )
     return (
         {
-            "messages": [m.to_dict() for m in messages],
+            "messages": [_chat_message(m) for m in messages],
             "tools": _told(rollout.last.calls) if records is None else records,
             "task_id": rollout.task.id,
             "rollout_id": rollout.id,
@@ -132,6 +134,11 @@ def sft_rows(
         if rollout.reward is not None
         for agent, messages in conversations(rollout.last.calls)
     )
+
+
+def _chat_message(message: Message) -> JSON:
+    """The OpenAI form, with the reasoning that a server sent beside the content."""
+    return message.to_dict() | {n: message.extra[n] for n in THOUGHTS if message.extra.get(n)}
 
 
 def _told(calls: Sequence[Call]) -> list[JSON]:

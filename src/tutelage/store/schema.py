@@ -50,7 +50,7 @@ FORMAT = 4
 """Of the tables below; what a file holds is in `schema_version`."""
 
 RUN = Columns(RunRow)
-TASK = Columns(Task)
+TASK = Columns(Task, apart=("place",))
 ROLLOUT = Columns(Rollout, apart=("task", "attempts"))
 SUMMARY = Columns(RolloutSummary)
 ATTEMPT = Columns(Attempt, flat={"failure": "failure_"}, apart=("calls", "tool_results", "reward"))

@@ -21,6 +21,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
+from tutelage.tasks.messages import check_order, read_messages
 from tutelage.tasks.overlap import content, distinct
 from tutelage.tasks.readers import RawRow, read_rows, short
 from tutelage.types import INPUT_FIELDS, Task
@@ -48,7 +49,7 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
         fields[key] = _plain(row.place, key, value)
     if input_required:
         _check_input(row.place, fields)
-    return Task(_id_of(row.place, fields), fields)
+    return Task(_id_of(row.place, fields), fields, row.place)
 
 
 class Dataset(Sequence[Task], Generic[RowT]):
@@ -78,8 +79,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
             if not isinstance(row, Task):
                 row = _make_task(RawRow(place, row), input_required=input_required)
             elif input_required:
-                _check_input(place, row.fields)
-            tasks.append((place, row))
+                _check_input(row.place or place, row.fields)
+            tasks.append((row.place or place, row))
         if not tasks:
             raise DataError(f"{name} has no rows; a run needs at least one task")
         self._tasks = _unique(tasks)
@@ -206,23 +207,16 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
     value = fields[name]
-    if isinstance(value, str):
+    if isinstance(value, str) and name != "messages":
         if not value.strip():
             raise DataError(f"{place}: field {name!r} is empty; it is the agent's input")
-        return
-    if not isinstance(value, list) or not value:
+    elif isinstance(value, list) or name == "messages":
+        check_order(place, name, read_messages(place, name, value), answered=False)
+    else:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "
             f"not {short(value)}"
         )
-    for index, message in enumerate(cast("list[Any]", value)):
-        if not isinstance(message, dict) or not isinstance(
-            cast("dict[str, Any]", message).get("role"), str
-        ):
-            raise DataError(
-                f"{place}: field {name!r}: message {index} must be an object with a 'role', "
-                f"not {short(message)}"
-            )
 
 
 def _plain(place: str, field: str, value: Any) -> Any:

@@ -1,0 +1,161 @@
+"""Chat messages of rows, read and checked: one reader for tasks and demonstrations.
+
+The messages are OpenAI's. What no agent can have lived through (a result of a tool that nobody
+called, arguments that are no JSON, a user who says nothing) is refused with file, line and field,
+before any model loads. `dataset.py` reads the messages of tasks, `demonstrations.py` whole
+conversations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from tutelage.bounded import parse_json
+from tutelage.errors import DataError
+from tutelage.tasks.readers import short
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall
+
+UNREADABLE = "unreadable"
+"""Name of the results by which the built-in agent answers calls that it could not read."""
+
+
+def _json_object(value: Any) -> Any:
+    """Arguments as the JSON text of an object."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not isinstance(value, str):
+        raise ValueError("JSON text or an object is needed")
+    try:
+        read = parse_json(value)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ValueError("it must be a JSON object")
+    return value
+
+
+class _Function(BaseModel):
+    """What of a call is the model's own."""
+
+    name: str = Field(min_length=1)
+    arguments: Annotated[str, BeforeValidator(_json_object)]
+
+
+class _ChatCall(BaseModel):
+    """A call of a tool, as OpenAI writes it."""
+
+    id: Any = None
+    function: _Function
+
+
+class _ChatMessage(BaseModel):
+    """A message, as OpenAI writes it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[_ChatCall] | None = None
+    tool_call_id: Any = None
+    name: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    weight: Literal[0, 1] | None = None
+    """Of the loss: 0 for a turn that is not trained. Only the assistant's are ever trained."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        own = self.tool_calls or self.reasoning_content or self.reasoning or self.weight
+        if own and self.role != "assistant":
+            raise ValueError("only the assistant calls tools, has reasoning and has weight 1")
+        if self.role in ("system", "user") and not (self.content or "").strip():
+            raise ValueError(f"content is empty; the {self.role} says nothing")
+        return self
+
+    def read(self) -> Message:
+        """The same as a built-in one; reasoning and weight are in its `extra`."""
+        calls = [
+            ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
+            for i, call in enumerate(self.tool_calls or ())
+        ]
+        call_id = None if self.tool_call_id is None else str(self.tool_call_id)
+        name = None if self.name is None else str(self.name)
+        thought = self.reasoning_content or self.reasoning
+        extra: JSON = {"weight": self.weight, **dict.fromkeys(THOUGHTS, thought)}
+        return Message(self.role, self.content, tuple(calls), call_id, name, extra)
+
+
+_MESSAGES = TypeAdapter(Annotated[list[_ChatMessage], Field(min_length=1)])
+Read = TypeVar("Read")
+
+
+def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Read:
+    """A field by its types. Raises `DataError` with what is wrong first."""
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as misfit:
+        error = misfit.errors()[0]
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
+        message = f"{error['msg'].removeprefix('Value error, ')}; found {short(error['input'])}"
+        raise DataError(f"{place}: field {field + ''.join(steps)!r}: {message}") from misfit
+
+
+def read_messages(place: str, field: str, value: Any) -> list[Message]:
+    """Chat messages of a row. Raises `DataError` with place and field."""
+    return [message.read() for message in read_field(_MESSAGES, place, field, value)]
+
+
+def check_order(
+    place: str, field: str, messages: Sequence[Message], *, answered: bool = True
+) -> None:
+    """Raise `DataError` for messages that cannot have come in this order, or that the assistant
+    cannot answer next, unless they are `answered` already."""
+    open_calls: list[str] = []
+    before = ""
+    turns = messages if answered else [*messages, Message("assistant")]
+    for i, message in enumerate(turns):
+        wrong = _misplaced(message, before, open_calls)
+        if wrong is not None and i == len(messages):
+            raise DataError(
+                f"{place}: field {field!r} must end where the agent answers, with the user or the "
+                f"result of a tool; an answer now would mean that {wrong}"
+            )
+        if wrong is not None:
+            raise DataError(f"{place}: field '{field}[{i}]': {wrong}")
+        if message.role == "assistant":
+            open_calls = [call.id for call in message.tool_calls]
+        elif message.role == "tool" and message.name != UNREADABLE:
+            open_calls.remove(message.tool_call_id or open_calls[0])
+        before = message.role
+
+
+def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
+    """What is wrong with a message after one of the role `before`, None when nothing is."""
+    role = message.role
+    if role == "tool":
+        if message.name == UNREADABLE and before:
+            return None
+        if not open_calls:
+            return "a result of a tool that nobody called"
+        text = message.tool_call_id
+        if text is not None and text not in open_calls:
+            return f"tool_call_id {text!r} is not among the open calls {list(open_calls)!r}"
+        return None
+    if role == "assistant" and open_calls and before == "tool":
+        return f"the assistant goes on before the call {open_calls[0]!r} has its result"
+    if role == "system" and before not in ("", "system"):
+        return f"'system' follows {before!r}; it stands first"
+    if role == "assistant" and before in ("", "system"):
+        return "the assistant speaks before the user"
+    if role == "assistant" and before == "assistant":
+        return "the assistant speaks twice in a row"
+    return None
