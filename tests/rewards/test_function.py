@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 
 from tutelage.errors import ConfigError, RewardError
 from tutelage.rewards import RewardFunction, check, compute_reward, resolve_reward, reward
+from tutelage.rewards.registry import BUILTIN_REWARDS
 from tutelage.tasks import Dataset
+from tutelage.tools import ToolOptions
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 TASK = Task("t1", {"question": "q", "answer": "4", "weight": 2})
@@ -144,6 +148,68 @@ def test_a_parameter_that_cannot_be_filled_is_refused_before_the_run() -> None:
     with pytest.raises(RewardError, match="needs 'answer'"):
         check(resolve_reward("math"), Dataset([TASK, {"id": "t2", "question": "q"}]))
     check(resolve_reward("math"), dataset)
+
+
+EMPTY: list[Any] = [None, "", " \n", [], [None], ["4", None], [""]]
+GRADERS = [name for name in BUILTIN_REWARDS if name not in ("llm_judge", "code_reward")]
+
+
+@pytest.mark.parametrize("name", BUILTIN_REWARDS)
+def test_a_row_without_an_answer_is_refused_where_a_built_in_reward_reads_it(
+    tmp_path: Path, name: str
+) -> None:
+    options = ToolOptions(judge_base_url="http://h/v1", judge_model="m", allow_unsandboxed=True)
+    function = resolve_reward(name, options)
+    for i, empty in enumerate(EMPTY):
+        path = tmp_path / f"{i}.jsonl"
+        rows = [{"question": "q", "answer": "4"}, {"question": "r", "answer": empty}]
+        path.write_text("\n".join(map(json.dumps, rows)))
+        with pytest.raises(RewardError, match=rf"{i}\.jsonl:2: field 'answer' is .*{name!r}"):
+            check(function, Dataset.load(path))
+    path = tmp_path / "cells.csv"
+    path.write_text("question,answer\nq,N/A\nr,NULL\ns,NaN\nt,0\nu,\n")
+    with pytest.raises(RewardError, match=r"cells\.csv:6: field 'answer' is ''"):
+        check(function, Dataset.load(path))
+    check(function, Dataset.load(path)[:4])
+
+
+def test_code_is_tested_by_the_one_of_two_fields_that_holds_something() -> None:
+    function = resolve_reward("code_reward", ToolOptions(allow_unsandboxed=True))
+    check(
+        function, [Task("t", {"tests": None, "answer": "5"}), Task("t", {"tests": ["assert f()"]})]
+    )
+    with pytest.raises(RewardError, match="field 'tests' is None"):
+        check(function, [Task("t", {"tests": None, "answer": ""})])
+
+
+@pytest.mark.parametrize("name", GRADERS)
+async def test_null_is_no_text_to_any_grader(name: str) -> None:
+    function = resolve_reward(name)
+    for prediction in ("None", "null", "", "The answer is None"):
+        value = function(prediction, None)
+        earned = value["reward"] if isinstance(value, dict) else value
+        assert earned == 0.0, (prediction, value)
+    attempt, task = replace(ATTEMPT, answer="None"), Task("t", {"question": "q", "answer": None})
+    assert (await compute_reward(function, task, attempt)).value == 0.0
+    with pytest.raises(RewardError, match="task 't': field 'answer' is None"):
+        check(function, [task])
+
+
+@pytest.mark.parametrize(
+    "grader",
+    [lambda prediction, answer: 1.0, lambda prediction, task: 1.0, lambda **fields: 1.0],
+)
+def test_an_own_reward_is_warned_of_rows_without_an_answer_once(
+    grader: Callable[..., float], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": str(i), "answer": None if i % 2 else "4"} for i in range(20)]
+    check(reward("own")(grader), Dataset(rows, name="rows"))
+    (record,) = caplog.records
+    assert "'own'" in record.message
+    assert "rows (index 1): field 'answer' is None" in record.message
+    assert "5 more" in record.message
+    check(reward("own")(grader), [TASK, Task("t", {"solution": None, "answer": "4"})])
+    assert len(caplog.records) == 1
 
 
 def test_a_name_with_two_meanings_is_refused() -> None:

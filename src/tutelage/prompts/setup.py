@@ -175,8 +175,7 @@ def _compared(agent_spec: AgentSpec, splits: Splits) -> tuple[frozenset[str] | N
     split by them; the reward and the seal are checked."""
     parts = (splits.train, splits.val, splits.test)
     if agent_spec.reward is not None:
-        for part in parts:
-            check(agent_spec.reward, part)
+        check(agent_spec.reward, [task for part in parts for task in part])
     # An agent of one's own may read any field of a task, the built-in one reads its question.
     builtin = isinstance(agent_spec.agent, ToolAgent)
     read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None

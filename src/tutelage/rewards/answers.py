@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import cast
 
 MAX_NUMBER_CHARS = 400
 SEARCHED_CHARS = 4000
@@ -141,6 +142,20 @@ def read_number(value: object) -> Fraction | None:
         return None
     match = _WHOLE.match(_plain_numbers(str(value)).strip().strip("$").strip())
     return _value(match) if match else None
+
+
+def is_empty(answer: object) -> bool:
+    """True for what nothing can be compared with: null, a text of blanks, and a list that has a
+    null or nothing but these."""
+    if isinstance(answer, (list, tuple)):
+        items = cast("Sequence[object]", answer)
+        return None in items or all(map(is_empty, items))
+    return answer is None or (isinstance(answer, str) and not answer.strip())
+
+
+def answer_text(answer: object) -> str:
+    """The answer of a task as text; null is the empty one, which no final text equals."""
+    return "" if answer is None else str(answer)
 
 
 def true_answer(answer: object) -> object:

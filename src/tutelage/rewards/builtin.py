@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from tutelage.rewards.answers import (
+    answer_text,
     find_number,
     last_box,
     last_number,
@@ -86,7 +87,7 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
 
 
 def _same_text(prediction: str, answer: Any) -> float:
-    truth = normalise_text(str(answer))
+    truth = normalise_text(answer_text(answer))
     return 1.0 if truth and normalise_text(prediction) == truth else 0.0
 
 

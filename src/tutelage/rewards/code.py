@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tutelage.errors import ConfigError, GraderError
+from tutelage.rewards.answers import is_empty
 from tutelage.rewards.code_tests import (
     Case,
     Expression,
@@ -60,7 +61,7 @@ def code_reward(options: ToolOptions) -> RewardFunction:
         entry_point: str | None = None,
         setup: str = "",
     ) -> dict[str, float]:
-        cases = read_tests(answer_tests(answer) if tests is None else tests, entry_point)
+        cases = read_tests(answer_tests(answer) if is_empty(tests) else tests, entry_point)
         code = find_code(prediction)
         passed = 0 if code is None else await _passed(code, setup, cases, tier)
         share = passed / len(cases)

@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from tutelage.errors import RewardError, RewardTimeoutError
+from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, RewardLocation, timeout_message
+from tutelage.tasks.overlap import listed
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
 from tutelage.tools.loading import hint
-from tutelage.types import Attempt, Reward, Task
+from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task
 
 REWARD_SECONDS = 60.0
 """How long a reward may take unless `agent.reward_timeout` says otherwise."""
@@ -62,6 +64,11 @@ class RewardFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself; its result is not checked."""
         return self.fn(*args, **kwargs)
+
+    @property
+    def builtin(self) -> bool:
+        """True for the graders of this package, which compare with what a field holds."""
+        return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
     def sees_attempt(self) -> bool:
@@ -127,25 +134,54 @@ def reward(
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
     """Raise `RewardError` when a parameter of the reward cannot be filled for some task.
 
-    Also when a parameter could mean two things: a field of the task, or one of `GIVEN`.
+    Also when a parameter could mean two things: a field of the task, or one of `GIVEN`; and when a
+    built-in reward compares with a field that is null or empty. A user's own reward may know what
+    to make of that, so it is a warning.
     """
+    found: dict[str, None] = {}
     for task in dataset:
         _check_task(function, task)
+        found |= dict.fromkeys(_empty_fields(function, task))
+        if found and function.builtin:
+            raise RewardError(
+                f"{next(iter(found))}, and the reward {function.name!r} compares with it; give the "
+                "right answer, or leave the row out"
+            )
+    if found:
+        logger.warning(
+            "the reward %r may have nothing to compare with: %s", function.name, listed([*found])
+        )
+
+
+def _empty_fields(function: RewardFunction, task: Task) -> list[str]:
+    """What of a task is null or empty although the reward needs it, with place and field."""
+    one_of, needed = function.one_of, [*function.required]
+    if function.fields_read is None and not function.builtin:
+        one_of = EXPECTED_FIELDS
+    if all(is_empty(task.fields.get(name)) for name in one_of):
+        needed += one_of
+    where = task.place or f"task {task.id!r}"
+    return [
+        f"{where}: field {name!r} is {task.fields[name]!r:.60}"
+        for name in dict.fromkeys(needed)
+        if name in task.fields and is_empty(task.fields[name])
+    ]
 
 
 def _check_task(function: RewardFunction, task: Task) -> None:
     fields = ", ".join(map(repr, task.fields))
+    where = task.place and f"{task.place}: "
     for parameter in function.required:
         if parameter not in task.fields and parameter not in GIVEN:
             raise RewardError(
-                f"reward {function.name!r} needs {parameter!r}, which task {task.id!r} does not "
-                f"have ({task.title[:60]!r}); its fields are {fields}, and {', '.join(GIVEN)} are "
-                "always there" + hint(parameter, [*task.fields, *GIVEN])
+                f"{where}reward {function.name!r} needs {parameter!r}, which task {task.id!r} does "
+                f"not have ({task.title[:60]!r}); its fields are {fields}, and {', '.join(GIVEN)} "
+                "are always there" + hint(parameter, [*task.fields, *GIVEN])
             )
     if function.one_of and not any(name in task.fields for name in function.one_of):
         raise RewardError(
-            f"reward {function.name!r} needs {' or '.join(map(repr, function.one_of))}, and task "
-            f"{task.id!r} has neither; its fields are {fields}"
+            f"{where}reward {function.name!r} needs {' or '.join(map(repr, function.one_of))}, and "
+            f"task {task.id!r} has neither; its fields are {fields}"
         )
     for parameter in function.required + function.optional:
         if parameter in task.fields and parameter in GIVEN:

@@ -22,6 +22,7 @@ from tutelage.errors import GraderError
 from tutelage.rewards.answers import (
     DENIED_OR_OPEN,
     LATEX_TEXT,
+    answer_text,
     is_number_word,
     normalise_text,
     plain_text,
@@ -111,7 +112,7 @@ def _same(
     if isinstance(truth, (list, tuple)):
         truths = cast("Sequence[Any]", truth)
     else:
-        text = plain_text(str(truth)).strip()
+        text = plain_text(answer_text(truth)).strip()
         if text and normalise_text(given) == normalise_text(text):
             return True
         truths, brackets = split_list(text), _brackets(text)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
-from tutelage.rewards.answers import CHARACTERS
+from tutelage.rewards.answers import CHARACTERS, answer_text
 from tutelage.rewards.function import reward
 
 LONGEST = 20_000
@@ -77,8 +77,8 @@ def exact_match(prediction: str, answer: Any) -> float:
 def _answers_of(answer: Any) -> list[str]:
     """The right answers as texts: one, or those of a list."""
     if isinstance(answer, (list, tuple)):
-        return [str(item) for item in cast("Sequence[Any]", answer)]
-    return [str(answer)]
+        return [answer_text(item) for item in cast("Sequence[Any]", answer)]
+    return [answer_text(answer)]
 
 
 def _exact(prediction: str, truths: Sequence[str]) -> float:
@@ -93,7 +93,7 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
     A number must be equal within 1e-6, without `$`, `%` and `,`; a list has equal length and equal
     elements in order; other text is equal without spaces, punctuation and case.
     """
-    given, truth = prediction.translate(CHARACTERS), str(answer).translate(CHARACTERS)
+    given, truth = prediction.translate(CHARACTERS), answer_text(answer).translate(CHARACTERS)
     return float(len(prediction) <= LONGEST and _gaia_correct(given, truth))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tutelage.errors import RewardError
 from tutelage.runs.report.formatting import cut
+from tutelage.rewards.answers import answer_text
 from tutelage.runs.resume_hint import asked_again
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
@@ -90,7 +91,7 @@ def read_transcript(
         task_id=rollout.task.id,
         question=cut(_question(rollout), _TEXT_LIMIT),
         asked=asked_again(rollout.task),
-        expected=cut(str(fields["answer"]), _TEXT_LIMIT // 4) if "answer" in fields else "",
+        expected=cut(answer_text(fields.get("answer")), _TEXT_LIMIT // 4),
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=solved,
         reward=reward,
