@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.template import SPECIAL_TOKENS
-from tutelage.types import Message, ToolCall, ToolSpec
+from tutelage.types import THOUGHTS, Message, ToolCall, ToolSpec
 
 NAMES = ["embedded", "qwen2.5", "qwen3", "llama3.2"]
 CODECS: dict[str, Codec] = {name: make_codec(name) for name in NAMES}
@@ -258,6 +258,40 @@ def test_a_demonstration_that_cannot_be_masked_exactly_is_refused() -> None:
     said = [ASK, thinking, Message("user", "sure?"), thinking]
     with pytest.raises(ModelError, match="rewrites earlier turns"):
         CODECS["qwen3"].demonstration(said)
+
+
+THINKS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.FIELD %}{{ '<think>' + m.FIELD + '</think>' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("field", THOUGHTS)
+def test_reasoning_is_trained_where_the_template_shows_it(field: str) -> None:
+    tokenizer: Any = make_codec("embedded").tokenizer
+    tokenizer.chat_template = THINKS.replace("FIELD", field)
+    codec, extra = Codec(tokenizer), dict.fromkeys(THOUGHTS, "12 and <|im_end|> 34")
+    ids, mask = codec.demonstration([ASK, Message("assistant", "46", extra=extra)])
+    trained = [i for i, m in zip(ids, mask, strict=True) if m]
+    assert codec.decode(trained) == "<think>12 and <|im_end|> 34</think>46<|im_end|>"
+    assert sum(i in codec.eos_ids for i in trained) == 1
+    assert codec.shows_reasoning
+    assert not CODECS["embedded"].shows_reasoning
+
+
+@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama3.2"])
+def test_a_turn_of_weight_0_is_shown_and_not_trained(name: str) -> None:
+    codec, again = CODECS[name], Message("user", "again")
+    turns = [ASK, Message("assistant", "bad"), again, Message("assistant", "good")]
+    ids, mask = codec.demonstration(turns)
+    turns[1] = Message("assistant", "bad", extra={"weight": 0})
+    same, weighed = codec.demonstration(turns)
+    assert same == ids
+    assert sum(weighed) < sum(mask)
+    end = codec.tokenizer.eos_token
+    assert codec.decode([i for i, m in zip(ids, weighed, strict=True) if m]) == f"good{end}"
 
 
 def test_a_conversation_without_an_assistant_has_no_tokens() -> None:

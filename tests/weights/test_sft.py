@@ -140,6 +140,32 @@ def test_a_dry_run_into_a_pipe_marks_what_is_trained(one_thread: None, source: P
     assert "trainer.threads=1" in said
 
 
+def test_reasoning_that_the_template_leaves_out_is_said_once_a_file(
+    one_thread: None, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    thinks = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "5", "reasoning": "because"},
+    ]
+    for name in ("train", "val"):
+        write(source / f"{name}.jsonl", [{"messages": thinks}, chat(1, 2), {"messages": thinks}])
+    command(source, "--dry-run")
+    made = command(source, f"--output={source / 'run'}")
+    for text in (caplog.text, made.output):
+        said = " ".join(text.split())
+        assert said.count("is not trained, since the model's chat template") == 2, said
+        assert "val.jsonl: the reasoning_content (or reasoning) of 2 rows" in said
+    caplog.clear()
+    (source / "model" / "chat_template.jinja").write_text(
+        PLAIN.replace("{{ m.content }}", "{{ m.reasoning_content or '' }}{{ m.content }}")
+    )
+    for name in ("train", "val"):
+        write(source / f"{name}.jsonl", [{"messages": thinks}])
+    shown = command(source, "--dry-run").output
+    assert ">>>because5" in shown
+    assert "is not trained" not in shown + caplog.text
+
+
 def test_a_missing_file_is_told_alone(source: Path) -> None:
     (source / "train.jsonl").unlink()
     refused = command(source, "--dry-run")

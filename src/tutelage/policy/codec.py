@@ -26,7 +26,7 @@ from tutelage.policy.named_templates import fitting
 from tutelage.policy.prompt_length import check_length
 from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
-from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
+from tutelage.types import JSON, THOUGHTS, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,6 +93,16 @@ class Codec:
             return _PROBE in self._templated(*template_forms([Message("user", "?")], [tool]), True)
         except ModelError:  # one that refuses this talk may show tools in another
             return "tools" in str(self.tokenizer.chat_template)
+
+    @cached_property
+    def shows_reasoning(self) -> bool:
+        """Whether the chat template shows reasoning apart from the content of a turn, which is
+        tried."""
+        turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
+        try:
+            return _PROBE in self._templated([{"role": "user", "content": "?"}, turn], [], False)
+        except ModelError:
+            return False
 
     # ------------------------------------------------------------ rendering
 
@@ -265,13 +275,16 @@ class Codec:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids and mask of a finished conversation: 1 on what the assistant wrote, its end included.
 
-        Turns are encoded piece by piece, as they would have been sampled and observed. Raises
-        `ModelError` when the template does not simply append.
+        Turns are encoded piece by piece, as they would have been sampled and observed. In a
+        message's `extra`, reasoning (`THOUGHTS`) goes to the template, and a `weight` of 0 keeps a
+        turn from being trained. Raises `ModelError` when the template does not simply append.
         """
         ids: list[int] = []
         mask: list[int] = []
         known = ""
         given, records = template_forms(messages, tools)
+        for form, message in zip(given, messages, strict=True):
+            form.update({name: text for name in THOUGHTS if (text := message.extra.get(name))})
         breaker = self._markers.breaker([*given, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
@@ -284,7 +297,8 @@ class Codec:
                     "the chat template rewrites earlier turns, so a demonstration of several "
                     "turns cannot be masked exactly; use one turn a row, or another template"
                 )
-            for text, trained in ((before[len(known) :], 0), (after[len(before) : at], 1)):
+            own = int(message.extra.get("weight") != 0)
+            for text, trained in ((before[len(known) :], 0), (after[len(before) : at], own)):
                 piece = self._encode_broken(text, breaker)
                 ids += piece
                 mask += [trained] * len(piece)

@@ -8,6 +8,7 @@ the assistant wrote is trained (`Codec.demonstration`); what does not fit the mo
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
-from tutelage.errors import ConfigError, DataError, ModelError
+from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, choose_compute, settle
 from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
@@ -62,6 +63,8 @@ class SFTDataset:
 
     train: Sequence[Row]
     val: Sequence[Row] = ()
+    remarks: Sequence[str] = ()
+    """A line for each file of which something is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,11 @@ class TrainingInputs:
     """Tasks that stand in more than one split."""
     group: ProcessGroup = ONE_PROCESS
     """The processes that train."""
+
+    def notes(self) -> list[str]:
+        """What is said of the data at the start."""
+        more = () if self.sft_dataset is None else self.sft_dataset.remarks
+        return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
 
     @property
     def embedded_tasks(self) -> bool:
@@ -180,8 +188,7 @@ def prepare_rl(
     tools = load_tools(config)
     reward = _reward_for(config, given)
     if given is None or given.reward is not None:
-        for part in (tasks.train, tasks.val, tasks.test):
-            check(reward, part)
+        check(reward, [*tasks.train, *tasks.val, *tasks.test])
     asked = given is None and config.asks_for_tools
     tool_specs = template_tools(config, tools) if asked else []
     if given is not None and given.policies and config.model.lora.rank:
@@ -368,7 +375,15 @@ def _sft_dataset(
 ) -> SFTDataset:
     limit = min(positions, config.data.max_length or positions)
     first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
-    return SFTDataset(first, second)
+    unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
+    remarks = [
+        f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
+        "since the model's chat template does not show it; use a template that does, or write it "
+        "into the content"
+        for file, count in unseen.items()
+        if not codec.shows_reasoning
+    ]
+    return SFTDataset(first, second, remarks)
 
 
 def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:

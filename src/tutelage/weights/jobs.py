@@ -98,10 +98,10 @@ def dry_run(
     machine = memory.here(gpu=gpu)
     memory.check(models, machine, gpu=gpu)
     note(f"memory: {memory.words(models, machine, gpu=gpu)}")
+    for warning in setting.notes():
+        logger.warning(warning)
     if setting.sft_dataset is not None:
         return preview(setting, setting.sft_dataset)
-    for warning in setting.overlap.notes(drawn=setting.embedded_tasks):
-        logger.warning(warning)
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = RolloutSpec(

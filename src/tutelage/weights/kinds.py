@@ -239,9 +239,8 @@ class WeightTraining(RunKind):
 
         setting = self.setting
         self._ctx = begin_context(self, run)
-        overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
         remarks = () if self.pool is None else self.pool.remarks()
-        for warning in (*self.resolved.warnings, *overlaps, *remarks):
+        for warning in (*self.resolved.warnings, *setting.notes(), *remarks):
             run.progress.note(warning)
             if self.given is not None and not run.progress.shows and setting.group.rank == 0:
                 logger.warning(warning)
