@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tutelage.errors import RewardError
-from tutelage.runs.report.formatting import cut
 from tutelage.rewards.answers import answer_text
+from tutelage.runs.report.formatting import cut
 from tutelage.runs.resume_hint import asked_again
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
