@@ -233,6 +233,13 @@ class Call:
     """From sending to the whole reply. No part of equality."""
     policy: str | None = "main"
     """The policy whose loss this call may reach; None: it is recorded and never trained."""
+    thought: str = field(default="", compare=False)
+    """The thought that the content of `reply` begins with, its marks included. Not stored."""
+
+    @property
+    def answer(self) -> str:
+        """The content of `reply` without its thought."""
+        return (self.reply.content or "")[len(self.thought) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +321,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a rollout. `answer` is the agent's final text."""
+    """One try at a rollout. `answer` is the agent's final text without its thought."""
 
     id: str
     index: int
@@ -329,6 +336,8 @@ class Attempt:
     seconds: float = 0.0
     started: float = field(default=0.0, compare=False)
     """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
+    thought: str = field(default="", compare=False)
+    """What was thought before the answer, empty for nothing. Not stored."""
 
     @property
     def final_text(self) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 from source_tree import imported, loaded, modules, named
 
 LINES = (
-    ("types", "errors", "bounded", "files", "platforms", "seeds", "resources", "config"),
+    ("types", "errors", "bounded", "replies", "files", "platforms", "seeds", "resources", "config"),
     ("tracing", "store"),
     ("tasks", "environments", "tools", "rewards"),
     ("policy", "engine", "gateway", "agents", "rollouts"),

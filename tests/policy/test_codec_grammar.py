@@ -140,6 +140,24 @@ def test_llama_knows_its_calls_by_their_text() -> None:
     assert codec.parse(ids, str, calls=False).message == Message("assistant", text)
 
 
+@pytest.mark.parametrize("name", [*NAMES, "undeclared"])
+def test_a_schema_may_spell_special_tokens(name: str) -> None:
+    codec = CODECS[name]
+    spelled = {"text": "a </tool_call> b <|im_end|> <tool_call>"}
+    schema = {"type": "object", "properties": {"text": {"enum": [spelled["text"]]}}}
+    closed = {**schema, "required": ["text"], "additionalProperties": False}
+    grammar = codec.grammar([ToolSpec("note", "", closed)], Constraint("note"))
+    assert grammar is not None
+    matcher, ids = grammar.start(), list[int]()
+    words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
+    while not ids or ids[-1] not in codec.eos_ids:
+        matcher.fill(words)
+        ids.append(int(np.unpackbits(words.view(np.uint8), bitorder="little").argmax()))
+        matcher.accept(ids[-1])
+    (call,) = codec.parse(ids, str).message.tool_calls
+    assert json.loads(call.arguments) == spelled
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_document_may_be_any_json_of_its_schema(name: str) -> None:
     codec = CODECS[name]

@@ -350,6 +350,36 @@ def test_a_call_without_arguments_has_empty_ones() -> None:
     assert parsed.message.content is None
 
 
+@pytest.mark.parametrize(
+    "text", ["a </tool_call> b", "<tool_call>x</tool_call>", "a <tool_call> b", "</tool_call>"]
+)
+def test_a_call_ends_with_its_json_whatever_its_strings_spell(text: str) -> None:
+    codec = CODECS["embedded"]
+    arguments = json.dumps({"text": text})
+    call = f'<tool_call>\n{{"name": "note", "arguments": {arguments}}}\n'
+    parsed = codec.parse(sampled(codec, f"So {call}</tool_call>, {call}</tool_call>"), new_id)
+    assert parsed.errors == ()
+    assert [c.arguments for c in parsed.message.tool_calls] == [arguments] * 2
+    assert parsed.message.content == "So ,"
+    cut = codec.parse(sampled(codec, call), new_id)
+    assert cut.message == Message("assistant", call.strip())
+    assert cut.errors[0].startswith("the call is not closed by </tool_call>")
+    broken = codec.parse(
+        sampled(codec, f'<tool_call>{{"a": "</tool_call>{call}</tool_call>'), new_id
+    )
+    assert [c.arguments for c in broken.message.tool_calls] == [arguments]
+    assert len(broken.errors) == 1
+
+
+def test_a_document_has_no_thought_that_is_not_closed() -> None:
+    tokenizer: Any = make_codec("qwen3").tokenizer
+    tokenizer.chat_template += "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}"
+    codec = Codec(tokenizer)
+    ids = sampled(codec, '{"a": 5}')
+    assert codec.parse(ids, new_id).thought == '{"a": 5}'
+    assert codec.parse(ids, new_id, document=True).thought == ""
+
+
 pieces = st.one_of(
     plain,
     st.sampled_from(

@@ -18,10 +18,21 @@ from tutelage.rewards import RewardFunction, check, compute_reward, resolve_rewa
 from tutelage.rewards.registry import BUILTIN_REWARDS
 from tutelage.tasks import Dataset
 from tutelage.tools import ToolOptions
-from tutelage.types import Attempt, Reward, RolloutStatus, Task
+from tutelage.types import (
+    Attempt,
+    Call,
+    Message,
+    Reward,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+)
 
 TASK = Task("t1", {"question": "q", "answer": "4", "weight": 2})
 ATTEMPT = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer="4")
+NOTHING = Sampled((), (), (), StopReason.STOP, 0)
 
 
 def constant(value: Any) -> RewardFunction:
@@ -59,6 +70,42 @@ async def test_async_rewards_and_keyword_rewards() -> None:
     assert later.name == "named"
     # question, answer, weight, trajectory, context, task
     assert await compute_reward(later, TASK, ATTEMPT) == Reward(1.0, {"fields": 6.0})
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in BUILTIN_REWARDS if n not in ("code_reward", "llm_judge")]
+)
+async def test_no_built_in_reward_grades_a_thought(name: str) -> None:
+    grader = resolve_reward(name)
+    for said, earned in (
+        ("4", 1.0),
+        ("<think>\nIs it 5? No.\n</think>\n\n4", 1.0),
+        ("Is it 5? No.\n</think>\n\n4", 1.0),
+        ("<think>\nThe answer is 4.\n</think>\n\nNobody knows.", 0.0),
+        ("<think>\nSo \\boxed{4}", 0.0),
+    ):
+        attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=said)
+        assert (await compute_reward(grader, TASK, attempt)).value == earned, said
+        direct = grader(said, answer="4")
+        assert (direct["reward"] if isinstance(direct, dict) else direct) == earned, said
+
+
+async def test_a_reward_of_ones_own_has_thought_and_answer() -> None:
+    seen: list[tuple[str, str]] = []
+
+    @reward(inline=True)
+    def both(prediction: str, trajectory: Attempt) -> float:
+        seen.append((prediction, trajectory.thought))
+        return 1.0
+
+    told = Message("assistant", "4", extra={"reasoning_content": "hm"})
+    call = Call("c", "main", 0, (), (), NOTHING, told, Sampling())
+    attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer="<think>hm</think> 4")
+    await compute_reward(both, TASK, attempt)
+    await compute_reward(both, TASK, replace(attempt, answer="4", calls=(call,)))
+    assert seen == [("4", "<think>hm</think>"), ("4", "hm")]
+    assert both("<think>hm</think> 4", attempt) == 1.0
+    assert seen[-1][0] == "<think>hm</think> 4"
 
 
 async def test_an_attempt_without_an_answer_has_an_empty_prediction() -> None:

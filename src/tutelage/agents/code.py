@@ -71,7 +71,7 @@ class CodeAgent(LoopAgent):
         """The block or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
-        return self.read_text(call.reply.content or "", call.id)
+        return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
         """What the text of a turn asks for; a block and an answer in one turn contradict each

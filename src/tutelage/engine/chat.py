@@ -123,6 +123,7 @@ class ChatSession:
             sampled.token_ids,
             lambda i: seeds.child("tool", i).id("call")[:21],
             calls=_may_call(told, constraint),
+            document=constraint is not None and constraint.json_schema is not None,
         )
         call = Call(
             id=seeds.id("call"),
@@ -132,6 +133,7 @@ class ChatSession:
             sampled=sampled,
             reply=parsed.message if raw is None else self._text(sampled),
             parse_errors=parsed.errors if raw is None else (),
+            thought=parsed.thought if raw is None else "",
             started=started,
             seconds=time.perf_counter() - clock,
             **fields,

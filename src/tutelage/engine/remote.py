@@ -49,6 +49,7 @@ from tutelage.errors import (
     RemoteError,
     UnreachableError,
 )
+from tutelage.replies import split_thought
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
@@ -161,6 +162,7 @@ class RemoteChatClient:
             started=started,
             seconds=time.perf_counter() - begun,
             policy=None,
+            thought=split_thought(reply.content or "")[0],
             **recorded_options(options),
         )
         told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))

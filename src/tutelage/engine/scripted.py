@@ -24,6 +24,7 @@ from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.replies import ThinkTags, split_thought
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -138,18 +139,6 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
     return answer
 
 
-class _Thoughts:
-    """How a scripted reply writes a thought."""
-
-    known = True
-    opening, closing = "<think>", "</think>"
-
-    @property
-    def begun(self) -> bool:
-        """Whether a turn opens inside a thought."""
-        return False
-
-
 class _ByteCodec:
     """Text as its UTF-8 bytes: token ids without a tokenizer. 256 ends a turn."""
 
@@ -157,7 +146,7 @@ class _ByteCodec:
     eos_ids = frozenset({end})
     call_format = "hermes"
     strips = False
-    thoughts = _Thoughts()
+    thoughts = ThinkTags()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
@@ -217,13 +206,15 @@ class ScriptedClient:
             # Word by word, so that a streaming client sees several pieces.
             await _hand_out(sampled, on_token, on_logprobs, _WORD_ENDS.__contains__)
         seeds = self._seeds.child("call", index)
+        said = _message(reply, sampled, seeds)
         call = Call(
             id=seeds.id("call"),
             index=index,
             messages=tuple(messages),
             prompt_ids=prompt,
             sampled=sampled,
-            reply=_message(reply, sampled, seeds),
+            reply=said,
+            thought=split_thought(said.content or "", _ByteCodec.thoughts)[0],
             **recorded_options(options),
         )
         self.calls.append(call)
@@ -240,10 +231,9 @@ class ScriptedClient:
 def _without_thought(reply: ScriptedReply) -> ScriptedReply:
     """A line without the thought that it begins with, which a model that is not to think has not;
     a thought without an end is all of its content."""
-    said = (reply.content or "").lstrip()
-    if not said.startswith(_Thoughts.opening):
+    thought, answer = split_thought(reply.content or "", _ByteCodec.thoughts)
+    if not thought:
         return reply
-    answer = said.partition(_Thoughts.closing)[2].lstrip()
     return replace(reply, content=answer or (None if reply.tool_calls else ""))
 
 

@@ -18,7 +18,8 @@ from tutelage.engine.reply_forms import readable
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, TextStream, ThoughtStream, TokenEnds, cut, first_stop
+from tutelage.gateway.text import TextDecoder, TextStream, TokenEnds, cut, first_stop
+from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -43,7 +44,9 @@ class ChatReply:
         """What cuts its text into a thought and the rest; without the thought where the request
         wants none."""
         hidden = self.request.sampling.max_thinking_tokens == 0
-        return ThoughtStream(self.answer.model.decoder, hidden=hidden)
+        decoder = self.answer.model.decoder
+        marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
+        return ThoughtStream(marks, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;

@@ -12,32 +12,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from tutelage.replies import ThoughtMarks, blank, overlap
+
 _CALL = "<tool_call>"
 _WINDOW = 16
-
-
-class ThoughtMarks(Protocol):
-    """How a chat template marks a thought."""
-
-    @property
-    def known(self) -> bool:
-        """Whether it does."""
-        ...
-
-    @property
-    def opening(self) -> str:
-        """What begins one."""
-        ...
-
-    @property
-    def closing(self) -> str:
-        """What ends one."""
-        ...
-
-    @property
-    def begun(self) -> bool:
-        """Whether the template opens the thought itself."""
-        ...
 
 
 class TextDecoder(Protocol):
@@ -82,7 +60,7 @@ def cut(
     if content is None or not stops:
         return content
     before = first_stop(sampled, stops)
-    if before is not None and before[0] < _blank(sampled):
+    if before is not None and before[0] < blank(sampled):
         return ""
     found = first_stop(content, stops)
     if found is None:
@@ -122,8 +100,9 @@ class TextStream:
         """Of the text so far, whether or not it may go out."""
         self._decoder, self._exact = decoder, exact
         self._strips = decoder.strips and not exact
-        self._marks = tuple(stops) if exact else (_CALL, *stops)
         self._llama = decoder.call_format == "llama" and not exact
+        call = "{" if self._llama and decoder.thoughts.known else _CALL  # after a thought
+        self._marks = tuple(stops) if exact else (call, *stops)
         self._ids: list[int] = []
         self._from = 0
         """Where the window of undecided tokens begins."""
@@ -139,8 +118,8 @@ class TextStream:
         undecided = self._window()
         text = self._text + undecided
         # A stop string may begin in the white space that is stripped.
-        end, blank = self._safe(text), _blank(text) if self._strips else 0
-        text, end = text[blank:], end - blank
+        end, begin = self._safe(text), blank(text) if self._strips else 0
+        text, end = text[begin:], end - begin
         self.length = len(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
@@ -178,86 +157,7 @@ class TextStream:
             self._closed = True
             end = min(marks)
         else:
-            end = len(text) - max((_overlap(text, mark) for mark in self._marks), default=0)
+            end = len(text) - max((overlap(text, mark) for mark in self._marks), default=0)
         while end > 0 and (text[end - 1] == "\ufffd" or self._waits(text[end - 1])):
             end -= 1
         return end
-
-
-class ThoughtStream:
-    """A reply's text as it grows, cut into the thought that it begins with and the rest."""
-
-    def __init__(self, decoder: TextDecoder | None, *, hidden: bool = False) -> None:
-        """A `hidden` thought is left out."""
-        self.raw = ""
-        """The thought as it was sampled, with its markers and the white space around it."""
-        self._hidden = hidden
-        marks = None if decoder is None else decoder.thoughts
-        self._marks = marks
-        self._place = "start" if marks is not None and marks.known else "text"
-        self._kept = ""
-
-    def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
-        """Take more text; what may go out now of the thought, and of the text."""
-        self._kept += new
-        thought = text = ""
-        if self._place == "start":
-            self._start(last)
-        if self._place == "thought":
-            thought = self._thought(last)
-        if self._place == "gap" and (self._kept.strip() or last):
-            self._take(len(self._kept) - len(self._kept.lstrip()))
-            self._place = "text"
-        if self._place == "text":
-            text, self._kept = self._kept, ""
-        return ("" if self._hidden else thought), text
-
-    @property
-    def shown(self) -> bool:
-        """Whether there is a thought to be shown."""
-        return bool(self.raw) and not self._hidden
-
-    @property
-    def ended(self) -> bool:
-        """Whether such a thought is over."""
-        return self.shown and self._place in ("gap", "text")
-
-    def _start(self, last: bool) -> None:
-        """Whether the reply begins with a thought, once that is sure."""
-        assert self._marks is not None
-        said, opening = self._kept.lstrip(), self._marks.opening
-        if said.startswith(opening):
-            self._take(len(self._kept) - len(said) + len(opening))
-            self._place = "thought"
-        elif last or not opening.startswith(said):
-            self._place = "thought" if self._marks.begun else "text"
-
-    def _thought(self, last: bool) -> str:
-        assert self._marks is not None
-        closing = self._marks.closing
-        at = self._kept.find(closing)
-        end = len(self._kept) if last else len(self._kept) - _overlap(self._kept, closing)
-        said = self._kept[: end if at < 0 else at]
-        # White space around a thought is none of it; at its end it may be inside.
-        begin = 0 if self.raw.strip() not in ("", self._marks.opening) else _blank(said)
-        shown = said[begin:].rstrip()
-        if at >= 0:
-            self._take(at + len(closing))
-            self._place = "gap"
-        else:
-            self._take(end if last else begin + len(shown))
-        return shown
-
-    def _take(self, count: int) -> None:
-        self.raw, self._kept = self.raw + self._kept[:count], self._kept[count:]
-
-
-def _blank(text: str) -> int:
-    """How much white space a text begins with."""
-    return len(text) - len(text.lstrip())
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `mark`."""
-    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if text.endswith(mark[:size])), 0)

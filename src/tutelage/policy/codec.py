@@ -26,12 +26,14 @@ from tutelage.policy.named_templates import fitting
 from tutelage.policy.prompt_length import check_length
 from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
+from tutelage.replies import split_thought
 from tutelage.types import JSON, THOUGHTS, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from tutelage.policy.grammar import Grammar, GrammarMaker
+    from tutelage.replies import ThoughtMarks
 
 _CACHE_LIMIT = 20_000
 _MARK, _PROBE = "\u00a7", "zq_probe"
@@ -45,6 +47,8 @@ class _ParsedTurn:
 
     message: Message
     errors: tuple[str, ...]
+    thought: str = ""
+    """The beginning of the content that is a thought, in which nothing is a call."""
 
 
 class Codec:
@@ -325,22 +329,36 @@ class Codec:
         return GrammarMaker(self)
 
     def parse(
-        self, ids: Sequence[int], new_id: Callable[[int], str], *, calls: bool = True
+        self,
+        ids: Sequence[int],
+        new_id: Callable[[int], str],
+        *,
+        calls: bool = True,
+        document: bool = False,
     ) -> _ParsedTurn:
         """Read a sampled turn. `new_id(i)` names its i-th tool call; without `calls` all is text,
-        whatever it looks like."""
+        whatever it looks like. A `document` has no thought unless one is closed."""
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
-        read = _parse_llama if self.call_format == "llama" else _parse_hermes
-        said = Message("assistant", text.strip() or None)
-        return read(text, new_id) if calls else _ParsedTurn(said, ())
+        thought, answer = split_thought(text, cast("ThoughtMarks", self.thoughts))
+        if document and not answer:
+            thought, answer = "", text
+        turn = _ParsedTurn(Message("assistant", answer.strip() or None), ())
+        if calls:
+            read = _parse_llama if self.call_format == "llama" else _parse_hermes
+            turn = read(answer, new_id)
+        if not thought:
+            return turn
+        content = (thought + (turn.message.content or "")).strip() or None
+        return _ParsedTurn(replace(turn.message, content=content), turn.errors, thought.lstrip())
 
 
 def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
     return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
 
 
-_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_BLANK, _ENDS = re.compile(r"\s*"), re.compile(rf"\s*(?:{_CLOSE}|\Z)")
 
 
 def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
@@ -348,21 +366,36 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     errors: list[str] = []
     kept: list[str] = []
     at = 0
-    for match in _HERMES.finditer(text):
-        kept.append(text[at : match.start()])
-        at = match.end()
-        call = _read_call(match.group(1), "arguments", new_id(len(calls)))
-        if isinstance(call, ToolCall) and match.group(0).endswith("</tool_call>"):
+    while (start := text.find(_OPEN, at)) >= 0:
+        kept.append(text[at:start])
+        begin = start + len(_OPEN)
+        end = _call_end(text, begin)
+        at = min(end + len(_CLOSE), len(text))
+        call = _read_call(text[begin:end], "arguments", new_id(len(calls)))
+        if isinstance(call, ToolCall) and at > end:
             calls.append(call)
             continue
         reason = call if isinstance(call, str) else "the call is not closed by </tool_call>"
-        errors.append(f"{reason} in {match.group(0)!r}")
-        kept.append(match.group(0))
+        errors.append(f"{reason} in {text[start:at]!r}")
+        kept.append(text[start:at])
     kept.append(text[at:])
-    if "</tool_call>" in "".join(kept) and not errors:
+    if _CLOSE in "".join(kept) and not errors:
         errors.append("</tool_call> without <tool_call>")
     content = "".join(kept).strip()
     return _ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
+
+
+def _call_end(text: str, begin: int) -> int:
+    """Where the tag that closes a call lies: after its JSON value, whose strings may spell tags, or
+    the first one where no JSON value fills the call; the text's length without a tag."""
+    end = begin
+    try:
+        value = cast("re.Match[str]", _BLANK.match(text, begin)).end()
+        end = json.JSONDecoder().raw_decode(text, value)[1]
+    except (ValueError, RecursionError):
+        pass  # `_read_call` says what is wrong
+    at = text.find(_CLOSE, end if _ENDS.match(text, end) else begin)
+    return at if at >= 0 else len(text)
 
 
 def _parse_llama(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:

@@ -240,12 +240,29 @@ class GrammarMaker:
 
     @cached_property
     def _library(self) -> LLTokenizer:
-        """The tokenizer as the library wants it; made once, which takes up to a second."""
-        from llguidance.hf import from_tokenizer
+        """The tokenizer as the library wants it; made once, which takes up to a second.
 
-        ends = sorted(self._codec.eos_ids)
+        Where only one text can follow, the library encodes it, and would take what spells a special
+        token for that token, which no text may have: there they have names that no text spells.
+        """
+        from llguidance.hf import from_tokenizer
+        from tokenizers import Tokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = cast("Any", self._codec.tokenizer)
+        names = {
+            json.dumps(token.content, ensure_ascii=False): f'"<\ufdd0{i}>"'
+            for i, token in tokenizer.added_tokens_decoder.items()
+            if token.special or re.fullmatch("<.+>", token.content)  # the library's own rule
+        }
+        spelled = re.compile("|".join(map(re.escape, names)) or "(?!)")
         try:
-            return from_tokenizer(cast("Any", self._codec.tokenizer), eos_token=ends)
+            if isinstance(tokenizer, PreTrainedTokenizerFast):
+                text = spelled.sub(
+                    lambda found: names[found[0]], tokenizer.backend_tokenizer.to_str()
+                )
+                tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text))
+            return from_tokenizer(tokenizer, eos_token=sorted(self._codec.eos_ids))
         except ValueError as error:
             raise ConstraintError(
                 f"replies of this model cannot be constrained: {_short(str(error))}; leave out "

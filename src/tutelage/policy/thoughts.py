@@ -182,7 +182,10 @@ class Thoughts:
     @cached_property
     def begun(self) -> bool:
         """Whether the template opens a turn inside a thought."""
-        return self.known and self.unclosed(self._render([_ASK], True, self.options), "")
+        try:
+            return self.unclosed(self._render([_ASK], True, self.options), "")
+        except ModelError:  # it refuses this talk
+            return False
 
     @property
     def close(self) -> str:

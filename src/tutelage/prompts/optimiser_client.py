@@ -71,7 +71,7 @@ class OptimiserClient:
         prompt, completion = self.counted[role].add(client.usage(call), bound)
         price = self._prices.get(role)
         dollars = 0.0 if price is None else price.of(prompt, completion)
-        return OptimiserReply(text, Usage(1, prompt + completion, dollars))
+        return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))
 
     async def close(self) -> None:
         """Close the connections."""

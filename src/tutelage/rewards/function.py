@@ -13,10 +13,11 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 from tutelage.errors import RewardError, RewardTimeoutError
+from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
@@ -62,7 +63,11 @@ class RewardFunction:
     """Where a synchronous function runs: in a worker process if one can find it, or here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself; its result is not checked."""
+        """Call the function itself; its result is not checked. A built-in reward is given the
+        prediction without its thought here too."""
+        if self.builtin:
+            kwargs = inspect.signature(self.fn).bind(*args, **kwargs).arguments
+            args, kwargs["prediction"] = (), split_thought(kwargs["prediction"])[1]
         return self.fn(*args, **kwargs)
 
     @property
@@ -192,6 +197,29 @@ def _check_task(function: RewardFunction, task: Task) -> None:
             )
 
 
+def split_answer(attempt: Attempt) -> Attempt:
+    """Move the thought that an attempt's `answer` begins with to its `thought`.
+
+    It is the thought of the call whose reply the answer is, by the marks of its model's template;
+    else what `<think>` marks. Beside an answer without one stands the thought of the last call.
+    """
+    if attempt.answer is None or attempt.thought:
+        return attempt
+    text = attempt.answer.strip()
+    for call in reversed(attempt.calls):
+        thought = call.thought.strip()
+        begins = thought or (call.reply.content or "").strip()
+        if begins and text.startswith(begins):
+            answer = text[len(thought) :].lstrip() if thought else attempt.answer
+            break
+    else:
+        thought, answer = split_thought(attempt.answer)
+    if not thought and attempt.calls:
+        last = attempt.calls[-1]
+        thought = last.thought or thought_of(last.reply.extra)[0]
+    return replace(attempt, answer=answer, thought=thought.strip()) if thought else attempt
+
+
 async def compute_reward(
     function: RewardFunction,
     task: Task,
@@ -208,6 +236,7 @@ async def compute_reward(
     run, of which `RewardTimeoutError` is one that took more than `timeout` seconds.
     """
     _check_task(function, task)
+    attempt = split_answer(attempt)
     values = {
         "prediction": attempt.answer or "",
         "trajectory": attempt,

@@ -17,6 +17,7 @@ from typing import Any
 from tutelage.bounded import DIRECT, fetch, parse_json
 from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError, GraderError
+from tutelage.replies import split_thought
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.options import ToolOptions
 from tutelage.types import Task
@@ -118,7 +119,7 @@ def read_verdict(text: str) -> bool | None:
 
     A thought before it and a fence around it are forgiven; more than one object is no verdict.
     """
-    text = text.rpartition("</think>")[2].strip()
+    text = split_thought(text)[1].strip()
     if text.startswith("```"):
         text = text.strip("`").removeprefix("json").strip()
     try:

@@ -20,6 +20,7 @@ from tutelage.errors import (
     RewardTimeoutError,
 )
 from tutelage.rewards import RewardFunction, compute_reward
+from tutelage.rewards.function import split_answer
 from tutelage.rewards.values import LARGEST, to_reward
 from tutelage.types import Attempt, Failure, FailureCause, Reward, Rollout, RolloutStatus, Task
 
@@ -48,12 +49,13 @@ class Grader:
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
         """The attempt with its reward; one that cannot be had makes it fail."""
+        if isinstance(value, str) and attempt.answer is None:
+            attempt = replace(attempt, answer=value)
+        attempt = split_answer(attempt)
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
                 return attempt
             return replace(attempt, reward=Reward(self.failure_reward))
-        if isinstance(value, str) and attempt.answer is None:
-            attempt = replace(attempt, answer=value)
         if type(value) is float and abs(value) <= LARGEST and not session.rewards:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:

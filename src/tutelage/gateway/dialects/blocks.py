@@ -13,9 +13,10 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from tutelage.bounded import parse_arguments
-from tutelage.engine.asked import DETAILS, THOUGHTS
+from tutelage.engine.asked import DETAILS
 from tutelage.engine.pieces import joined_details
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
+from tutelage.replies import thought_of
 from tutelage.types import JSON, Call
 
 Kind = Literal["thought", "text", "refusal", "call"]
@@ -98,12 +99,6 @@ class TurnBlock:
             return isinstance(parse_arguments(self.text), dict)
         except ValueError:
             return False
-
-
-def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The thought among the fields of a message or delta, and the name of its field."""
-    found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
-    return next((pair for pair in found if pair[0]), ("", ""))
 
 
 def annotations_of(fields: Mapping[str, Any]) -> list[JSON]:

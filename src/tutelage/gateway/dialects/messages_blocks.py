@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field, StrictStr
 from pydantic_core import PydanticCustomError
 
-from tutelage.engine.asked import PARTS, THOUGHTS
+from tutelage.engine.asked import PARTS
 from tutelage.gateway.dialects.messages_written import sampled_text
 from tutelage.gateway.dialects.parts import call_fields
 from tutelage.gateway.dialects.reading import Items, MessageObject
 from tutelage.gateway.errors import invalid
-from tutelage.types import JSON, Message, ToolCall
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall
 
 _APART = "\n\n"
 """Between a document and what is next to it."""

@@ -18,7 +18,7 @@ from tutelage.gateway.dialects.unfinished import begins_an_object, ending, worth
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import event
 from tutelage.gateway.reply import ChatReply, Piece, finish_reason, stopped_by
-from tutelage.gateway.text import ThoughtStream
+from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, Call
 
 _OURS = "tutelage:"  # what a signature of this server begins with

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, StrictStr
 
-from tutelage.engine.asked import CALL_FIELDS, DETAILS, PARTS, THOUGHTS
+from tutelage.engine.asked import CALL_FIELDS, DETAILS, PARTS
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.parts import Arguments, CallObject, Content, call_fields, with_parts
 from tutelage.gateway.dialects.reading import Items, MessageObject, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.types import JSON, Message, ToolCall
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall
 
 _KINDS = Literal[
     "message", "function_call", "function_call_output", "item_reference", "reasoning",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tutelage.engine.asked import DETAILS, THOUGHTS
+from tutelage.engine.asked import DETAILS
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.reply import ChatReply, Piece, cut_by, with_bytes
-from tutelage.types import JSON, Call, Sampling
+from tutelage.types import JSON, THOUGHTS, Call, Sampling
 
 PREFIX = "resp_"
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}

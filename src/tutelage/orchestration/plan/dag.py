@@ -142,7 +142,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PlannerCall:
-    """A request to a model that plans: its messages as (role, text), and what it said."""
+    """A request to a model that plans: its messages as (role, text), and its reply
+    without a thought."""
 
     messages: tuple[tuple[str, str], ...]
     reply: str

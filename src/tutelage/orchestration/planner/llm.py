@@ -253,8 +253,8 @@ class LLMPlanner:
             read = sum(len((message.content or "").encode()) for message in messages)
             tokens = (read, self.sampling.max_tokens)
         asked = tuple((message.role, message.content or "") for message in call.messages)
-        reply, cost = call.reply.content or "", self.price(*tokens)
-        return PlannerCall(asked, reply, cost, *told, call.started, call.seconds)
+        cost = self.price(*tokens)
+        return PlannerCall(asked, call.answer, cost, *told, call.started, call.seconds)
 
     def _read(
         self, said: str, *, before: Plan, lost: Container[int], failed: FailedCalls | None

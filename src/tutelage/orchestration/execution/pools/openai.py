@@ -152,7 +152,7 @@ async def ask(
         return WorkerAnswer(
             cost=bound if billed else 0.0, seconds=seconds, error=error, estimated=billed
         )
-    usage, output, error = client.usage(call), call.reply.content or "", None
+    usage, output, error = client.usage(call), call.answer, None
     if call.sampled.stop_reason is StopReason.LENGTH:
         message = f"the answer was cut off after {counted(call.sampling.max_tokens, 'token')}"
         error = WorkerError("truncated", message)
