@@ -16,6 +16,7 @@ from tutelage.bounded import (
     DIRECT,
     RepeatedKeyError,
     direct_on_loopback,
+    json_lines,
     proxy_of,
     unique_keys,
 )
@@ -128,6 +129,17 @@ async def test_a_servers_reply_of_any_depth(deep: str, status: int) -> None:
         await client.chat([Message("user", "hi")], sampling=Sampling())
 
 
+async def test_half_a_surrogate_pair_that_an_agent_says_is_sent_as_a_whole_character() -> None:
+    def reply(request: httpx2.Request) -> httpx2.Response:
+        said = json.loads(request.content)["messages"][0]["content"]
+        message = {"role": "assistant", "content": said}
+        return httpx2.Response(200, json={"choices": [{"message": message}]})
+
+    client = RemoteChatClient("http://up/v1", transport=httpx2.MockTransport(reply), attempts=1)
+    call = await client.chat([Message("user", "a \ud83d\ude00 \ud83d")], sampling=Sampling())
+    assert call.reply.content == "a \U0001f600 \ufffd"
+
+
 class _CountedKey(str):
     compared = 0
 
@@ -188,3 +200,14 @@ async def test_our_clients_send_nothing_for_this_machine_to_a_proxy(
         monkeypatch.setenv("no_proxy", "far.example")
         assert proxy_of("http://far.example/v1") is None
     assert asked == ["/x", "/x", f"http://far.example:{port}/x"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_of_json_end_with_a_newline_alone(end: str) -> None:
+    """Other line ends that Unicode knows may stand in a JSON string."""
+    values = [{"x": f"a{c}b"} for c in "\u2028\u2029\x85\x1e\u00e9"]
+    text = end * 2 + end.join(json.dumps(value, ensure_ascii=False) for value in values)
+    for given in (text, text.encode()):
+        lines = [*json_lines(given)]
+        assert [json.loads(line) for _, line in lines] == values
+        assert [number for number, _ in lines] == [3, 4, 5, 6, 7]

@@ -29,7 +29,7 @@ class MathProblem(TypedDict):
 
 def _load_jsonl(file_path: str | Path) -> Dataset[MathProblem]:
     """The problems of a file, one JSON object a line."""
-    lines = Path(file_path).read_text(encoding="utf-8").splitlines()
+    lines = Path(file_path).read_text(encoding="utf-8").split("\n")
     return Dataset([json.loads(line) for line in lines if line.strip()], name=str(file_path))
 
 

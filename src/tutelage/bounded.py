@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, AnyStr, cast
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -69,6 +69,31 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
         raise RepeatedKeyError(next(name for name in made if counts[name] > 1))
     return made
+
+
+def json_lines(text: AnyStr) -> Iterator[tuple[int, AnyStr]]:
+    """Yield each line of JSON lines that is not blank, with its number from 1.
+
+    `\\n` alone ends a line, and a `\\r` before it is blank in JSON. `splitlines` would also cut at
+    U+2028, U+2029 and U+0085, which may stand in a JSON string.
+    """
+    lines = text.split("\n") if isinstance(text, str) else text.split(b"\n")
+    for number, line in enumerate(cast("list[AnyStr]", lines), 1):
+        if line.strip():
+            yield number, line
+
+
+def whole_characters(value: Any) -> Any:
+    """Return a value of JSON in which half of a surrogate pair, which UTF-8 cannot write, is
+    U+FFFD."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [whole_characters(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        return {whole_characters(k): whole_characters(v) for k, v in pairs}
+    return value
 
 
 def parse_json(

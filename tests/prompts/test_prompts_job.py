@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
-from tutelage.types import Mode
+from tutelage.types import Mode, Task
 
 RUN = """
 import signal
@@ -421,6 +422,8 @@ def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> No
     """The order of fields too: the store knows a task by its text, and a rollout that is played
     again after a kill must be of the same task."""
     splits = set_up(env, algorithm="grips").splits
+    pasted = Task("pasted", {"question": "First line\u2028second line\x85: 5 + 1?"})
+    splits = replace(splits, train=[*splits.train, pasted])
     folder = RunFolder(tmp_path)
     write_tasks(folder, splits)
     again = read_tasks(folder)

@@ -119,6 +119,8 @@ def last_metrics(path: Path) -> dict[str, Any]:
 
 def _last_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines at the end of a metrics file; those that cannot be read are left out."""
+    from tutelage.bounded import json_lines
+
     if not path.is_file():
         return []
     with path.open("rb") as file:
@@ -126,7 +128,7 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
         file.seek(max(0, size - _TAIL_BYTES))
         complete = file.read().rpartition(b"\n")[0]
     lines: list[dict[str, Any]] = []
-    for line in complete.split(b"\n"):
+    for _, line in json_lines(complete):
         with suppress(ValueError, TypeError):
             lines.append(dict(json.loads(line)))
     return lines

@@ -104,7 +104,7 @@ def _parse(text: str) -> tuple[Override, ...]:
 
 
 def _unreadable(text: str, error: Exception) -> ConfigError:
-    reason = str(error).strip().splitlines()[0].partition(" expecting ")[0]
+    reason = str(error).strip().split("\n")[0].partition(" expecting ")[0]
     if "=" not in text and not text.startswith("~"):
         return ConfigError(f"the override {text!r} has no '='. Write KEY=VALUE.")
     column = _column(error)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, cast
 
-from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json, whole_characters
 from tutelage.errors import RemoteError
 from tutelage.types import JSON
 
@@ -58,18 +58,6 @@ def parsed(content: bytes) -> Any:
 def has_halves(content: bytes) -> bool:
     """Whether there may be halves of surrogate pairs in a text of JSON."""
     return b"\\ud" in content or b"\\uD" in content or b"\xed" in content
-
-
-def whole_characters(value: Any) -> Any:
-    """A value of JSON in which half of a surrogate pair is U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [whole_characters(each) for each in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        pairs = cast("JSON", value).items()
-        return {whole_characters(k): whole_characters(v) for k, v in pairs}
-    return value
 
 
 class HalfCharacters:

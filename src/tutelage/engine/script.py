@@ -18,6 +18,7 @@ from typing import Annotated, Any, Protocol
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tutelage.bounded import json_lines
 from tutelage.engine.script_fit import Wanted, summary
 from tutelage.errors import DataError, RemoteError
 from tutelage.types import Constraint, Message, ToolSpec
@@ -75,11 +76,7 @@ class Script:
             data = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read {str(path)!r}: {error.strerror}") from error
-        replies = [
-            _read(line, f"{path}:{number}")
-            for number, line in enumerate(data.splitlines(), 1)
-            if line.strip()
-        ]
+        replies = [_read(line, f"{path}:{number}") for number, line in json_lines(data)]
         return Script(replies, repr(str(path)))
 
     def player(self) -> Player:

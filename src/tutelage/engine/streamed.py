@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json
+from tutelage.bounded import LONGEST_REPLY, HTTPResponse, parse_json, whole_characters
 from tutelage.engine.pieces import collect, joined, merge
 from tutelage.engine.reply_forms import (
     HalfCharacters,
@@ -23,7 +23,6 @@ from tutelage.engine.reply_forms import (
     has_halves,
     plain,
     readable,
-    whole_characters,
 )
 from tutelage.engine.server_events import DONE, Event, EventReader
 from tutelage.errors import MalformedReplyError, RemoteError, UnreachableError

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, cast
 
+from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import Means, RunFacts, TaskScore, TaskScores
 from tutelage.evaluate.preparation import PreparedEvaluation
@@ -219,8 +220,7 @@ def _test_tasks(files: RunFiles) -> frozenset[str] | None:
     if not path.is_file():
         return None
     with suppress(OSError, ValueError):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return frozenset(_task_key(json.loads(line)) for line in lines if line)
+        return frozenset(_task_key(json.loads(x)) for _, x in json_lines(path.read_bytes()))
     return None
 
 

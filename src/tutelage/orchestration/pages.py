@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+from tutelage.bounded import json_lines
 from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
 from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
@@ -123,7 +125,7 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
     if not path.is_file():
         return []
     pairs: list[tuple[str, str, str]] = []
-    for line in path.read_text(encoding="utf-8").splitlines()[:_EXAMPLES]:
+    for _, line in islice(json_lines(path.read_bytes()), _EXAMPLES):
         row = json.loads(line)
         made = _plan(row["task_nodes"], row["targets"]["dependencies"])
         wanted = row.get("wanted")

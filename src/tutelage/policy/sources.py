@@ -314,7 +314,7 @@ def _pip(place: Path, watch: Callable[[float], None]) -> str:
 def _why_not(said: str) -> str:
     """What pip said, and what can be done."""
     reasons, away = _errors(said), "connection|resolution|timed out|SSLError|ProxyError"
-    if hits := [line for line in said.splitlines() if re.search(away, line, re.IGNORECASE)]:
+    if hits := [line for line in said.split("\n") if re.search(away, line, re.IGNORECASE)]:
         why, reasons = "the package index cannot be reached", hits
     elif "No matching distribution" in said:
         why = f"the package index lacks {_PACKAGE} {_VERSION}"
@@ -328,7 +328,7 @@ def _why_not(said: str) -> str:
 
 def _errors(said: str) -> list[str]:
     """Pip's lines of errors, or all that it said."""
-    return [line for line in said.splitlines() if line.startswith("ERROR")] or [said.strip()]
+    return [line for line in said.split("\n") if line.startswith("ERROR")] or [said.strip()]
 
 
 def _sha256(file: Path) -> str:

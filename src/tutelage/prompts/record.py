@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tutelage.bounded import json_lines
 from tutelage.errors import RunError
 from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.run import SearchResult
@@ -69,7 +70,7 @@ def read_tasks(folder: RunFolder) -> Splits | None:
 
 
 def _lines(path: Path) -> list[JSON]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [json.loads(line) for _, line in json_lines(path.read_bytes())]
 
 
 def _task(row: JSON) -> Task:

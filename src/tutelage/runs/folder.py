@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from tutelage import files
+from tutelage.bounded import json_lines
 from tutelage.errors import RunBusyError, RunError
 from tutelage.runs import unbegun
 from tutelage.runs.resume_hint import command_name, offered_command, resume_command
@@ -383,9 +384,9 @@ def is_held(folder: RunFolder) -> bool:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if line.endswith(b"\n"):
-            yield _object(path, line, f"put a copy back, or remove line {number}")
+    whole = path.read_bytes().rpartition(b"\n")[0]  # a line without its end was cut off by a kill
+    for number, line in json_lines(whole):
+        yield _object(path, line, f"put a copy back, or remove line {number}")
 
 
 def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def signature_of(
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         schema = _json_schema(model)
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).split("\n")[0]
         raise ToolDefinitionError(
             f"tool {name!r}: no JSON schema can be made from its signature: {reason}"
         ) from error
@@ -157,7 +157,7 @@ def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
     lead: list[str] = []
     about: dict[str, str] = {}
     section, current, indent = "", "", 0
-    for line in doc.splitlines():
+    for line in doc.split("\n"):
         stripped = line.strip()
         here = len(line) - len(line.lstrip())
         heading = _SECTION.match(stripped.lower()) if here == 0 else None

@@ -19,6 +19,7 @@ from typing import Any, Self, cast
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tutelage.bounded import json_lines
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.execution.record import NodeResult, NodeStep
@@ -236,7 +237,7 @@ def read_events(path: Path) -> list[Event]:
         with path.open("r+b") as file:
             file.truncate(whole)
     events: list[Event] = []
-    for number, line in enumerate(data[:whole].splitlines(), 1):
+    for number, line in json_lines(data[:whole]):
         try:
             row: Any = json.loads(line)  # a key that an earlier version wrote twice: the last one
         except ValueError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
 from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
@@ -135,9 +136,8 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         remarks.append("There is no metrics.jsonl.")
         return
     broken = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            continue  # cut off by a kill, which is no damage
+    whole = path.read_bytes().rpartition(b"\n")[0]  # a line cut off by a kill is no damage
+    for _, line in json_lines(whole):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

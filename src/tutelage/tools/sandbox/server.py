@@ -336,7 +336,7 @@ def _without_name(child: int) -> int:
             ours = os.readlink(f"{place}/{name}").startswith("/memfd:")
             if stat.S_ISREG(found.st_mode) and not found.st_nlink and not ours:
                 held[found.st_ino] = found.st_blocks * 512
-    for line in Path(f"/proc/{child}/maps").read_text(errors="replace").splitlines():
+    for line in Path(f"/proc/{child}/maps").read_text(errors="replace").split("\n"):
         if line.endswith(" (deleted)") and "/memfd:" not in line and "/dev/zero" not in line:
             span, _, _, _, inode, *_ = line.split()
             first, _, last = span.partition("-")
