@@ -16,7 +16,7 @@ import pytest
 
 from tutelage.agents.external import KEPT, ExternalAgent, ProgramFailedError
 from tutelage.agents.session import RolloutSession
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.types import Mode, Task
 
@@ -100,6 +100,13 @@ async def test_the_task_as_a_file_in_the_command(tmp_path: Path) -> None:
         ("reward", '{"reward": 1, "style": 0.2}', {"reward": 1, "style": 0.2}, None),
         ("json", 'x\n{"answer": "42"}', "42", "42"),
         ("json", '{"answer": 42, "reward": 0.25}', 0.25, "42"),
+        (
+            "json",
+            '{"answer": "a\u2028b\u2029c\x85d"}',
+            "a\u2028b\u2029c\x85d",
+            "a\u2028b\u2029c\x85d",
+        ),
+        ("json", '{"answer": "half \\ud83d"}', "half \ufffd", "half \ufffd"),
     ],
 )
 async def test_what_the_output_means(
@@ -127,6 +134,16 @@ async def test_a_failing_program_is_told_with_its_words(
     with pytest.raises(ProgramFailedError) as caught:
         await played(agent(tmp_path, code, output=output), context())
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["a\0b", "x" * 200_000, "\ud83d"])
+async def test_a_program_that_cannot_be_started_is_not_to_blame(field: str, tmp_path: Path) -> None:
+    """A variable holds no NUL and at most 128 KiB."""
+    program = agent(tmp_path, "print(42)", env_map={"QUESTION": "input.question"})
+    session = context()
+    session.task_record = Task("t1", {"question": field})
+    with pytest.raises(EngineError, match=r"agent\.py could not be started: .*env_map"):
+        await played(program, session)
 
 
 async def test_a_noisy_program_neither_hangs_nor_fills_the_memory(tmp_path: Path) -> None:

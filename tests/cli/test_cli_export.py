@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tutelage.tools.registry import BUILTIN_TOOLS
 from tutelage.tracing import read_otlp
 
 from .conftest import Fake, Tutelage
-from .sample_run import add_span, failure, make_run, rollout
+from .sample_run import add_span, failure, make_run, rollout, success
 
 
 @pytest.fixture
@@ -38,6 +39,18 @@ def test_whole_rollouts(tutelage: Tutelage, runs: Path) -> None:
 def test_only_successful_ones(tutelage: Tutelage, runs: Path) -> None:
     rows = tutelage("export", "sums", "--successful").stdout.splitlines()
     assert [json.loads(row)["reward"] for row in rows] == [1.0, 1.0, 1.0]
+
+
+def test_half_a_surrogate_pair_is_written_as_json_escapes_it(
+    tutelage: Tutelage, runs: Path, tmp_path: Path
+) -> None:
+    with open_store(runs / "sums" / "store.db") as store:
+        odd = replace(success(), answer="half \ud83d")
+        store.put_rollouts([rollout("roll_half", odd, run_id="sums")])
+    result = tutelage("export", "sums", "--out", "rows.jsonl")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").open(encoding="utf-8")]
+    assert "half \ud83d" in [row["attempts"][-1]["answer"] for row in rows]
 
 
 def test_an_export_is_written_over_no_other_file(

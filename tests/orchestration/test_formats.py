@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,28 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DataError, match="is no YAML"):
             read_json(path)
+
+
+def test_lines_of_json_end_with_a_newline_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"x": "a\u2028b"}\r\n{"x": "\x85"}\n', encoding="utf-8")
+    assert read_json(path) == [{"x": "a\u2028b"}, {"x": "\x85"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("x.json", r'[{"nodes": ["\ud83d"]}]', "x.json': field '[0].nodes[0]'"),
+        ("x.jsonl", '{}\n\n{"nodes": ["\\ud83d"]}', "x.jsonl', line 3: field 'nodes[0]'"),
+        ("x.yaml", r'nodes: ["\ud83d"]', "x.yaml': field 'nodes[0]'"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_field(
+    name: str, text: str, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=re.escape(place)):
+        read_json(tmp_path / name)
 
 
 @pytest.mark.parametrize(

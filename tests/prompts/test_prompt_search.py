@@ -135,6 +135,14 @@ def test_a_damaged_answer_is_dropped_and_said(tmp_path: Path) -> None:
     second.close()
 
 
+def test_half_a_surrogate_pair_comes_back_from_the_journal(tmp_path: Path) -> None:
+    """As in what an agent said to a model."""
+    journal = SearchJournal(tmp_path / "journal.db")
+    journal.put("play/1", {"trace": "\ud83d \u00e9"})
+    assert journal.get("play/1") == {"trace": "\ud83d \u00e9"}
+    journal.close()
+
+
 async def test_a_journal_of_another_search_is_refused_without_a_flag(tmp_path: Path) -> None:
     algorithm = GEPA(rounds=2)
     await searched(algorithm, journal=SearchJournal(tmp_path / "j.db"))

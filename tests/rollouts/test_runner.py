@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -130,6 +131,24 @@ async def test_rollouts_come_back_in_the_order_of_their_specs(codec: Codec) -> N
         assert rollout.reward is not None
         assert rollout.reward.value == 1.0
         assert len(rollout.last.calls) == 1
+
+
+async def test_half_a_surrogate_pair_in_an_answer_is_replaced(codec: Codec) -> None:
+    """It could be neither written to a file nor sent to a judge."""
+
+    @dataclass
+    class Half(Agent):
+        sets: bool
+
+        async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
+            if not self.sets:
+                return "a\ud83d"
+            session.answer = "a\ud83d"
+            return 1.0
+
+    for sets in (True, False):
+        (rollout,) = await run(echo(codec), codec, Half(sets), 1)
+        assert rollout.last.answer == "a\ufffd"
 
 
 async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:

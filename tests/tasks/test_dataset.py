@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,6 +13,7 @@ import pytest
 
 from tutelage.errors import DataError, MissingExtraError
 from tutelage.tasks import Dataset
+from tutelage.tasks.demonstrations import load_demonstrations
 from tutelage.types import Task
 
 GOOD = {"question": "What is 1+1?", "answer": "2"}
@@ -44,7 +47,12 @@ def refused(path: Path) -> str:
         ("a.json", "\ufeff \n[" + json.dumps(GOOD) + "\n,\n" + '{"question":"q","answer":"3"}]\n'),
         ("a.json", json.dumps(GOOD) + '\n{"question":"q","answer":"3"}\n'),
         ("a.jsonl", json.dumps(GOOD) + "\r\n\r\n" + '{"question":"q","answer":"3"}'),
+        (
+            "a.json",
+            json.dumps({"version": 1, "data": [GOOD, {"question": "q", "answer": "3"}]}, indent=1),
+        ),
         ("a.csv", 'question,answer\nWhat is 1+1?,2\n"q",3\n'),
+        ("a.csv", 'question, answer\n"What is 1+1?", "2"\nq, 3\n'),
     ],
 )
 def test_formats_give_the_same_tasks(tmp_path: Path, name: str, content: str) -> None:
@@ -163,6 +171,73 @@ def test_bad_json_elements_are_refused_with_line_and_index(
     message = refused(write(tmp_path, "bad.json", content))
     assert f"bad.json{place}" in message
     assert says in message
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "says"),
+    [
+        (
+            '{\n "data": [\n  {"question": "q"},\n  {"answer": 1}\n ]\n}',
+            ":4 (index 1):",
+            "no input",
+        ),
+        ('{"a": {"data": []}, "\\u0064ata":\n[{"answer": 1}]}', ":2 (index 0):", "no input field"),
+        ('{\n "data": [\n  {"question": }\n ]\n}', ":3:", "invalid JSON at column 16"),
+        ('\n{"train": [{}], "test": [{}]}', ":2:", "lists of rows under 'train', 'test'"),
+        ('{"data": []}', ":1:", "the row has 'data'"),
+        ('{"question": "q"}\n{"question": }\n', ":2:", "invalid JSON"),
+    ],
+)
+def test_a_json_object_holds_rows_or_is_one(
+    tmp_path: Path, content: str, place: str, says: str
+) -> None:
+    message = refused(write(tmp_path, "bad.json", content))
+    assert f"bad.json{place}" in message
+    assert says in message
+
+
+def test_a_json_object_over_several_lines_is_a_row(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "q"}], "answer": "3"}
+    (task,) = Dataset.load(write(tmp_path, "a.json", json.dumps(row, indent=1)))
+    assert task.fields == row
+
+
+def test_a_long_cell_is_read(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    (task,) = Dataset.load(write(tmp_path, "a.csv", f"question\n{'x' * 200_000}\n"))
+    assert len(str(task.input)) == 200_000
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "a.json",
+            r'[{"question": "\ud83d"}]',
+            r"a.json:1 (index 0): field 'question' has '\ud83d'",
+        ),
+        ("a.jsonl", '{}\n{"x": [{"y": "\\uDE00"}]}', "a.jsonl:2: field 'x[0].y'"),
+        ("a.jsonl", r'{"question": "q", "\ud83d": 1}', r"a.jsonl:1: field '\ud83d'"),
+        ("a.csv", b"question\n\xed\xa0\xbd\n", "a.csv:2: not valid UTF-8"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_field(
+    tmp_path: Path, name: str, content: str | bytes, says: str
+) -> None:
+    """It could be neither stored, nor sent to a model or a program."""
+    path = write(tmp_path, name, content)
+    assert says in refused(path)
+    with pytest.raises(DataError, match=re.escape(says)):
+        load_demonstrations([path])
+
+
+def test_half_a_surrogate_pair_in_memory_is_refused() -> None:
+    row = {"question": "q", "x": {"y": ("\ud83d",)}}
+    for given in (row, Task("t", row)):
+        with pytest.raises(DataError, match=r"dataset \(index 1\): field 'x\.y\[0\]'"):
+            Dataset([GOOD, given])
+    assert Dataset([{"question": "\U0001f600"}])[0].input == "\U0001f600"
 
 
 @pytest.mark.parametrize(

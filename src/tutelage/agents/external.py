@@ -24,8 +24,8 @@ from typing import IO, Any, Literal, cast
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import direct_on_loopback, parse_json
-from tutelage.errors import ConfigError
+from tutelage.bounded import direct_on_loopback, json_lines, parse_json, whole_characters
+from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.tool import Tool
 from tutelage.types import Task
@@ -81,18 +81,24 @@ class ExternalAgent(Agent):
         return Path([self.command[0], *words][-1]).name
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Run the program. Raises `ProgramFailedError` when it fails."""
-        with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
-            path = Path(folder, "task.json")
-            path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
-            given = Path(folder, "resources.json")
-            # Read again in each rollout, so that a search can put others in their place.
-            texts = {name: resource_text(value) for name, value in resources.items()}
-            known = {name: text for name, text in texts.items() if text is not None}
-            given.write_text(json.dumps(known), encoding="utf-8")
-            words = [w.replace("{task}", str(path)) for w in self.command]
-            with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
-                out = await self._run(words, self._environment(session, path, given), stdin)
+        """Run the program. Raises `ProgramFailedError` when it fails, `EngineError` when it cannot
+        be started, as with a NUL or more than 128 KiB in a variable."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
+                path = Path(folder, "task.json")
+                path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
+                given = Path(folder, "resources.json")
+                # Read again in each rollout, so that a search can put others in their place.
+                texts = {name: resource_text(value) for name, value in resources.items()}
+                known = {name: text for name, text in texts.items() if text is not None}
+                given.write_text(json.dumps(known), encoding="utf-8")
+                words = [w.replace("{task}", str(path)) for w in self.command]
+                with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
+                    out = await self._run(words, self._environment(session, path, given), stdin)
+        except (OSError, ValueError) as error:
+            way = "; a variable holds no NUL and at most 128 KiB: read the task, not env_map"
+            way = way if self.env_map else ""
+            raise EngineError(f"{self.name} could not be started: {error}{way}") from error
         return self._read(out, session)
 
     def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
@@ -138,10 +144,9 @@ class ExternalAgent(Agent):
         if self.output == "answer":
             session.answer = out.strip()
             return session.answer
-        lines = [line for line in out.splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else ""
+        last = next((line.strip() for _, line in reversed([*json_lines(out)])), "")
         try:
-            value = parse_json(last)
+            value = whole_characters(parse_json(last))
         except ValueError:
             wanted = "a number or a JSON object" if self.output == "reward" else "a JSON object"
             raise ProgramFailedError(

@@ -125,7 +125,8 @@ def _stream(out: Path | None) -> Generator[Any]:
     if out is None:
         yield sys.stdout.write
         return
-    with _placed(out) as aside, aside.open("w", encoding="utf-8") as file:
+    # Half of a surrogate pair is written as JSON escapes it.
+    with _placed(out) as aside, aside.open("w", -1, "utf-8", "backslashreplace") as file:
         yield file.write
 
 

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import httpx2
 
-from tutelage.bounded import DIRECT, HTTPResponse, fetch, proxy_of
+from tutelage.bounded import DIRECT, HTTPResponse, fetch, proxy_of, whole_characters
 from tutelage.config.api_keys import checked_api_key
 from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
 from tutelage.engine.asked import passed_on, written
@@ -272,7 +272,7 @@ class RemoteChatClient:
     async def _asked(
         self, body: JSON, headers: dict[str, str], listener: Listener | None
     ) -> HTTPResponse:
-        client, url = self._client(), self._url
+        client, url, body = self._client(), self._url, whole_characters(body)
         try:
             if listener is None:
                 return await fetch(client, "POST", url, json=body, headers=headers)

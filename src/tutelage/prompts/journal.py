@@ -108,7 +108,7 @@ class SearchJournal:
 
     def put(self, key: str, payload: JSON, elapsed: float = 0.0) -> None:
         """Keep an answer for good. Raises `StoreError`, as for a full disk."""
-        text = json.dumps(payload, ensure_ascii=False, sort_keys=True)
+        text = json.dumps(payload, sort_keys=True)  # in ASCII: SQLite takes no half characters
         row = (key, text, elapsed, _checksum(key, text))
         try:
             self._db.execute("INSERT INTO step VALUES (?, ?, ?, ?)", row)

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
+from tutelage.bounded import whole_characters
 from tutelage.errors import (
     AnswerError,
     FailureBudgetError,
@@ -50,7 +51,7 @@ class Grader:
     ) -> Attempt:
         """The attempt with its reward; one that cannot be had makes it fail."""
         if isinstance(value, str) and attempt.answer is None:
-            attempt = replace(attempt, answer=value)
+            attempt = replace(attempt, answer=whole_characters(value))
         attempt = split_answer(attempt)
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:

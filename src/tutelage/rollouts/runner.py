@@ -24,6 +24,7 @@ from typing import Any
 from tutelage.agents.agent import Agent
 from tutelage.agents.isolated import AgentRaisedError
 from tutelage.agents.session import RolloutSession, enter_rollout
+from tutelage.bounded import whole_characters
 from tutelage.errors import ContextOverflowError, EngineError, FailureBudgetError
 from tutelage.resources import MAIN_AGENT, NamedResources
 from tutelage.rewards import RewardFunction
@@ -259,7 +260,7 @@ class Runner:
                 status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
                 calls=tuple(_trained(calls, session.marked, records)),
                 tool_results=tuple(session.tool_results),
-                answer=session.answer,
+                answer=whole_characters(session.answer),
                 failure=failure,
                 stop=session.stop if failure is None else None,
                 seconds=perf_counter() - start,

@@ -23,7 +23,7 @@ from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
 from tutelage.tasks.overlap import content, distinct
-from tutelage.tasks.readers import RawRow, read_rows, short
+from tutelage.tasks.readers import RawRow, check_characters, read_rows, short
 from tutelage.types import INPUT_FIELDS, Task
 
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
@@ -76,6 +76,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         tasks: list[tuple[str, Task]] = []
         for i, row in enumerate(rows):
             place = f"{name} (index {i})"
+            check_characters(place, row.fields if isinstance(row, Task) else row)
             if not isinstance(row, Task):
                 row = _make_task(RawRow(place, row), input_required=input_required)
             elif input_required:

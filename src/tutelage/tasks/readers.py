@@ -12,15 +12,19 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from tutelage.bounded import RepeatedKeyError, unique_keys
+from tutelage.bounded import RepeatedKeyError, json_lines, unique_keys
 from tutelage.errors import DataError, MissingExtraError, counted
+from tutelage.types import INPUT_FIELDS
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_HALF = re.compile("[\ud800-\udfff]")
+_LONGEST_CELL = 2**31 - 1
+"""Characters of a cell of CSV that are read; Python's own limit is 131,072."""
 
 
 class RawRow(NamedTuple):
@@ -34,6 +38,24 @@ def short(value: Any) -> str:
     """A value in an error message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_characters(place: str, value: Any, field: str = "") -> None:
+    """Raise `DataError` with the place and the field of a text that holds half of a surrogate pair,
+    which UTF-8 cannot write: it could be neither stored nor sent to a model."""
+    if isinstance(value, str):
+        if not value.isascii() and (half := _HALF.search(value)):
+            raise DataError(
+                f"{place}: field {field!r} has {half[0]!r}, half of a surrogate pair: remove it"
+            )
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            name = f"{field}.{key}" if field else str(key)
+            check_characters(place, key, name)
+            check_characters(place, item, name)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(cast("Sequence[Any]", value)):
+            check_characters(place, item, f"{field}[{index}]")
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
@@ -56,9 +78,15 @@ def read_rows(path: str | Path) -> list[RawRow]:
         near = get_close_matches(str(path), files, n=1)
         way = f"did you mean {near[0]!r}?" if near else "give the path of a file"
         raise DataError(f"dataset {str(path)!r} {what}; {way}")
-    rows = list(reader(path))
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        rows = list(reader(path))
+    finally:
+        csv.field_size_limit(limit)
     if not rows:
         raise DataError(f"dataset {str(path)!r} has no rows; a run needs at least one task")
+    for row in rows:
+        check_characters(row.place, row.value)
     return rows
 
 
@@ -78,20 +106,51 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     text = _text(path)
     start = _skip_space(text, 0)
     if text.startswith("{", start):
-        # Many files named .json hold one object per line.
-        yield from _json_lines(path)
-        return
-    if start == len(text):
-        return
-    if not text.startswith("[", start):
+        yield from _json_object(path, text, start)
+    elif text.startswith("[", start):
+        at = _skip_space(text, (yield from _json_array(path, text, start + 1)))
+        if at < len(text):
+            raise DataError(f"{path}:{_line(text, at)}: text after the end of the JSON array")
+    elif start < len(text):
         raise DataError(
             f"{path}:{_line(text, start)}: expected a JSON array of objects, found {text[start]!r}"
         )
-    yield from _json_array(path, text, start + 1)
 
 
-def _json_array(path: Path, text: str, at: int) -> Iterator[RawRow]:
-    """Elements of the array whose `[` ends just before `at`, decoded one by one for their lines."""
+def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
+    """Rows of a file that begins with an object: one object a line, or a single object, which is a
+    row itself or holds the list of rows under one of its keys."""
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
+    place = f"{path}:{_line(text, start)}"
+    value, end = _decode(decoder, text, start, str(path), place)
+    if _skip_space(text, end) < len(text):
+        yield from _json_lines(path)
+        return
+    keys = [key for key, rows in value.items() if _is_rows(rows)]
+    if not keys or any(name in value for name in INPUT_FIELDS):
+        yield RawRow(place, value)
+        return
+    if len(keys) > 1:
+        raise DataError(
+            f"{place}: there are lists of rows under {', '.join(map(repr, keys))}; write each to "
+            "a file of its own"
+        )
+    key, at, begin = None, start, start
+    while key != keys[0]:
+        key, at = decoder.raw_decode(text, _skip_space(text, at + 1))
+        begin = _skip_space(text, _skip_space(text, at) + 1)
+        at = _skip_space(text, decoder.raw_decode(text, begin)[1])
+    yield from _json_array(path, text, begin + 1)
+
+
+def _is_rows(value: object) -> bool:
+    """True for a list of objects that is not empty."""
+    return isinstance(value, list) and {dict} == {type(row) for row in cast("list[Any]", value)}
+
+
+def _json_array(path: Path, text: str, at: int) -> Generator[RawRow, None, int]:
+    """Yield the elements of the array whose `[` ends just before `at`, decoded one by one for their
+    lines; return where its `]` ends."""
     decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     index, line, counted = 0, 1, 0
     at = _skip_space(text, at)
@@ -112,21 +171,15 @@ def _json_array(path: Path, text: str, at: int) -> Iterator[RawRow]:
                     f"index {index - 1}"
                 )
             at = _skip_space(text, at + 1)
-    at = _skip_space(text, at + 1)
-    if at < len(text):
-        raise DataError(f"{path}:{_line(text, at)}: text after the end of the JSON array")
+    return at + 1
 
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
     text = _text(path)
     decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
-    # Not splitlines(): that also cuts at U+2028 and others, which JSON strings may contain.
-    for number, line in enumerate(text.split("\n"), 1):
-        start = _skip_space(line, 0)
-        if start == len(line):
-            continue
+    for number, line in json_lines(text):
         place = f"{path}:{number}"
-        value, end = _decode(decoder, line, start, path=None, place=place)
+        value, end = _decode(decoder, line, _skip_space(line, 0), path=None, place=place)
         if _skip_space(line, end) < len(line):
             raise DataError(f"{place}: text after the JSON object; write one object per line")
         yield RawRow(place, value)
@@ -149,7 +202,8 @@ def _decode(
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    file = io.StringIO(_text(path), newline="")
+    reader = csv.reader(file, strict=True, skipinitialspace=True)
     header: list[str] | None = None
     while True:
         line = reader.line_num + 1

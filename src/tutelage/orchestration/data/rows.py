@@ -27,8 +27,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from tutelage.bounded import RepeatedKeyError, unique_keys
+from tutelage.bounded import RepeatedKeyError, json_lines, unique_keys
 from tutelage.errors import DataError, TutelageError, check_given
+from tutelage.tasks.readers import check_characters
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
@@ -53,27 +54,29 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
     try:
         if Path(path).suffix in (".yaml", ".yml"):
-            return _with_text_keys(parse_yaml(path, text), {})
-        return _json(path, text)
+            value = _with_text_keys(parse_yaml(path, text), {})
+        else:
+            value = _json(path, text)
+        check_characters(repr(str(path)), value)
     except RecursionError as error:
         raise DataError(f"{str(path)!r} is nested too deeply to be read") from error
+    return value
 
 
 def _json(path: str | Path, text: str) -> Any:
     try:
         return loads(text)
     except ValueError as whole:
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        try:
-            first = loads(lines[0][1])
-        except ValueError:
-            raise DataError(f"{str(path)!r} is no readable JSON file: {whole}") from whole
-        items = [first]
-        for number, line in lines[1:]:
+        items: list[Any] = []
+        for number, line in json_lines(text):
+            place = f"{str(path)!r}, line {number}"
             try:
                 items.append(loads(line))
             except ValueError as error:
-                raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
+                if not items:
+                    raise DataError(f"{str(path)!r} is no readable JSON file: {whole}") from whole
+                raise DataError(f"{place}: no JSON: {error}") from error
+            check_characters(place, items[-1])
         return items
 
 
