@@ -231,7 +231,9 @@ def main() -> None:
             ["size", "type", "workload", "prompts", "HF generate", "native engine", "ratio"], rows
         )
     )
-    results(Path(args.out), "The native engine against Hugging Face generate", text)
+    out = Path(args.out)
+    others = out.read_text().partition("\n## ")[1:] if out.is_file() else ()
+    results(out, "The native engine against Hugging Face generate", text + "".join(others))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -89,3 +90,11 @@ def request(
     """A request with a prompt and a seed of its own."""
     wanted = Sampling(temperature=temperature, max_tokens=max_tokens, **sampling)
     return Request(ids or prompt(seed, 5 + seed % 17), wanted, 1000 + seed, order, session)
+
+
+def short_chunks(patch: pytest.MonkeyPatch, *, whole: int, chunk: int) -> None:
+    """Prefill prompts of more than `whole` tokens in chunks of `chunk`."""
+    for module in ("engine.native", "policy.decoder", "policy.packed_decoder"):
+        patch.setattr(f"tutelage.{module}.WHOLE_PROMPT", whole)
+    for backend in ("engine.backends._PaddedBackend", "policy.packed_decoder.PackedDecoder"):
+        patch.setattr(f"tutelage.{backend}.prefill_chunk", lambda _self, _cached: chunk)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from playback import finish, one, prompt, request
+from playback import finish, one, prompt, request, short_chunks
 
 from tutelage.engine.protocol import Request
 from tutelage.policy.model import Policy
@@ -55,6 +55,7 @@ def talk_request(i: int, said: Sequence[Sampled]) -> Request:
     return Request(ids, sampling, 7 * i + len(said), i, f"talk{i}")
 
 
+@pytest.mark.parametrize("whole", [1024, 24])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -64,8 +65,10 @@ def talk_request(i: int, said: Sequence[Sampled]) -> Request:
     ],
 )
 def test_in_invariant_mode_a_request_is_the_same_bit_for_bit_in_any_company(
-    kind: str, tiny: Any
+    kind: str, whole: int, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where prompts are long, so that they are prefilled in chunks among the others."""
+    short_chunks(monkeypatch, whole=whole, chunk=8)
     policy = tiny(kind)
     alone: dict[int, list[Sampled]] = {}
     for i in range(8):

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from tutelage.policy import decoder
+from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import SMALL_MODEL
@@ -35,8 +36,13 @@ class _PaddedBackend:
     exact_shapes = False
     prefill_tokens = 8192
     shards = 1
+    device: torch.device
 
-    def begin(self, row: int, ids: tuple[int, ...]) -> int:
+    def prefill_chunk(self, cached: int) -> int:
+        """Tokens of the chunk of a long prompt that follows `cached` tokens: others wait for it."""
+        return 256 if self.device.type == "cpu" else 1024
+
+    def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
         """No prefix is kept."""
         return 0
 
@@ -114,7 +120,9 @@ class _Layer(DynamicLayer):
         """Store the new tokens of a call; return what it reads, they included."""
         call = self.rows
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
-        self.held = self.held or [t.new_zeros(call.count, 0, *t.shape[2:]) for t in new]
+        self.held = self.held or [
+            lazy_zeros(t, call.count, call.columns, *t.shape[2:]) for t in new
+        ]
         if (more := call.columns - self.held[0].shape[1]) > 0:
             self.held = [F.pad(t, (0, 0, 0, 0, 0, more)) for t in self.held]
         flat = [held.flatten(0, 1) for held in self.held]
@@ -140,7 +148,9 @@ class _HFBackend(_PaddedBackend):
     chunk = 16
 
     def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
-        self.device, self.count, self.past, self.columns = network.device, rows, 0, 0
+        self.device, self.count, self.past = network.device, rows, 0
+        # Where it takes no memory before it is used: room for a row and the padding of a call.
+        self.columns = rounded(width + WHOLE_PROMPT, 128) if self.device.type == "cpu" else 0
         self.new_BT = torch.zeros(0, 0, dtype=torch.long)
         """Where the running call writes its tokens, as row * columns + column."""
         self.at_BW: Tensor | None = None

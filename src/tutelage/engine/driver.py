@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tutelage.engine.call_barrier import CallBarrier
@@ -25,6 +26,9 @@ from tutelage.policy.model import Policy
 from tutelage.types import Sampled
 
 Schedule = Literal["deterministic", "free"]
+_PAUSE, _CHUNKS = 0.005, 8
+"""Seconds after a step that leaves chunks of a prompt, in which the event loop answers others; and
+how many chunks a step has where all that could be asked meanwhile waits for the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class EngineDriver:
     ) -> None:
         """Drivers whose engines serve the same rollouts need the same `barrier`."""
         self.engine = engine
+        engine.chunks = 1 if schedule == "free" else _CHUNKS
         self.schedule: Schedule = schedule
         self.barrier = barrier or CallBarrier()
         self.barrier.listen(self._wake)
@@ -103,7 +108,8 @@ class EngineDriver:
         loop = asyncio.get_running_loop()
         if self._planned is not loop:
             self._planned = loop
-            loop.call_soon(self._turn)
+            pauses = partial(loop.call_later, _PAUSE)
+            (pauses if self.engine.prefilling else loop.call_soon)(self._turn)
 
     def _turn(self) -> None:
         self._planned = None
@@ -135,7 +141,7 @@ class EngineDriver:
         while self.schedule == "deterministic" and engine.busy and not ended:
             if engine.stuck:
                 raise EngineError(_no_slot(engine.slots))
-            if engine.streaming or engine.failed:
+            if engine.streaming or engine.failed or engine.prefilling:
                 break
             ended = engine.step()
         return ended

@@ -56,5 +56,6 @@ def make_engine(
         decode=codec.decode,
         invariant=invariant and small,
         version=policy.version,
+        token_bytes=policy.token_bytes(number),
     )
     return EngineDriver(native, schedule)

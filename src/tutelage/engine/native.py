@@ -10,6 +10,9 @@ differs gets a copy (`sharing.py`). `step()` is synchronous and deterministic: e
 equal order give equal results, bit for bit. `slots.py` says who gets a slot; `streams.py` draws;
 `driver.py` makes it awaitable.
 
+A prompt of more than `WHOLE_PROMPT` tokens is prefilled in chunks: `chunks` of them a step, those
+of the prompt that came first, while other requests go on.
+
 `invariant=True` makes a request's samples independent of its neighbours bit for bit: rows are
 computed in chunks whose shape depends on the request alone. It costs some speed; evaluation and
 prompt search use it.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,13 +34,17 @@ from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots, check_room, unkept
 from tutelage.engine.streams import News, Streams
 from tutelage.engine.versions import merged
-from tutelage.errors import EngineError
+from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.policy.decoder import WHOLE_PROMPT
 from tutelage.policy.kernels import rounded
+from tutelage.policy.machine import free_memory
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, StopReason
 
 _REACH, _INVARIANT_REACH = 32, 64
 """Cache columns are read in multiples of this; a coarser one makes fewer shapes of chunks."""
+_PAIR_BYTES = 16
+"""What a chunk of a prompt takes for each pair of a new token and a column that it reads."""
 
 
 class NativeEngine:
@@ -52,9 +60,12 @@ class NativeEngine:
         decode: Callable[[Sequence[int]], str],
         invariant: bool = False,
         version: int = 0,
+        token_bytes: int = 0,
     ) -> None:
-        """`backend(rows, width)` makes the cache; one row more than `slots` is scratch."""
+        """`backend(rows, width)` makes the cache; one row more than `slots` is scratch. A token's
+        keys and values take `token_bytes`."""
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
+        self.chunks, self._token_bytes = 1, token_bytes
         self.version, self._clock, self._outdated = version, 0, False
         self.decoded_tokens = self.prefilled_tokens = self.computed_tokens = 0
         """Those computed by decode steps are positions: fewer than tokens where rows are shared."""
@@ -67,6 +78,12 @@ class NativeEngine:
         self._pending: list[tuple[int, int, int, Request]] = []
         """Requests that wait, as (order, rank, handle, request)."""
         self._handles = itertools.count()
+        self._jobs: list[PrefillJob] = []
+        """Prompts that are prefilled in chunks and not complete."""
+        self._most_held = 0
+        """The most tokens that rows had at once: their memory is there."""
+        self.prefilling: list[int] = []
+        """Slots whose prompts are not complete, in the order in which they were admitted."""
         self._streams = Streams(slots, max_length, device, self._backend.shards)
         self._stopping: set[int] = set()
         """Slots whose request has stop strings."""
@@ -97,8 +114,20 @@ class NativeEngine:
 
     def submit(self, request: Request, rank: int = 0) -> int:
         """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
-        come first, then those that came first. Raises `ContextOverflowError` if it cannot fit."""
+        come first, then those that came first. Raises `ContextOverflowError` if it cannot fit into
+        the context or into the memory that is free."""
         check_room(request, self.max_length)
+        if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
+            waiting = sum(len(other.prompt_ids) for _, _, _, other in self._pending)
+            more = max(0, self._held(request.session) + waiting + size - self._most_held)
+            masks = _PAIR_BYTES * self._backend.prefill_chunk(0) * size
+            needed, free = self._token_bytes * more + masks, free_memory(self._device)
+            if needed > free:
+                raise ContextOverflowError(
+                    f"the prompt has {size} tokens, whose keys, values and workspace take about "
+                    f"{needed / 1e9:.2f} GB beside what runs, and {free / 1e9:.2f} GB are free; "
+                    "shorten the input, free memory, or send fewer long prompts at a time"
+                )
         handle = next(self._handles)
         self._pending.append((request.order, rank, handle, request))
         return handle
@@ -122,8 +151,8 @@ class NativeEngine:
         for slot, state in enumerate(self._slots.all):
             if state.handle is None:
                 self._clear(slot)
-            else:
-                state.spans.append((self.version, len(self._streams.tokens(slot))))
+            elif drawn := len(self._streams.tokens(slot)):
+                state.spans.append((self.version, drawn))
         self.version, self._outdated = version, not self._slots.idle()
 
     def free(self) -> None:
@@ -135,10 +164,9 @@ class NativeEngine:
     def step(self) -> list[tuple[int, Sampled]]:
         """Admit what fits, prefill it, decode one token a running slot; return what ended."""
         self._clock += 1
-        if self._outdated:
-            self._refill()
-        ended = self._admit() if self._pending else []
-        running = self._slots.running()
+        ended = self._prefill(self._refill()) if self._outdated else []
+        ended += self._prefill(self._admit() if self._pending else [])
+        running = [slot for slot in self._slots.running() if slot not in self.prefilling]
         return ended + self._decode_step(running) if running else ended
 
     @property
@@ -163,63 +191,82 @@ class NativeEngine:
 
     # ------------------------------------------------------------ admission
 
-    def _admit(self) -> list[tuple[int, Sampled]]:
+    def _admit(self) -> list[PrefillJob]:
+        """Bind the requests that get a slot, and begin their streams; the jobs that compute their
+        new prompt tokens, one for slots that have all of it in common."""
         self._pending.sort(key=lambda entry: entry[:3])
         waiting: list[tuple[int, int, int, Request]] = []
-        admitted: list[int] = []
+        admitted: dict[int, Request] = {}
         for entry in self._pending:
             _, _, handle, request = entry
             slot = self._slots.place(request)
             if slot is None:
                 waiting.append(entry)
                 continue
-            self._start(slot, handle, request)
-            admitted.append(slot)
+            self._slots.start(slot, handle, request, now=self._clock)
+            (self._stopping.add if request.sampling.stop else self._stopping.discard)(slot)
+            (self._told.discard if request.on_token is None else self._told.add)(slot)
+            admitted[slot] = request
         self._pending = waiting
-        return self._prefill(admitted) if admitted else []
-
-    def _start(self, slot: int, handle: int, request: Request) -> None:
-        """Bind a request to a slot."""
-        self._slots.start(slot, handle, request, now=self._clock)
-        (self._stopping.add if request.sampling.stop else self._stopping.discard)(slot)
-        (self._told.discard if request.on_token is None else self._told.add)(slot)
-
-    def _prefill(self, admitted: list[int]) -> list[tuple[int, Sampled]]:
-        """Append the new prompt tokens of the admitted slots and draw their first token."""
-        requests = [r for slot in admitted if (r := self._slots[slot].request) is not None]
-        self._streams.begin(admitted, requests)
+        if not admitted:
+            return []
+        self._streams.begin([*admitted], [*admitted.values()])
         alike: dict[tuple[int, int, tuple[int, ...]], PrefillJob] = {}
-        for slot, request in zip(admitted, requests, strict=True):
+        for slot, request in admitted.items():
             cached, prompt = len(self._slots[slot].ids), request.prompt_ids
             new = PrefillJob([], cached, prompt, request.shared)
             alike.setdefault((self._rows.of[slot], cached, prompt), new).slots.append(slot)
-        jobs = [*alike.values()]
-        self._copy([pair for job in jobs if (pair := self._own(job)) is not None])
-        logits, line_of = self._fill(jobs)
-        for job in jobs:
-            for slot in job.slots:
-                self._slots[slot].ids = job.prompt
-        return self._accept(logits, self._tensor([line_of[slot] for slot in admitted]), admitted)
+            self._slots[slot].ids = prompt
+        self._copy([pair for job in alike.values() if (pair := self._own(job)) is not None])
+        self.prefilling += admitted
+        return [*alike.values()]
 
-    def _fill(self, jobs: list[PrefillJob]) -> tuple[Tensor, dict[int, int]]:
-        """Compute the new tokens of jobs; the last one's logits, and in which line a slot's are."""
-        for job in (job for job in jobs if not job.cached):
-            job.cached = self._backend.begin(self._rows.of[job.slots[0]], job.prompt[: job.shared])
+    def _prefill(self, jobs: list[PrefillJob]) -> list[tuple[int, Sampled]]:
+        """Compute the new tokens of jobs, of long prompts as many chunks as a step has, and draw a
+        token for the slots whose prompt is complete and that have none."""
+        left, ready, jobs, self._jobs = self.chunks, list[PrefillJob](), self._jobs + jobs, []
+        for job in jobs:
+            while (more := self._chunk(job, left > 0)) and left:
+                left -= 1
+            (self._jobs if more else ready).append(job)
+        if not ready:
+            return []
         # One by one in invariant mode: who else is prefilled must not matter.
-        batches = PrefillJob.batches(jobs, 0 if self.invariant else self._backend.prefill_tokens)
+        batches = PrefillJob.batches(ready, 0 if self.invariant else self._backend.prefill_tokens)
         logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
         lines = enumerate(job for batch in batches for job in batch)
-        return logits, {slot: line for line, job in lines for slot in job.slots}
+        line_of = {slot: line for line, job in lines for slot in job.slots}
+        new = {s: line_of[s] for s in self.prefilling if s in line_of and not self._slots[s].spans}
+        self.prefilling = [slot for slot in self.prefilling if slot not in line_of]
+        self._most_held = max(self._most_held, 0 if self._jobs else self._held())
+        return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
-    def _refill(self) -> None:
-        """Compute what running requests have so far under the weights of now, as a trainer does."""
+    def _chunk(self, job: PrefillJob, compute: bool) -> bool:
+        """Whether more is left of a job than is computed at once; compute the next chunk of it, or
+        of the prefix that it shares, where it may."""
+        if not job.cached:
+            row = self._rows.of[job.slots[0]]
+            held = self._backend.begin(row, job.prompt[: job.shared], compute)
+            if held is None:
+                return True
+            job.cached = held
+        end = job.cached + self._backend.prefill_chunk(job.cached)
+        more = WHOLE_PROMPT < len(job.prompt) > end
+        if more and compute:
+            self._append([replace(job, prompt=job.prompt[:end])], 1)
+            job.cached = end
+        return more
+
+    def _refill(self) -> list[PrefillJob]:
+        """The jobs that compute what running requests have so far under the weights of now, as a
+        trainer does."""
         by_row: dict[int, PrefillJob] = {}
         for slot in self._slots.running():
             drawn, shared = self._streams.tokens(slot)[:-1], self._slots[slot].shared
             job = PrefillJob([], 0, (*self._slots[slot].prompt, *drawn), shared)
             by_row.setdefault(self._rows.of[slot], job).slots.append(slot)
-        self._fill([*by_row.values()])
-        self._outdated = False
+        self._outdated, self._jobs, self.prefilling = False, [], self._slots.running()
+        return [*by_row.values()]
 
     def _own(self, job: PrefillJob) -> tuple[int, int] | None:
         """Give a job's slots one row that they may append to; the copy that it takes, if any.
@@ -236,12 +283,13 @@ class NativeEngine:
                 return row, self._rows.open(job.slots)
         return None
 
-    def _append(self, batch: list[PrefillJob]) -> Tensor:
+    def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
         """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
         width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
-        # Batches are padded with the scratch row so that few kernel shapes occur.
-        alone = self.invariant or self._backend.exact_shapes
-        extra = 0 if alone else rounded(len(batch), 4) - len(batch)
+        # Batches are padded with the scratch row so that few kernel shapes occur, unless it costs.
+        longest = max(len(job.prompt) for job in batch)
+        alone = self.invariant or self._backend.exact_shapes or longest > WHOLE_PROMPT
+        extra = 0 if alone else rounded(len(batch), multiple) - len(batch)
         new = [[*job.prompt[job.cached :], *[0] * (width - job.size)] for job in batch]
         rows = self._tensor([self._rows.of[job.slots[0]] for job in batch] + [self.slots] * extra)
         self._position[rows] = self._tensor([len(job.prompt) for job in batch] + [0] * extra)
@@ -251,7 +299,7 @@ class NativeEngine:
             self._tensor([job.cached for job in batch] + [0] * extra),
             self._tensor([job.size for job in batch] + [1] * extra),
             rows,
-            self._reach(max(len(job.prompt) for job in batch)),
+            self._reach(longest),
         )
 
     # ------------------------------------------------------------ decoding
@@ -386,6 +434,12 @@ class NativeEngine:
         self._position[target] = position
         self._token[target] = self._token[source]
 
+    def _held(self, but: str | None = None) -> int:
+        """Tokens that rows have, or will have when prompts are complete; but those of a session."""
+        slots = zip(self._rows.of, self._slots.all, strict=True)
+        held = {row: len(s.ids) for row, s in slots if but is None or s.session != but}
+        return sum(held.values())
+
     def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
@@ -397,4 +451,9 @@ class NativeEngine:
     def _clear(self, slot: int) -> None:
         """Forget what a slot holds."""
         self._told.discard(slot)
+        if slot in self.prefilling:
+            self.prefilling.remove(slot)
+            for job in self._jobs:
+                job.slots = [other for other in job.slots if other != slot]
+            self._jobs = [job for job in self._jobs if job.slots]
         self._slots.clear(slot)

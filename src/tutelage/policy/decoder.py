@@ -1,8 +1,9 @@
 """The sampling forward: append tokens to cached rows of keys and values.
 
 `extend` takes any number of new tokens a row, at each row's own offset; decoding is the case of one
-token. Plain explicit attention beats fused kernels on a CPU at these lengths. `training.py`
-computes the same function, to rounding, with gradients; `engine/native.py` drives this one.
+token. Plain explicit attention beats fused kernels on a CPU at these lengths; where rows are long
+and tokens many, its scores would take too much memory. `training.py` computes the same function, to
+rounding, with gradients; `engine/native.py` drives this one.
 
 Suffixes: B rows, T new tokens, V vocabulary.
 """
@@ -21,6 +22,8 @@ from torch import Tensor
 from tutelage.policy.kernels import linear
 from tutelage.policy.weights import DecoderWeights
 
+WHOLE_PROMPT = 1024
+"""Tokens of the longest prompt that is computed in one call, with all its scores at once."""
 _ALIGNED = 64
 """Bytes: what torch aligns its own tensors to, and its kernels like."""
 
@@ -126,8 +129,10 @@ def extend(
     x = F.embedding(ids_BT.reshape(-1), w.embed)
     hide = torch.arange(reach, device=device) > positions[..., None]
     mask = torch.zeros(hide.shape, dtype=x.dtype, device=device).masked_fill_(hide, -torch.inf)
-    mask = mask[:, None, None].expand(batch, s.kv_heads, group, count, reach)
-    mask = mask.reshape(batch * s.kv_heads, group * count, reach)
+    mask, explicit = mask[:, None], count == 1 or reach <= WHOLE_PROMPT
+    if explicit:
+        mask = mask[:, None].expand(batch, s.kv_heads, group, count, reach)
+        mask = mask.reshape(batch * s.kv_heads, group * count, reach)
     last = torch.arange(0, batch * count, count, device=device) + lengths_B - 1
     for i, layer in enumerate(w.layers):
         qkv = linear(F.rms_norm(x, (s.hidden,), layer.norm1, s.eps), layer.qkv, layer.qkv_bias)
@@ -145,9 +150,15 @@ def extend(
         else:
             keys, values = keys.index_select(0, rows), values.index_select(0, rows)
         q = qk[:, : s.heads].view(batch, count, s.kv_heads, group, s.head_dim)
-        q = q.permute(0, 2, 3, 1, 4).reshape(batch * s.kv_heads, group * count, s.head_dim)
-        scores = torch.baddbmm(mask, q, keys.flatten(0, 1), alpha=s.head_dim**-0.5)
-        attended = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
+        q = q.permute(0, 2, 3, 1, 4)
+        if explicit:
+            q = q.reshape(batch * s.kv_heads, group * count, s.head_dim)
+            scores = torch.baddbmm(mask, q, keys.flatten(0, 1), alpha=s.head_dim**-0.5)
+            attended = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
+        else:
+            attended = F.scaled_dot_product_attention(
+                q.flatten(1, 2), keys.mT.contiguous(), values, mask, enable_gqa=True
+            )
         attended = attended.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
         attended = attended.reshape(batch * count, s.heads * s.head_dim)
         if i == len(w.layers) - 1 and count > 1:

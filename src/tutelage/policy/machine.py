@@ -89,6 +89,26 @@ def machine_facts() -> Machine:
     return Machine(gpus, _cores(), nodes, min(memory), bfloat16_pays(), ranks, vllm=vllm)
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes of memory that this process may still take: of a GPU, else of the machine, within the
+    limits of its control group and of the process itself (`ulimit -v`)."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if sys.platform != "linux":
+        return machine_facts().memory
+    import resource
+
+    def size(key: str, file: str = "/proc/self/status") -> int:
+        found = re.search(rf"^{key}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
+        return 1024 * int(found[1]) if found else 0
+
+    free = [size("MemAvailable", "/proc/meminfo"), machine_facts().memory - size("VmRSS")]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        free.append(limit - size("VmSize"))
+    return max(0, min(free))
+
+
 def this_platform() -> Support:
     """What runs here, by what torch sees."""
     seen: Accelerator = "none"

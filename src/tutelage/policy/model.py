@@ -72,16 +72,19 @@ class Policy:
     def context(self, sequences: int, dtype: torch.dtype) -> int:
         """Tokens that each of some sequences at once may have: as many as the model is made for,
         as far as their keys and values fit into half of the memory, but not below 1024."""
-        config: Any = self.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        token = 2 * config.num_hidden_layers * heads * size * dtype.itemsize
         if self.device.type == "cuda":
             memory = torch.cuda.get_device_properties(self.device).total_memory
         else:
             memory = machine_facts().memory
-        fitting = memory // (2 * token * sequences) // _CONTEXT_STEP * _CONTEXT_STEP
-        return min(self.max_positions, max(_LEAST_CONTEXT, fitting))
+        fitting = memory // (2 * self.token_bytes(dtype) * sequences) // _CONTEXT_STEP
+        return min(self.max_positions, max(_LEAST_CONTEXT, fitting * _CONTEXT_STEP))
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one token's keys and values."""
+        config: Any = self.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
 
     def to(self, device: torch.device) -> Policy:
         """This policy on another device; the one it was should not be used any more."""

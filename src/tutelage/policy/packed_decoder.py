@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutelage.policy.decoder import lazy_zeros, rope, rotate
+from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros, rope, rotate
 from tutelage.policy.kernels import joined_linear, rounded
 from tutelage.policy.machine import in_parallel
 from tutelage.policy.network import FusedNetwork
@@ -56,9 +56,9 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """A block's attention: its number, queries, keys and values [N, heads, D] to [N, heads * D]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of every block."""
+    """Keys and values [kv, P, D] of every block, of which the first `size` tokens are computed."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -165,14 +165,20 @@ class PackedDecoder:
 
     # ------------------------------------------------------------ rows
 
+    def prefill_chunk(self, cached: int) -> int:
+        """Tokens of the chunk of a long prompt that follows `cached` tokens, which each of them
+        reads: others wait for it."""
+        return max(32, 128 >> (cached // 2048).bit_length())
+
     @torch.inference_mode()
-    def begin(self, row: int, ids: tuple[int, ...]) -> int:
-        """Begin a row with the tokens of a prefix that others share; returns how many of them
-        it holds now, all or none."""
-        prefix = self._prefix(ids) if len(ids) >= _SHORTEST else None
+    def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
+        """Begin a row with the tokens of a prefix that others share; returns how many of them it
+        holds now, all or none. Of a long prefix a call computes one chunk, if `compute`; None where
+        more is left."""
+        prefix = self._prefix(ids, compute) if len(ids) >= _SHORTEST else None
         size = 0 if prefix is None else prefix.size
         self._of[row], self._base[row], self._filled[row] = prefix, size, 0
-        return size
+        return size if prefix is None or size == len(ids) else None
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
@@ -276,24 +282,24 @@ class PackedDecoder:
         real = slice(None) if real_N is None else real_N
         return _CallTables((batch, count), real_N, places[real].flatten(), rows, mask, prefixes)
 
-    def _prefix(self, ids: tuple[int, ...]) -> _Prefix:
-        """The prefix of these tokens, computed unless it is kept."""
-        prefix = self._kept.pop(ids, None)
-        if prefix is None:
-            prefix = _Prefix([], [], len(ids))
-            positions = torch.arange(len(ids))
+    def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
+        """The prefix of these tokens, computed as far as `begin` says unless it is kept."""
+        prefix = self._kept.pop(ids, None) or _Prefix([], [], 0)
+        whole, start = len(ids) <= WHOLE_PROMPT, prefix.size
+        if start < len(ids) and (whole or compute):
+            end = len(ids) if whole else min(len(ids), start + self.prefill_chunk(start))
+            positions = torch.arange(start, end)
+            seen = torch.arange(end) <= positions[:, None] if start else None
 
-            def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                prefix.keys.append(k.transpose(0, 1).contiguous())
-                prefix.values.append(v.transpose(0, 1).contiguous())
-                queries = q.transpose(0, 1)[None]
-                out = F.scaled_dot_product_attention(
-                    queries, prefix.keys[-1][None], prefix.values[-1][None],
-                    is_causal=True, enable_gqa=True,
-                )  # fmt: skip
-                return out[0].transpose(0, 1).flatten(1)
+            def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                for of_block, new in ((prefix.keys, k), (prefix.values, v)):
+                    if not start:
+                        of_block.append(new.new_empty(new.shape[1], len(ids), new.shape[2]))
+                    of_block[i][:, start:end] = new.transpose(0, 1)
+                return _attended(q, prefix.keys[i][:, :end], prefix.values[i][:, :end], seen)
 
-            self._forward(torch.tensor(ids), positions, attend, None)
+            self._forward(torch.tensor(ids[start:end]), positions, attend, None)
+            prefix.size = end
         self._kept[ids] = prefix
         if len(self._kept) > _PREFIXES:
             del self._kept[next(iter(self._kept))]
@@ -334,12 +340,18 @@ class PackedDecoder:
         keys, values = (
             self._append(flat[i], new, call) for flat, new in ((self._keys, k), (self._values, v))
         )
+        length = call.mask_B11TL.shape[-1]
+        beyond = max((prefix.size for prefix, _ in call.prefixes), default=0)
+        if batch == 1 < count and beyond + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
+            mask = F.pad(call.mask_B11TL[0, 0, 0, : len(q)], (beyond, 0))
+            for prefix, _ in call.prefixes:
+                keys = torch.cat([prefix.keys[i], keys], 1)
+                values = torch.cat([prefix.values[i], values], 1)
+            return _attended(q, keys, values, mask)
         if call.real_N is not None:
             q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, call.real_N, q)
         q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
         q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
-        length = call.mask_B11TL.shape[-1]
-        beyond = max((prefix.size for prefix, _ in call.prefixes), default=0)
         scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
         scores[..., :beyond] = -torch.inf
         for prefix, some in call.prefixes:
@@ -372,6 +384,16 @@ class PackedDecoder:
         if isinstance(call.rows, slice):
             return view[call.rows].flatten(0, 1)
         return view.index_select(0, call.rows).flatten(0, 1)
+
+
+def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention [N, heads * D] of one row's queries to its keys [kv, L, D], without holding their
+    scores; each reads those before it where no mask says otherwise."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None], mask,
+        is_causal=mask is None, enable_gqa=True,
+    )  # fmt: skip
+    return out[0].transpose(0, 1).flatten(1)
 
 
 def _product(q: Tensor, keys: Tensor) -> Tensor:
