@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,13 @@ def test_one_loss_is_a_loss() -> None:
     spent = Spend(rollouts=8)
     found = Round(1, {"prompt": "p"}, "val", (), (standing,), "cand_0", {"prompt": "p"}, spent)
     assert "1 win, 1 loss, 6 ties" in "\n".join(round_lines(found, 120))
+
+
+def test_a_round_that_plays_some_of_the_tasks_says_of_how_many() -> None:
+    found = Round(1, {"p": "t"}, "train", (1.0,) * 12, (), "c", {"p": "t"}, Spend(), 0, 2, 20)
+    said = "\n".join(round_lines(found, 120))
+    assert "Tasks: 6 of 20 training tasks (key: minibatch)\n" in said
+    assert "Tasks: 6 training tasks\n" in "\n".join(round_lines(replace(found, available=6), 120))
 
 
 def test_a_dry_run_trains_no_embedded_policy(

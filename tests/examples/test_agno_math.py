@@ -222,6 +222,9 @@ def test_an_iteration_is_printed_as_the_document_prints_it(example: Any) -> None
     printout.Printout(said.append).on_round_end(lost)
     assert "Tasks: 6 math problems\n" in said[-1]
     assert said[-1].endswith("Average: none (5 of 6 judged)\n")
+    some = Round(1, {"p": text}, "train", rewards, (), "c", {"p": text}, Spend(), available=20)
+    printout.Printout(said.append).on_round_end(some)
+    assert "Tasks: 5 of 20 math problems (a minibatch)\n" in said[-1]
     assert printout.improvement(0.40, 0.98) == "Improvement: 0.40 -> 0.98 (145% increase)"
     assert printout.improvement(0.5, 0.4) == "Change: 0.50 -> 0.40 (20% decrease)"
     assert printout.improvement(0.0, 0.4) == "Improvement: 0.00 -> 0.40"
@@ -229,7 +232,7 @@ def test_an_iteration_is_printed_as_the_document_prints_it(example: Any) -> None
 
 def test_a_step_says_of_how_many_rollouts_its_average_is(example: Any) -> None:
     said: list[str] = []
-    told = example("printout").Printout(said.append)
+    told = example("printout").Printout(said.append, train_size=20)
     down = Failure(FailureCause.ENGINE_ERROR, "the server is down")
     for n, (task, reward) in enumerate((("a", 1.0), ("a", 0.0), ("b", 0.5), ("c", None))):
         status = RolloutStatus.FAILED if reward is None else RolloutStatus.SUCCEEDED
@@ -239,7 +242,7 @@ def test_a_step_says_of_how_many_rollouts_its_average_is(example: Any) -> None:
     told.on_step_end(1, {})
     assert said == [
         "### Iteration 1\n"
-        "Tasks: 3 math problems\n"
+        "Tasks: 3 of 20 math problems (a minibatch)\n"
         "Rewards: [0.5, 0.5]\n"
         "Average: none (3 of 4 judged; 1 lost: 1 engine error (the server is down))\n"
     ]
@@ -331,6 +334,7 @@ def test_the_documents_command_finds_a_better_prompt(
         spans = list(collector.spans)
     assert done.returncode == 0, done.stderr + done.stdout
     said = done.stdout
+    assert "is in no model call" not in said + done.stderr
     # The iterations, in the document's form.
     rounds = re.findall(
         r'### Iteration (\d)\nPrompt: "(.+?)"\nTasks: (\d+) math problems\n'

@@ -20,14 +20,15 @@ SHOWN = 20
 
 
 def iteration(
-    number: int, prompt: str | None, tasks: int, rewards: Sequence[float], played: StoredEvaluation
+    number: int, prompt: str | None, tasks: str, rewards: Sequence[float], played: StoredEvaluation
 ) -> str:
-    """One iteration, in the form of the original system's, and of how many rollouts were judged."""
+    """One iteration, in the form of the original system's, and of how many rollouts were judged.
+    `tasks` is how many it played, as `6 of 20`; the others come in later iterations."""
     lines = [f"### Iteration {number}"]
     if prompt is not None:
         told = prompt.strip().replace("\n", "\n         ")
         lines.append(f'Prompt: "{told}"')
-    lines.append(f"Tasks: {tasks} math problems")
+    lines.append(f"Tasks: {tasks} math problems{' (a minibatch)' * (' of ' in tasks)}")
     if rewards:
         shown = ", ".join(str(round(float(value), 2)) for value in rewards[:SHOWN])
         lines.append(f"Rewards: [{shown}{', ...' if len(rewards) > SHOWN else ''}]")
@@ -66,8 +67,9 @@ def iterations(done: int, asked: int, ended: str | None) -> str:
 class Printout(Callback):
     """Prints iterations as they end: rounds of a prompt search, or steps of training weights."""
 
-    def __init__(self, say: Any = print) -> None:
-        self._say = say
+    def __init__(self, say: Any = print, train_size: int = 0) -> None:
+        """`train_size` is the number of training tasks, of which a step may play some."""
+        self._say, self._train_size = say, train_size
         self._played: list[Rollout] = []
         self._phase = ""
 
@@ -88,7 +90,7 @@ class Printout(Callback):
         played = StoredEvaluation(
             reward=found.average, rollouts=found.rollouts, judged=len(found.rewards)
         )
-        self._say(iteration(found.number, prompt, found.rollouts, found.rewards, played))
+        self._say(iteration(found.number, prompt, found.tasks, found.rewards, played))
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step of training weights; each task's reward is the mean of its rollouts."""
@@ -101,6 +103,8 @@ class Printout(Callback):
         if played:
             means = [sum(some) / len(some) for some in by_task.values() if some]
             told = evaluation_of_record(summarise(played).record())
-            self._say(iteration(step, None, len(by_task), means, told))
+            some = len(by_task) < self._train_size
+            tasks = f"{len(by_task)} of {self._train_size}" if some else str(len(by_task))
+            self._say(iteration(step, None, tasks, means, told))
         elif "loss/sft" in metrics:
             self._say(f"step {step}: loss {metrics['loss/sft']:.4f}")

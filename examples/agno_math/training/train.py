@@ -115,7 +115,10 @@ async def make_trainer(
         "n_runners": training.runners,
         "seed": seed,
         "output_dir": training.output or fresh_name(training.algorithm),
-        "callbacks": [Printout(), KeepRollouts(database, agent.sessions)],
+        "callbacks": [
+            Printout(train_size=training.train_size),
+            KeepRollouts(database, agent.sessions),
+        ],
         "progress": Notes(),
         "model": training.model,
     }

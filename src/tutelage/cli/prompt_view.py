@@ -84,7 +84,8 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
     if found.rollouts:
         kind = "training" if found.split == "train" else "validation"
-        yield f"  Tasks: {counted(found.rollouts, f'{kind} task')}"
+        why = " (key: minibatch)" * (kind == "training" and " of " in found.tasks)
+        yield f"  Tasks: {found.tasks} {kind} task{'s' * (found.tasks != '1')}{why}"
         yield f"  Rewards: [{_rewards(found.rewards)}]"
         yield f"  Average: {_average(found)}"
     if not found.standings:

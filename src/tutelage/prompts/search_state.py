@@ -257,6 +257,8 @@ class SearchState:
                 best=self.regions.join(leader.components),
                 spent=self.budget.spent,
                 lost=len(played) - len(rewards),
+                samples=self.settings.samples,
+                available=len(self.val if trained is None else self.train),
             )
         )
         self._base = leader

@@ -6,8 +6,10 @@ Every number is named for what it is and averaged, never summed. What the update
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import correlation
 
 from tutelage.errors import FailureBudgetError
@@ -208,22 +210,30 @@ def rollout_warnings(
 def unused_template_warnings(
     rollouts: Sequence[Rollout], resources: Mapping[str, object]
 ) -> list[str]:
-    """The prompt templates among an agent's resources of which its model calls have no text; none
-    without calls. What is looked for is the longest piece of a template between placeholders and
-    ends of lines."""
+    """Warn of prompt templates of which the model calls, tool descriptions included, have fewer
+    than half of the pairs of neighbouring words: an agent may cut its prompt into list items or
+    wrap it. Without calls there is no warning."""
     calls = [c for r in rollouts for attempt in r.attempts for c in attempt.calls]
-    read = "\n".join(str(message.content) for call in calls for message in call.messages)
-    warnings: list[str] = []
+    texts = [str(message.content) for call in calls for message in call.messages]
+    texts += [tool.description for call in calls for tool in call.tools]
+    read, warnings = " ".join(_words(" ".join(dict.fromkeys(texts)))), list[str]()
     for name, value in resources.items() if read else ():
         if not isinstance(value, PromptTemplate):
             continue
-        pieces = value.format(**dict.fromkeys(value.placeholders, "\n")).splitlines()
-        if max((piece.strip() for piece in pieces), key=len, default="") not in read:
+        pieces = value.format(**dict.fromkeys(value.placeholders, "\0")).split("\0")
+        words = filter(None, map(_words, pieces))
+        pairs = [" ".join(pair) for w in words for pair in list(pairwise(w)) or [w]]
+        if 2 * sum(pair in read for pair in pairs) < len(pairs):
             warnings.append(
                 f"the prompt template {name!r} is in no model call of the first {len(rollouts)} "
                 "rollouts, so the agent does not use it; format it in the agent, or leave it out"
             )
     return warnings
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text, without numbers, case and punctuation."""
+    return re.findall(r"[^\W\d_]+", text.casefold())
 
 
 def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:

@@ -48,11 +48,21 @@ class Round:
     spent: Spend
     lost: int = 0
     """Rollouts of the prompt that it began with which infrastructure lost: no evidence."""
+    samples: int = 1
+    """Rollouts of each task."""
+    available: int = 0
+    """Tasks of the split, of which a round may play some."""
 
     @property
     def rollouts(self) -> int:
         """How many the prompt that it began with was played on."""
         return len(self.rewards) + self.lost
+
+    @property
+    def tasks(self) -> str:
+        """How many tasks those rollouts are of, as `6`, or `6 of 20` of a larger split."""
+        tasks = self.rollouts // self.samples
+        return f"{tasks} of {self.available}" if tasks < self.available else str(tasks)
 
     @property
     def average(self) -> float | None:
