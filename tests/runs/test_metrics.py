@@ -54,7 +54,7 @@ def test_a_prompt_of_which_the_calls_have_other_words_is_not(text: str) -> None:
 
 
 def test_short_templates_and_other_scripts_and_tools_are_looked_at_alike() -> None:
-    assert unused("Say a digit.", template="Be {mood} now.")
+    assert unused("Say a digit: a number is known.", template="Be {mood} now.")
     assert not unused("Be calm now.", template="Be {mood} now.")
     asked = "2+2\u7b49\u4e8e\u51e0\u8bf7\u4e00\u6b65\u4e00\u6b65\u601d\u8003"
     assert not unused(asked, template="{q}\u8bf7\u4e00\u6b65\u4e00\u6b65\u601d\u8003")

@@ -210,20 +210,22 @@ def rollout_warnings(
 def unused_template_warnings(
     rollouts: Sequence[Rollout], resources: Mapping[str, object]
 ) -> list[str]:
-    """Warn of prompt templates of which the model calls, tool descriptions included, have fewer
-    than half of the pairs of neighbouring words: an agent may cut its prompt into list items or
-    wrap it. Without calls there is no warning."""
+    """Warn of prompt templates of which the model calls, tool descriptions included, have neither
+    the longest piece between placeholders nor half of the pairs of neighbouring words: an agent may
+    cut its prompt into list items or wrap it. Without calls there is no warning."""
     calls = [c for r in rollouts for attempt in r.attempts for c in attempt.calls]
     texts = [str(message.content) for call in calls for message in call.messages]
     texts += [tool.description for call in calls for tool in call.tools]
-    read, warnings = " ".join(_words(" ".join(dict.fromkeys(texts)))), list[str]()
+    read, warnings = "\n".join(dict.fromkeys(texts)), list[str]()
+    read_words = f" {' '.join(_words(read))} "
     for name, value in resources.items() if read else ():
         if not isinstance(value, PromptTemplate):
             continue
         pieces = value.format(**dict.fromkeys(value.placeholders, "\0")).split("\0")
-        words = filter(None, map(_words, pieces))
-        pairs = [" ".join(pair) for w in words for pair in list(pairwise(w)) or [w]]
-        if 2 * sum(pair in read for pair in pairs) < len(pairs):
+        words = [w for w in map(_words, pieces) if w]
+        pairs = [f" {' '.join(p)} " for w in words for p in list(pairwise(w)) or [w]]
+        found = 2 * sum(pair in read_words for pair in pairs) >= len(pairs)
+        if not found and max(map(str.strip, pieces), key=len) not in read:
             warnings.append(
                 f"the prompt template {name!r} is in no model call of the first {len(rollouts)} "
                 "rollouts, so the agent does not use it; format it in the agent, or leave it out"
