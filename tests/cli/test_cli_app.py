@@ -88,6 +88,9 @@ def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:
     told = " ".join(tutelage("config", "actor.optim.lr").stdout.split())
     assert "actor.optim.lr=1e-06" in told
     assert re.search(r"In math: 0[.]0002[.] In word-problems: \S+ In sft: 0[.]003[.]", told)
+    assert "In math with your own model: 1e-06. In sft with your own model: 1e-05." in told
+    told = " ".join(tutelage("config", "actor.optim.warmup_steps").stdout.split())
+    assert "In math with your own model: 5. In rl with your own model: 5." in told
 
 
 def test_config_is_paged_on_a_terminal() -> None:

@@ -146,6 +146,8 @@ def test_a_name_that_exists_is_not_begun_again_without_a_word(
     assert f"already, finished, in '{first}'" in done.stderr
     for way in ("give another name", f"model.path={first}/policy", "trainer.resume_mode=disable"):
         assert way in done.stderr
+    assert f"Continuing {first}" in tutelage(*named, "--steps", "100").stderr, "it trains longer"
+    assert tutelage(*named, "--steps", "10").exit_code == 2
     assert [*Path("runs").iterdir()] == [first]
     assert tutelage(*named, "trainer.resume_mode=disable").exit_code == 0
     assert len([*Path("runs").iterdir()]) == 2

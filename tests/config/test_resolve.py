@@ -129,7 +129,6 @@ class TestConflicts:
         ("overrides", "flags"),
         [
             (("lr=1e-4", "actor.optim.lr=2e-4"), {}),
-            (("lr=1e-4", "lr=2e-4"), {}),
             (("lr=1e-4",), {"learning_rate": 2e-4}),
         ],
     )
@@ -139,6 +138,15 @@ class TestConflicts:
         message = str(caught.value)
         assert "says 0.0001" in message
         assert "says 0.0002" in message
+
+    def test_of_the_same_override_the_last_counts(self) -> None:
+        """As in Hydra; also where a method stands for several keys."""
+        resolved = math("lr=x", "algorithm=dr_grpo", "lr=1e-4", "algorithm=grpo", "lr=2e-4")
+        assert resolved.config.actor.optim.lr == 2e-4
+        assert resolved.config.algorithm.norm_adv_by_std_in_grpo
+        assert not math("algorithm=grpo", "algorithm=dr_grpo").config.actor.use_kl_loss
+        with pytest.raises(ConfigError, match=r"lr says 0\.0003"):
+            math("lr=1e-4", "lr=3e-4", "actor.optim.lr=2e-4")
 
     def test_both_names_are_shown(self) -> None:
         with pytest.raises(ConfigError) as caught:

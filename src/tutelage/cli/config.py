@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,14 +45,23 @@ def config(
 
 
 def _recipe_values() -> dict[str, list[str]]:
-    """By key, what recipes start it with where that is not its default."""
+    """Return by key what recipes start it with, where that is not its default, and what they start
+    it with for a model of your own, where that is something else."""
+    from tutelage.config.keys import defaults
     from tutelage.weights.config.presets import RECIPES, recipe_preset
 
     found: dict[str, list[str]] = {}
-    for recipe in RECIPES:
+    for own, recipe in product((False, True), RECIPES):
         algorithm = "sft" if recipe == "sft" else "rl"
-        for key, value in recipe_preset(recipe, level="default", algorithm=algorithm)[1].items():
-            found.setdefault(key, []).append(f"{recipe}: {json.dumps(value)}")
+        first, values = (
+            recipe_preset(recipe, level="default", algorithm=algorithm, own_model=model)[1]
+            for model in (False, own)
+        )
+        for key in {**first, **values}:
+            value = values.get(key, defaults()[key])
+            if not own or value != first.get(key, defaults()[key]):
+                where = f"{recipe} with your own model" if own else recipe
+                found.setdefault(key, []).append(f"{where}: {json.dumps(value)}")
     return found
 
 

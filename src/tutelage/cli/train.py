@@ -232,14 +232,14 @@ def _train(resolved: Resolved, group: ProcessGroup) -> None:
 def _place(resolved: Resolved) -> Path:
     """The run folder, made where it is new; what has no effect on the run is said."""
     from tutelage.runs.folder import folder_at, place_of
-    from tutelage.weights.paths import check_name_is_new, interrupted
+    from tutelage.weights.paths import check_name_is_new, continued
 
     # The job itself notes the warnings.
     for line in _unused(resolved):
         typer.echo(line, err=True)
-    place = interrupted(resolved) if resolved.config.output is None else None
+    place = continued(resolved) if resolved.config.output is None else None
     if place is not None:
-        typer.echo(f"Continuing {place}, which was cut off", err=True)
+        typer.echo(f"Continuing {place}, the run of this name", err=True)
     else:
         if resolved.config.output is None:
             check_name_is_new(resolved)

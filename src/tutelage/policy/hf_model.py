@@ -39,6 +39,8 @@ class HFNetwork:
     @staticmethod
     def check_layout(path: str, config: Any) -> None:
         """Raise `ModelError` for a layout that is neither trained nor sampled here."""
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
         decoder = config.get_text_config(decoder=True)
         others = ", ".join(sorted({*(getattr(decoder, "layer_types", None) or ())} - _ATTENTION))
         if experts := re.search(_EXPERTS, config.to_json_string(use_diff=False)):
@@ -47,6 +49,9 @@ class HFNetwork:
             why = "has an encoder"
         elif others or not hasattr(decoder, "num_attention_heads"):
             why = f"has layers{others and f' ({others})'} that keep no keys and values"
+        elif config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            sees = hasattr(config, "vision_config")
+            why = "sees images, and vision is not built yet" if sees else "generates no text"
         else:
             return
         raise ModelError(

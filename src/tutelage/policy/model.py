@@ -231,11 +231,13 @@ def load_codec(
         raise ModelError(message)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        HFNetwork.check_layout(path, config)
         tokenizer = _tokenizer(path)
+    except ModelError:
+        raise
     except Exception as error:  # a broken file comes out of transformers as almost anything
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
-    HFNetwork.check_layout(path, config)
     if template is not None:
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))

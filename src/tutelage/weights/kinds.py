@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -41,13 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _JUDGE = "llm_judge"
-_ENDS = tuple(
-    f"trainer.{key}"
-    for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
-)
-"""Keys that say when training ends."""
-_KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
-"""Keys that change what is kept of a run, and nothing that it computes."""
 
 
 @register
@@ -127,10 +120,10 @@ class WeightTraining(RunKind):
     def difference(self, folder: RunFolder) -> str | None:
         """The keys that differ; a run is continued where `trainer.resume_mode` allows, and
         longer where its end is raised."""
-        from tutelage.weights.paths import changed_keys
+        from tutelage.weights.paths import asks_for_more, changed_keys
 
         changed = changed_keys(self.resolved, folder)
-        if changed and not _asks_for_more(changed):
+        if not asks_for_more(changed):
             keys = [f"{key} ({was!r}, and now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
         auto = self.resolved.config.trainer.resume_mode == "auto"
@@ -361,11 +354,3 @@ def _base_mark(files: RunFiles) -> str | None:
     path = files.section("model").get("path")
     text = folder_hash(Path(str(path)) if path else files.run.checkpoints / "initial")
     return text or (f"model:{path}" if path else None)
-
-
-def _asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
-    return all(
-        key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
-        for key, (was, now) in changed.items()
-    )

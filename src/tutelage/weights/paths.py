@@ -7,6 +7,7 @@ name of the hub, and end in a message about network or spelling after other work
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ from tutelage.runs.folder import RunFolder, every, is_held
 from tutelage.runs.resume_hint import resume_command
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
+
+_ENDS = tuple(
+    f"trainer.{key}"
+    for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
+)
+"""Keys that say when training ends."""
+_KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
+"""Keys that change what is kept of a run, and nothing that it computes."""
 
 
 def check_models_exist(config: RunConfig) -> None:
@@ -62,8 +71,9 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
-def interrupted(resolved: Resolved) -> Path | None:
-    """The newest run of the same name and configuration that was cut off, None without one.
+def continued(resolved: Resolved) -> Path | None:
+    """Find the newest run of the same name and configuration that was cut off, or that is asked to
+    train longer. Returns None without one.
 
     With `trainer.resume_mode=auto` a command that names its experiment goes on there when it is
     given again, though it names no folder.
@@ -73,12 +83,11 @@ def interrupted(resolved: Resolved) -> Path | None:
         return None
     for folder in every():
         try:
-            same = not changed_keys(resolved, folder)
+            changed = changed_keys(resolved, folder)
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
-        if not same:
-            continue
-        if (folder.read_result() or {}).get("status") != "finished" and not is_held(folder):
+        ended = (folder.read_result() or {}).get("status") == "finished"
+        if asks_for_more(changed) and (changed or not ended) and not is_held(folder):
             return folder.path
     return None
 
@@ -119,3 +128,11 @@ def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, 
     now = dict(flatten(resolved.config.model_dump()))
     names = (key for key in now if key not in ("output", "allow_changes"))
     return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
+
+
+def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
+    return all(
+        key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
+        for key, (was, now) in changed.items()
+    )

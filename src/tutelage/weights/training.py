@@ -31,6 +31,7 @@ from tutelage.weights import checkpoint, memory
 from tutelage.weights.checkpoint import BEST, DROPPED, TrainingState
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
+from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.cost import planned
 from tutelage.weights.following import share_start
@@ -275,11 +276,13 @@ def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) ->
     """A few words before it begins."""
     job_inputs, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
+    notes, named = asked.resolved.notes, {"rate": WARMUP, "saves": CHECKPOINTS}
     return {
         "device": setting.choice.told(asked.resolved.origin["model.dtype"]),
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
         **memory.fact(setting),
         **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
+        **{name: notes[key] for name, key in named.items() if key in notes},
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
     }

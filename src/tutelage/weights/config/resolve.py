@@ -38,6 +38,8 @@ _INSTEAD: Mapping[str, str] = dict.fromkeys(
 )
 """Keys for which another one stands when it is set."""
 ALGORITHM = "algorithm.name"
+WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
+"""Keys whose notes are part of a run's plan."""
 _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
 
 
@@ -119,14 +121,15 @@ def _recipe(recipe: str) -> _Set:
 
 
 def _command(parsed: Sequence[Override], flags: Mapping[str, Any]) -> list[_Given]:
-    """What the command line says: flags and overrides together."""
+    """What the command line says: flags and overrides together. Of overrides with one spelling the
+    last counts, as in Hydra."""
     pairs = [
         (name, value, f"flag --{name.replace('_', '-')}")
         for name, value in flags.items()
         if value is not None
     ]
-    pairs += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
-    return pairs
+    last = {o.spelling: o.value for o in parsed if not o.delete}
+    return [*pairs, *((spelling, value, "override") for spelling, value in last.items())]
 
 
 def _method_of(spelling: str, value: Any) -> str | None:
@@ -352,6 +355,12 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
         notes["agent.max_tokens_per_turn"] = f"{config.turn_tokens} tokens, less with each turn"
     if config.rollout.max_len is None:
         notes["rollout.max_len"] = "the model's own, bounded by memory"
+    optim, keep = config.actor.optim, config.trainer.max_actor_ckpt_to_keep
+    if optim.warmup_steps:
+        notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
+    every = f"every {config.trainer.save_freq} steps and " * (config.trainer.save_freq > 0)
+    kept = "all" if keep is None else f"the last {keep} and the best in validation"
+    notes[CHECKPOINTS] = f"checkpoints {every}after the last step; {kept} are kept"
     if config.algorithm.name == "rl":
         notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
         updates = config.updates_per_batch
