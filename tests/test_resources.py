@@ -141,6 +141,9 @@ async def test_named_resources_are_a_mapping_with_attributes_and_a_life() -> Non
     assert list(named) == ["main", "shop"]
     with pytest.raises(AttributeError, match="there are main, shop"):
         _ = named.none
+    with pytest.raises(KeyError, match="no resource 'none'; there are main, shop"):
+        _ = named["none"]
+    assert "none" not in named
     async with AsyncExitStack() as stack:
         entered = await named.entered(stack)
         assert entered.shop == "open"

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self, cast
 
 from tutelage.errors import ConfigError
@@ -185,6 +184,8 @@ class NamedResources(Mapping[str, Any]):
         self._items: dict[str, Any] = values
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._items:
+            raise KeyError(f"no resource {name!r}; there are {', '.join(self) or 'none'}")
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -280,10 +281,3 @@ class Roles:
                 f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from"
             )
         return cls(policies, frozen, remote)
-
-
-def model_folder(resource: object) -> str | None:
-    """The Hugging Face folder that an LLM's name is, None where it is only a label."""
-    if isinstance(resource, LLM) and Path(resource.name, "config.json").is_file():
-        return resource.name
-    return None

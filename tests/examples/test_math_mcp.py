@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tutelage.tasks.dataset import Dataset
 from tutelage.tools import resolve_tools
 from tutelage.tools.expression import ExpressionError
 from tutelage.tools.registry import close_tools
+from tutelage.types import Mode
 
 HERE = Path(__file__).parents[2] / "examples" / "math_mcp"
 SERVER = shlex.join([sys.executable, "-m", "tutelage.tools.mcp_calculator"])
@@ -96,11 +98,9 @@ def test_the_parts_of_the_documents_helpers(grader: Any) -> None:
     assert {*problems[0].fields} == {*grader.MathProblem.__annotations__} == FIELDS
 
 
-@pytest.mark.full
-def test_the_command_of_the_readme_trains_through_the_mcp_server(
-    one_thread: None, tmp_path: Path
-) -> None:
-    """With a model that half of the time guesses; the server is a process of its own."""
+@pytest.fixture
+def place(one_thread: None, tmp_path: Path) -> Path:
+    """A folder with problems, and a model that often guesses."""
     tools = resolve_tools([f"mcp:{SERVER}"])
     make_parrot(tmp_path / "model", tool=tools["calculator"], guesses=0.7)
     close_tools(tools)
@@ -112,6 +112,37 @@ def test_the_command_of_the_readme_trains_through_the_mcp_server(
         ]  # fmt: skip
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.full  # eight seconds
+def test_the_program_of_the_documents_trains_the_agent(place: Path) -> None:
+    """One pass over the problems with its own calls of the server; `--dev` trains nothing."""
+    words = [sys.executable, str(HERE / "train_math_agent.py"), "--model", str(place / "model")]
+    words += [f"--{split}={place}/{split}.jsonl" for split in ("train", "val")]
+    keys = ["lr=1e-3", "agent.max_tokens_per_turn=40", "trainer.threads=1"]
+
+    def run(*more: str) -> str:
+        done = subprocess.run(
+            [*words, *more], cwd=place, capture_output=True, text=True, timeout=280
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "by main" in run("--dev", *keys)
+    assert not (place / "outputs").exists()
+    assert "failures {}" in run("--epochs", "2", *keys)
+    with open_store(place / "outputs" / "math_agent" / "store.db") as store:
+        (found,) = store.runs()
+        played = list(store.rollouts(found.id, mode=Mode.TRAIN))
+    assert Counter(r.task.id for r in played) == dict.fromkeys((f"q{i}" for i in range(16)), 16)
+    assert {r.reward.value for r in played if r.reward} == {0.0, 1.0}
+
+
+@pytest.mark.full
+def test_the_command_of_the_readme_trains_through_the_mcp_server(place: Path) -> None:
+    """With a model that half of the time guesses; the server is a process of its own."""
+    tmp_path = place
     readme = (HERE / "README.md").read_text().replace("\\\n", " ").splitlines()
     words = shlex.split(next(line for line in readme if "--model runs/start/policy" in line))
     places = {

@@ -93,18 +93,20 @@ def public() -> dict[str, Any]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_thread: None) -> list[Any]:
-    """Runs are short and of a tiny policy; each Trainer that is made lies in the list."""
+    """Runs are short and of a tiny policy, `model=`; each Trainer that is made lies in the list."""
     import tutelage.trainer.trainer as module
 
     made: list[Any] = []
     init = module.Trainer.__init__
+    folder = tmp_path / "model"
+    tiny_policy(max_positions=512).save(folder)
 
     def short(self: Any, **options: Any) -> None:
         algorithm = tutelage.VERL({**SHORT, **options.pop("algorithm").keys})
         init(
             self,
             algorithm=algorithm,
-            policy=tiny_policy(max_positions=512),
+            model=folder,
             n_runners=16,
             **options,
         )

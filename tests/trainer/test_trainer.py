@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import httpx2
 import pytest
 import torch
 
-from tutelage import RL, Callback, LitAgent, Trainer, emit_reward, rollout
+from tutelage import (
+    RL,
+    SFT,
+    Callback,
+    LitAgent,
+    PromptTemplate,
+    Screen,
+    Trainer,
+    emit_reward,
+    rollout,
+)
 from tutelage.errors import ConfigError, FailureBudgetError, RunError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.resources import LLM, NamedResources
@@ -155,6 +166,47 @@ async def test_a_class_that_speaks_http_is_trained_inside_a_running_loop(
     result = await made.train(Speaks())
     assert rises(result.rewards(), 0.2), result.rewards()
     assert loops == {asyncio.get_running_loop()}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [RL(), SFT("shown.jsonl"), Screen(), RL({"agent.num_chains": 2})]
+)
+async def test_a_name_that_is_no_model_here_is_not_the_small_policy(
+    algorithm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever names a model and has none gets a refusal with the ways on, before anything runs."""
+    for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("shown.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    tasks = {} if isinstance(algorithm, SFT) else {"train_dataset": TASKS}
+    named = LLM("openai/gpt-4o-mini", trainable=True)
+    made = Trainer(
+        algorithm=algorithm, resources={"llm": named, "p": PromptTemplate("Be brief.")}, **tasks
+    )
+    with pytest.raises(ConfigError, match=r"'openai/gpt-4o-mini'.*model=.*policy=.*LLM\(\)"):
+        await made.train(likes_digits)
+    assert not Path("runs").exists() or not [*Path("runs").iterdir()]
+
+
+async def test_epochs_are_whole_passes_over_the_tasks(tmp_path: Path) -> None:
+    """Of fewer tasks than a batch has, and of a number that it does not divide."""
+    for count, batch, steps in ((5, 16, 3), (9, 4, 7)):
+        made = Trainer(
+            algorithm=RL({**keys().keys, "steps": None, "data.train_batch_size": batch}),
+            train_dataset=TASKS[:count],
+            val_dataset=TASKS[:1],
+            num_epochs=3,
+            policy=tiny_policy(),
+            output_dir=tmp_path / f"run{count}",
+            n_runners=32,
+        )
+        result = await made.train(likes_digits)
+        assert result.steps == steps
+        with open_store(result.folder / "store.db") as store:
+            (run,) = store.runs()
+            played = Counter(r.task.id for r in store.rollouts(run.id, mode=Mode.TRAIN))
+        assert played == {f"t{i}": 3 * 8 for i in range(count)}
 
 
 def test_training_replayed_from_the_record_gives_the_same_weights(

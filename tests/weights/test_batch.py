@@ -14,7 +14,7 @@ from tests.reference.flat_advantages import estimate
 
 from tutelage.algorithms.rl import ESTIMATORS
 from tutelage.errors import FailureBudgetError
-from tutelage.types import Call, FailureCause, Rollout
+from tutelage.types import Call, FailureCause, Rollout, Sampled, StopReason
 from tutelage.weights.batch import make_rows, with_advantages
 
 from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
@@ -302,6 +302,27 @@ def test_nothing_sampled_at_all_stops_the_run() -> None:
     empty.append(rollout("t", "g", [], 0.0, cause=FailureCause.TIMEOUT))
     with pytest.raises(FailureBudgetError, match=r"none of 4 .* \(3 x context, 1 x timeout\)"):
         make_batch(empty, config())
+
+
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        (
+            False,
+            "all 4 model calls, of the agents 'main', were answered by models of other servers",
+        ),
+        (True, "the agents seen are 'main': mark_agent_as_trainable takes one"),
+    ],
+)
+def test_calls_that_others_made_are_told_from_no_calls(sampled: bool, said: str) -> None:
+    (one,) = turns(random.Random(0), 1)
+    one = replace(one, policy=None)
+    if not sampled:
+        one = replace(one, sampled=Sampled((), (), (), StopReason.STOP, 0))
+    played = [rollout(f"{i}", "g", [one], 1.0) for i in range(4)]
+    with pytest.raises(FailureBudgetError, match=said) as stopped:
+        make_batch(played, config())
+    assert "never called" not in str(stopped.value)
 
 
 def test_a_group_that_closed_with_fewer_than_two_teaches_nothing_and_is_counted() -> None:

@@ -361,6 +361,12 @@ class RunConfig(RunSettings):
     """Ray."""
 
     @property
+    def epochs(self) -> int | None:
+        """Passes over the tasks after which training ends; None where a number of steps or the
+        time ends it."""
+        return self.trainer.total_epochs if self.trainer.total_training_steps is None else None
+
+    @property
     def rollouts_per_batch(self) -> int:
         """Rollouts of one training batch: tasks times rollouts per task."""
         return self.data.train_batch_size * self.agent.num_chains

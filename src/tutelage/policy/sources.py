@@ -28,6 +28,7 @@ from tutelage import files
 from tutelage.errors import ConfigError, MissingExtraError, ModelError
 from tutelage.policy.gguf_format import read_gguf
 from tutelage.policy.named_templates import TEMPLATES
+from tutelage.resources import LLM, POLICY
 from tutelage.tools.loading import hint
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,26 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
 def is_gguf(name: str) -> bool:
     """Whether a model's name is that of a GGUF file."""
     return name.lower().endswith(".gguf")
+
+
+def model_folder(resource: object) -> str | None:
+    """Return the name of an LLM that is a model on this machine: a folder, a GGUF file, or
+    `smollm2`. None for any other name."""
+    name = resource.name if isinstance(resource, LLM) else ""
+    local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
+    return name if name and (local or name == SMOLLM2) else None
+
+
+def check_unnamed(resource: str, llm: LLM) -> None:
+    """Raise `ConfigError` for an LLM with a name that is no model on this machine: the embedded
+    policy, which plays where nothing else is given, is not the model of that name."""
+    if llm.name not in ("", POLICY) and model_folder(llm) is None:
+        raise ConfigError(
+            f"the LLM {resource!r} is named {llm.name!r}, which is no model on this machine, and "
+            "no other is given. Three ways on: model= (--model) with a folder, OWNER/NAME, a GGUF "
+            f"file or {SMOLLM2!r}; policy= with a Policy; or LLM() without a name, which is the "
+            "small embedded policy. One that another server answers has an endpoint="
+        )
 
 
 def missing_folder(path: str) -> str | None:

@@ -18,12 +18,13 @@ from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, price_of
 from tutelage.errors import ConfigError
+from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.play import AgentBundle, AgentSpec
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
-from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
+from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Success
 from tutelage.tools.tool import Tool
@@ -78,6 +79,8 @@ def agent_bundle(
     local = [name for name in llms if name not in endpoints]
     if local:
         folder = config.model or model_folder(resources[local[0]])
+        for name in local if folder is None and agent_spec.policy is None else ():
+            check_unnamed(name, llms[name])
         policy = agent_spec.policy or _local_policy(folder, progress)
     remote = {name: e.base_url for name, e in endpoints.items()}
     caps = call_limits(config, isinstance(agent, ToolAgent))

@@ -22,7 +22,8 @@ from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
 from tutelage.evaluate.kind import PolicyEvaluation, recorded
 from tutelage.evaluate.preparation import PreparedEvaluation
-from tutelage.resources import NamedResources, model_folder
+from tutelage.policy.sources import model_folder
+from tutelage.resources import NamedResources
 from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle

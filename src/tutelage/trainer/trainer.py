@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Never, cast
 from tutelage.agents.agent import Isolation
 from tutelage.config import Resolved
 from tutelage.errors import ConfigError
+from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
 from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.search_resources import preflight
 from tutelage.prompts.setup import SearchSetup
-from tutelage.resources import LLM, POLICY, NamedResources, model_folder
+from tutelage.resources import LLM, POLICY, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
@@ -322,8 +323,10 @@ class Trainer:
                 )
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
-        folder = model_folder(resources[cast("str", roles.main)])
-        resolved = self._resolve(algorithm, train, test, place, folder)
+        main = cast("str", roles.main)
+        resolved = self._resolve(algorithm, train, test, place, model_folder(resources[main]))
+        if not self._policies and resolved.config.model.path is None:
+            check_unnamed(main, resources[main])
         manager = RolloutManager(
             player,
             resources,

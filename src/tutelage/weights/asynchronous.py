@@ -29,7 +29,7 @@ from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import JSON, FailureCause, Mode, Rollout, Task
 from tutelage.weights.checkpoint import DROPPED
 from tutelage.weights.context import LOOK_SECONDS, TrainingContext
-from tutelage.weights.phases import RL
+from tutelage.weights.phases import RL, drawn
 from tutelage.weights.placement import PlaySettings
 from tutelage.weights.sampling import (
     RolloutGroups,
@@ -104,6 +104,7 @@ class GroupQueue:
         """Admit as many groups as a step may have on their way, `dropped` of them in place of
         others that it is about to drop."""
         most = admission_limit(step, self._staleness, self._size, self._steps)
+        most = most if self._steps is None else min(most, drawn(self._ctx.setting, self._steps))
         while self._admitted < most + self._dropped + dropped:
             self._open[self._admitted] = self._ctx.state.tick
             self._admitted += 1
@@ -111,15 +112,16 @@ class GroupQueue:
     def _fresh(self, step: int) -> tuple[list[int], list[int]]:
         """Play until the groups of a step are complete, and record which they are."""
         ctx, version = self._ctx, self._ctx.setting.policy.version
+        size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
         self._go_live()
         while True:
             ready = sorted(number for number in self._complete if number in self._open)
             behind = {n: versions_behind(self._complete[n], version) for n in ready}
             dropped = [n for n in ready if behind[n] > self._staleness]
-            taken = [n for n in ready if n not in dropped][: self._size]
+            taken = [n for n in ready if n not in dropped][:size]
             self._admit(step, len(dropped))
             self._start()
-            if len(taken) == self._size:
+            if len(taken) == size:
                 break
             ctx.loop.run(self._next())
             if ctx.run.stop.asked:

@@ -335,16 +335,22 @@ def _with_rowless(rewards_BT: Tensor, batch: Batch) -> Tensor:
 
 
 def _unmarked(rollouts: Sequence[Rollout]) -> str:
-    """What to say where calls were sampled and none is of an agent that is trained."""
-    calls = [call for r in rollouts for call in r.last.calls if call.sampled.token_ids]
-    if rollouts and not any(rollout.last.calls for rollout in rollouts):
+    """What to say where models were called, and no call trains the policy."""
+    calls = [call for r in rollouts for call in r.last.calls]
+    if rollouts and not calls:
         return "your agent never called llm.endpoint or llm.chat; "
     if not calls or any(call.policy is not None for call in calls):
         return ""
-    seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
+    sampled = [call for call in calls if call.sampled.token_ids]
+    seen = ", ".join(map(repr, sorted({call.agent for call in sampled or calls})))
+    if not sampled:
+        return (
+            f"all {len(calls)} model calls, of the agents {seen}, were answered by models of other "
+            "servers, which are not trained: call the LLM that has no endpoint of its own; "
+        )
     return (
         f"no call trains the policy, the agents seen are {seen}: mark_agent_as_trainable takes one "
-        "of these, or a name given by rollout.agent(NAME); "
+        "of these, or a name given by rollout.agent(NAME), and a frozen LLM is never trained; "
     )
 
 

@@ -11,7 +11,7 @@ from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.inputs import TrainingInputs
-from tutelage.weights.phases import seconds_left, step_limit
+from tutelage.weights.phases import drawn, seconds_left, step_limit
 
 
 def planned(setting: TrainingInputs) -> dict[str, str]:
@@ -28,9 +28,11 @@ def _rollouts(setting: TrainingInputs) -> str:
         return f"{size * chains:,} rollouts a step, until the time is over"
     training, measuring = _left(setting, limit)
     measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
+    tasks = drawn(setting, limit)
+    last = f", {tasks % size} tasks in the last one," * (tasks < limit * size)
     return (
-        f"{_counted(limit, 'step')} x {_counted(size, 'task')} x {chains:,} = "
-        f"{_counted(limit * size * chains, 'rollout')}"
+        f"{_counted(limit, 'step')} x {_counted(size, 'task')} x {chains:,}{last} = "
+        f"{_counted(tasks * chains, 'rollout')}"
         f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
         "measure"
     )

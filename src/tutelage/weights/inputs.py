@@ -25,7 +25,8 @@ from tutelage.policy.machine import ComputeSettings, choose_compute, settle
 from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
-from tutelage.resources import POLICY, model_folder
+from tutelage.policy.sources import model_folder
+from tutelage.resources import POLICY
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.models import PolicySource
 from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
@@ -93,6 +94,11 @@ class TrainingInputs:
         """What is said of the data at the start."""
         more = () if self.sft_dataset is None else self.sft_dataset.remarks
         return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
+
+    @property
+    def examples(self) -> int:
+        """Number of training tasks, or of rows of demonstrations."""
+        return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
 
     @property
     def embedded_tasks(self) -> bool:
@@ -185,6 +191,7 @@ def prepare_rl(
     check_models_exist(config)
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)
+    config = _within_epoch(config, len(tasks.train))
     tools = load_tools(config)
     reward = _reward_for(config, given)
     if given is None or given.reward is not None:
@@ -244,11 +251,20 @@ def prepare_sft(
         known, codec = load_codec(str(source), template=template, tools=tool_specs)
         sft_dataset = _sft_dataset(config, codec, max_positions(known), train, val)
         policy = _adapted(load_policy(str(source), template=template), config)
+    config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
     overlap = overlap_of(train, val, tasks.test)
     return TrainingInputs(
         config, seeds, tasks, tools, reward, policy, choice, given, {}, sft_dataset, overlap
     )
+
+
+def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
+    """Limit the batch to the tasks or rows that there are, where epochs end the training: a batch
+    is then never more than one pass."""
+    size = min(config.data.train_batch_size, examples)
+    data = config.data.model_copy(update={"train_batch_size": size})
+    return config if config.epochs is None else config.model_copy(update={"data": data})
 
 
 def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:

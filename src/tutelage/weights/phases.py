@@ -27,14 +27,18 @@ T = TypeVar("T", bound="Stateful")
 
 
 def step_limit(setting: TrainingInputs) -> int | None:
-    """Training steps, where the configuration bounds them; an epoch of examples ends with its last
-    row."""
-    trainer, size = setting.config.trainer, setting.config.data.train_batch_size
-    if trainer.total_training_steps is not None or trainer.total_epochs is None:
-        return trainer.total_training_steps
-    if setting.sft_dataset is not None:
-        return math.ceil(trainer.total_epochs * len(setting.sft_dataset.train) / size)
-    return max(1, trainer.total_epochs * len(setting.tasks.train) // size)
+    """Training steps, where the configuration bounds them."""
+    config = setting.config
+    if config.epochs is None:
+        return config.trainer.total_training_steps
+    return max(1, math.ceil(config.epochs * setting.examples / config.data.train_batch_size))
+
+
+def drawn(setting: TrainingInputs, steps: int) -> int:
+    """Tasks, or rows of demonstrations, that the first `steps` steps draw. Where epochs end the
+    training, the last step draws the rest."""
+    config, count = setting.config, steps * setting.config.data.train_batch_size
+    return count if config.epochs is None else min(count, config.epochs * setting.examples)
 
 
 def seconds_left(ctx: TrainingContext) -> float | None:

@@ -22,7 +22,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights import curriculum
 from tutelage.weights.context import TrainingContext
-from tutelage.weights.phases import RL
+from tutelage.weights.phases import RL, drawn
 
 BASELINE, REFILL = "baseline", "refill"
 """Labels of greedy baseline rollouts, and of what was played to replace flat groups."""
@@ -44,7 +44,8 @@ class RolloutGroups:
 def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) -> RolloutGroups:
     """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
     start = time.perf_counter()
-    size, rule = config.data.train_batch_size, config.algorithm.filter_groups
+    size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
+    rule = config.algorithm.filter_groups
     chains, warm = ctx.setting.config.agent.num_chains, ctx.setting.config.rollout.temperature
     apart = "" if phase == RL else phase
     placed: list[tuple[int, Task]] = []

@@ -27,6 +27,7 @@ from tutelage.weights.inputs import SFTDataset, TrainingInputs
 from tutelage.weights.optim import learning_rate_share, make_optimizer
 from tutelage.weights.phases import (
     SFT,
+    drawn,
     end_step,
     end_training,
     ended,
@@ -60,11 +61,11 @@ def run_sft(ctx: TrainingContext) -> None:
         number = _loss_of(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
         ctx.log(SFT, 0, {"val/loss": number})
-    size = config.data.train_batch_size
     order = setting.seeds.child(SFT, "order")
     while not ended(ctx, SFT, limit):
         start, step = time.perf_counter(), state.phase_step
-        places = epoch_places(len(sft_dataset.train), step * size, size, order)
+        first, last = drawn(setting, step), drawn(setting, step + 1)
+        places = epoch_places(setting.examples, first, last - first, order)
         rate = learning_rate_share(step, limit, config.actor.optim)
         rows = [sft_dataset.train[i] for i in places]
         values = cold_start.supervised_step(
@@ -82,7 +83,7 @@ def run_sft(ctx: TrainingContext) -> None:
         data["trained_tokens"] = data.get("trained_tokens", 0) + int(tokens)
         data.setdefault("train_loss_before", values["loss/sft"])
         data["train_loss_after"] = values["loss/sft"]
-        data["epochs"] = (step + 1) * size / len(sft_dataset.train)
+        data["epochs"] = last / setting.examples
         state.phase_step, state.tick = step + 1, state.tick + 1
         seconds = time.perf_counter() - start
         values |= {
