@@ -12,7 +12,8 @@ from system.outcome import stored
 
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
-from tutelage.types import FailureCause, Rollout
+from tutelage.store import open_store
+from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import curriculum
 from tutelage.weights.config import resolve
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
@@ -185,3 +186,21 @@ def test_the_baseline_is_what_is_subtracted(one_thread: None) -> None:
         assert reward is not None
         found = batch.advantages_BT[b][batch.mask_BT[b]]
         assert (found - (reward.value - base[made[number].group])).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_epochs_play_each_task_as_often_also_ahead_of_the_steps(
+    source: Path, tmp_path: Path, ahead: int
+) -> None:
+    """Two passes over seven tasks, four a step: the last step has the two that are left."""
+    keys: dict[str, object] = {
+        "trainer__total_training_steps": None,
+        "trainer__total_epochs": 2,
+        "data__train_batch_size": 4,
+        "async_training__staleness_threshold": ahead,
+    }
+    folder = run(source, tmp_path / "run", **keys)
+    with open_store(folder.store) as store:
+        (found,) = store.runs()
+        played = Counter(r.task.id for r in store.rollouts(found.id, mode=Mode.TRAIN))
+    assert sorted(played.values()) == [2 * 3] * 7
