@@ -172,6 +172,7 @@ def test_no_proxy_has_this_machine_in_both_spellings(before: dict[str, str], aft
     for _ in range(2):
         direct_on_loopback(env)
         assert (env["NO_PROXY"], env["no_proxy"]) == (after, after)
+    assert direct_on_loopback({"PATH": "/bin"}) == {"PATH": "/bin"}  # without a proxy as it was
 
 
 async def test_our_clients_send_nothing_for_this_machine_to_a_proxy(

@@ -33,8 +33,11 @@ DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1"
 
 
 def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
-    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env`, so that HTTP clients
-    which read them reach it where a proxy is set; returns `env`."""
+    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env` where a proxy is set, so
+    that HTTP clients which read them reach it; returns `env`. Elsewhere these variables would make
+    Python's clients forget the proxies of macOS's settings."""
+    if not any(value and name.lower().endswith("_proxy") for name, value in env.items()):
+        return env
     known = env.get("no_proxy") or env.get("NO_PROXY") or ""
     for name in ("NO_PROXY", "no_proxy"):
         hosts = [host.strip() for host in (env.get(name) or known).split(",") if host.strip()]

@@ -22,6 +22,7 @@ through the run.
     ├── MissingExtraError         a package that is not installed or cannot be had  exit 69
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
+    │   ├── OutOfMemoryError      a prompt needs more memory than is free
     │   ├── RemoteError           a server answered a request with an error status
     │   ├── MalformedReplyError   a server answered with success, and what is no reply
     │   └── UnreachableError      no server answered: refused, not resolved, or too late
@@ -122,6 +123,10 @@ class EngineError(TutelageError, RuntimeError):
 
 class ContextOverflowError(EngineError):
     """Prompt and answer together do not fit the model's context."""
+
+
+class OutOfMemoryError(EngineError):
+    """A prompt needs more memory than is free."""
 
 
 class RemoteError(EngineError):

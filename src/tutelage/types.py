@@ -108,6 +108,15 @@ class ToolCall:
         return ToolCall(str(data.get("id") or ""), name, text, kind == "custom" or None)
 
 
+def joined_text(content: Any) -> Any:
+    """Join a content of text parts alone to a text; return any other content as it is."""
+    try:
+        texts = [part["text"] for part in content if part["type"] == "text"]
+        return "".join(texts) if texts and len(texts) == len(content) else content
+    except (KeyError, TypeError):
+        return content
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message, in the OpenAI shape."""
@@ -132,9 +141,11 @@ class Message:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Message:
         """Read the OpenAI chat form."""
-        role, calls = str(data["role"]), cast("Sequence[JSON]", data.get("tool_calls") or ())
+        # Templates know a developer's message as a system message.
+        role = "system" if data["role"] == "developer" else str(data["role"])
+        calls = cast("Sequence[JSON]", data.get("tool_calls") or ())
         made, answered = tuple(map(ToolCall.from_dict, calls)), data.get("tool_call_id")
-        return Message(role, data.get("content"), made, answered, data.get("name"))
+        return Message(role, joined_text(data.get("content")), made, answered, data.get("name"))
 
 
 @dataclass(frozen=True, slots=True)

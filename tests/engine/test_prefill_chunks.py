@@ -15,7 +15,7 @@ from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
-from tutelage.errors import ContextOverflowError
+from tutelage.errors import OutOfMemoryError
 from tutelage.policy.model import Policy
 from tutelage.testing import tiny_engine, tiny_policy
 from tutelage.types import Sampled, Sampling
@@ -191,11 +191,11 @@ def test_a_prompt_that_memory_cannot_hold_is_refused(
     masks = 16 * 16 * 200
     free = masks + 200 * policy.token_bytes(torch.float32)
     monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: free - 1)
-    with pytest.raises(ContextOverflowError, match=r"200 tokens.* 0\.00 GB .* 0\.00 GB are"):
+    with pytest.raises(OutOfMemoryError, match=r"200 tokens.* 0\.00 GB .* 0\.00 GB are"):
         engine.submit(wanted)
     monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: free)
     engine.submit(wanted)
-    with pytest.raises(ContextOverflowError, match="200 tokens"):
+    with pytest.raises(OutOfMemoryError, match="200 tokens"):
         engine.submit(wanted)
     finish(engine)
     monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: masks)

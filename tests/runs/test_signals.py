@@ -150,3 +150,23 @@ def test_a_fork_ends_at_a_signal_as_any_process_does() -> None:
     with program(FORKING) as process:
         out, err = process.communicate("now\n", timeout=120)
     assert (out, err) == (f"{-signal.SIGTERM}\n", "")
+
+
+FORK_THAT_EXITS = """
+import os, sys
+from tutelage.cli import app
+
+def command(prog_name):
+    if os.fork() == 0:
+        sys.exit(0)
+    print(os.wait()[1], flush=True)
+
+app.check_platform, app.build_app, app.get_command = (lambda *_: command,) * 3
+app.main()
+"""
+
+
+def test_a_fork_that_exits_does_not_end_the_command() -> None:
+    words = [sys.executable, "-c", FORK_THAT_EXITS]
+    found = subprocess.run(words, capture_output=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, b"0\n"), found.stderr

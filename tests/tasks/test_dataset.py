@@ -14,7 +14,7 @@ import pytest
 from tutelage.errors import DataError, MissingExtraError
 from tutelage.tasks import Dataset
 from tutelage.tasks.demonstrations import load_demonstrations
-from tutelage.types import Task
+from tutelage.types import Message, Task
 
 GOOD = {"question": "What is 1+1?", "answer": "2"}
 
@@ -136,10 +136,11 @@ def test_messages_in_a_csv_file_are_refused_with_their_line(tmp_path: Path) -> N
 def test_a_conversation_that_the_agent_answers_is_a_task(tmp_path: Path) -> None:
     system = {"role": "system", "content": "Add."}
     talks = [[system, USER], [USER, SAYS, USER], [USER, CALLS, RESULT], [USER, USER]]
+    talks += [[system, SAYS, USER], [SAYS, USER], [USER, SAYS, SAYS, USER]]
     rows = [json.dumps({"messages": talk}) + "\n" for talk in talks]
     found = Dataset.load(write(tmp_path, "a.jsonl", "".join(rows)))
     assert [task.input for task in found] == talks
-    assert [len(task.messages()) for task in found] == [2, 3, 3, 2]
+    assert [len(task.messages()) for task in found] == [2, 3, 3, 2, 3, 2, 4]
     assert found[2].messages()[1].tool_calls[0].arguments == '{"a": 1}'
 
 
@@ -178,10 +179,10 @@ def test_bad_json_elements_are_refused_with_line_and_index(
     [
         (
             '{\n "data": [\n  {"question": "q"},\n  {"answer": 1}\n ]\n}',
-            ":4 (index 1):",
+            ":1 (data[1]):",
             "no input",
         ),
-        ('{"a": {"data": []}, "\\u0064ata":\n[{"answer": 1}]}', ":2 (index 0):", "no input field"),
+        ('{"a": {"data": []}, "\\u0064ata":\n[{"answer": 1}]}', ":1 (data[0]):", "no input field"),
         ('{\n "data": [\n  {"question": }\n ]\n}', ":3:", "invalid JSON at column 16"),
         ('\n{"train": [{}], "test": [{}]}', ":2:", "lists of rows under 'train', 'test'"),
         ('{"data": []}', ":1:", "the row has 'data'"),
@@ -194,6 +195,24 @@ def test_a_json_object_holds_rows_or_is_one(
     message = refused(write(tmp_path, "bad.json", content))
     assert f"bad.json{place}" in message
     assert says in message
+
+
+@pytest.mark.parametrize("first", [{"id": "a"}, {"question": "q"}])
+def test_a_json_object_with_an_id_or_an_input_is_a_row_whatever_it_lists(
+    tmp_path: Path, first: dict[str, str]
+) -> None:
+    row = {**first, "docs": [{"text": "x"}]}
+    (task,) = Dataset.recorded(write(tmp_path, "a.json", json.dumps(row)))
+    assert task.fields["docs"] == [{"text": "x"}]
+
+
+def test_text_parts_of_a_message_are_joined(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
+    first = {"role": "developer", "content": parts[:1]}
+    row = {"messages": [first, {"role": "user", "content": parts}]}
+    (task,) = Dataset.load(write(tmp_path, "a.json", json.dumps(row)))
+    read = [Message.from_dict(message) for message in task.fields["messages"]]
+    assert [(m.role, m.content) for m in read] == [("system", "2 + "), ("user", "2 + 2?")]
 
 
 def test_a_json_object_over_several_lines_is_a_row(tmp_path: Path) -> None:

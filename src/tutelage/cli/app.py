@@ -164,7 +164,8 @@ def main() -> None:
     Ctrl-C. Processes that agents left are ended: Python would wait for those of multiprocessing,
     and a reader of the output for all."""
     handle_signals()
-    atexit.register(end_processes, [os.getpid()], signal.SIGTERM)
+    # A fork of an agent has this too, and must not take its parent for itself.
+    atexit.register(lambda: end_processes([os.getpid()], signal.SIGTERM))
     direct_on_loopback(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

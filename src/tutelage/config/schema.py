@@ -378,8 +378,9 @@ class RunConfig(RunSettings):
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps made from one batch; all but the first are off-policy."""
-        return self.rollouts_per_batch // self.rollouts_per_update * self.actor.ppo_epochs
+        """Optimizer steps made from one batch; all but the first are off-policy. A batch that was
+        limited to one pass over few tasks may end in a smaller one."""
+        return -(-self.rollouts_per_batch // self.rollouts_per_update) * self.actor.ppo_epochs
 
     @property
     def response_tokens(self) -> int:

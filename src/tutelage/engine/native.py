@@ -34,7 +34,7 @@ from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots, check_room, unkept
 from tutelage.engine.streams import News, Streams
 from tutelage.engine.versions import merged
-from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.errors import EngineError, OutOfMemoryError
 from tutelage.policy.decoder import WHOLE_PROMPT
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import free_memory
@@ -115,15 +115,17 @@ class NativeEngine:
     def submit(self, request: Request, rank: int = 0) -> int:
         """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
         come first, then those that came first. Raises `ContextOverflowError` if it cannot fit into
-        the context or into the memory that is free."""
+        the context, `OutOfMemoryError` if not into the memory that is free."""
         check_room(request, self.max_length)
         if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
-            waiting = sum(len(other.prompt_ids) for _, _, _, other in self._pending)
-            more = max(0, self._held(request.session) + waiting + size - self._most_held)
+            waiting = [len(other.prompt_ids) for _, _, _, other in self._pending]
+            # The rest of them wait until there is a slot.
+            most = sorted([*self._held(request.session), *waiting, size])[-self.slots :]
+            more = max(0, sum(most) - self._most_held)
             masks = _PAIR_BYTES * self._backend.prefill_chunk(0) * size
             needed, free = self._token_bytes * more + masks, free_memory(self._device)
             if needed > free:
-                raise ContextOverflowError(
+                raise OutOfMemoryError(
                     f"the prompt has {size} tokens, whose keys, values and workspace take about "
                     f"{needed / 1e9:.2f} GB beside what runs, and {free / 1e9:.2f} GB are free; "
                     "shorten the input, free memory, or send fewer long prompts at a time"
@@ -238,7 +240,7 @@ class NativeEngine:
         line_of = {slot: line for line, job in lines for slot in job.slots}
         new = {s: line_of[s] for s in self.prefilling if s in line_of and not self._slots[s].spans}
         self.prefilling = [slot for slot in self.prefilling if slot not in line_of]
-        self._most_held = max(self._most_held, 0 if self._jobs else self._held())
+        self._most_held = max(self._most_held, 0 if self._jobs else sum(self._held()))
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
     def _chunk(self, job: PrefillJob, compute: bool) -> bool:
@@ -434,11 +436,11 @@ class NativeEngine:
         self._position[target] = position
         self._token[target] = self._token[source]
 
-    def _held(self, but: str | None = None) -> int:
-        """Tokens that rows have, or will have when prompts are complete; but those of a session."""
+    def _held(self, but: str | None = None) -> list[int]:
+        """Tokens of each row, or when its prompt is complete; without the row of a session."""
         slots = zip(self._rows.of, self._slots.all, strict=True)
         held = {row: len(s.ids) for row, s in slots if but is None or s.session != but}
-        return sum(held.values())
+        return [*held.values()]
 
     def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)

@@ -17,6 +17,7 @@ from tutelage.errors import (
     DataError,
     EngineError,
     MalformedReplyError,
+    OutOfMemoryError,
     RemoteError,
     TutelageError,
     UnreachableError,
@@ -111,6 +112,8 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
         return ApiError(error.status, str(error), param=error.param, code=code, headers=headers)
     if isinstance(error, UnreachableError | MalformedReplyError):
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
+    if isinstance(error, OutOfMemoryError):
+        return ApiError(400, str(error), param=prompt_field, code="out_of_memory", headers=NO_RETRY)
     if isinstance(error, EngineError):
         return ApiError(500, str(error), code="engine_error")
     if isinstance(error, ConstraintError):

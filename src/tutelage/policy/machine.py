@@ -93,7 +93,8 @@ def free_memory(device: torch.device) -> int:
     """Bytes of memory that this process may still take: of a GPU, else of the machine, within the
     limits of its control group and of the process itself (`ulimit -v`)."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept  # torch gives out what it keeps first
     if sys.platform != "linux":
         return machine_facts().memory
     import resource

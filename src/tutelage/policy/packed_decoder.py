@@ -300,7 +300,8 @@ class PackedDecoder:
 
             self._forward(torch.tensor(ids[start:end]), positions, attend, None)
             prefix.size = end
-        self._kept[ids] = prefix
+        if prefix.size:  # one of which nothing is computed would displace one in the making
+            self._kept[ids] = prefix
         if len(self._kept) > _PREFIXES:
             del self._kept[next(iter(self._kept))]
         return prefix

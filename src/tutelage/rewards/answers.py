@@ -109,8 +109,8 @@ CHARACTERS = {
 _RELATIONS = {"g": "≥", "l": "≤", "n": "≠"}
 _SPELLINGS: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
     (re.compile(r"(?<=[0-9])(?<!\b0)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"(?<!\\)\\(?:([%$&#{}])|[;: ]|(?<=,\\),)"), lambda match: match[1] or " "),
     (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])|(?<!\\)\\[,!()\[\]]"), ""),
-    (re.compile(r"(?<!\\)\\(?:([%$&#{}])|[;: ])"), lambda match: match[1] or " "),
     (re.compile(r"\\([gln])eq?(?:slant)?(?![A-Za-z])"), lambda match: _RELATIONS[match[1]]),
     (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])"), "°"),
 )

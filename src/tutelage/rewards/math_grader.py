@@ -258,8 +258,9 @@ def _units_differ(given: str, truth: str) -> bool:
     one, other = map(_ONE_UNIT.match, texts)
     if one is None or other is None:
         return False
-    symbols = len(one[1]) <= 3 and len(other[1]) <= 3
-    return one[2] != other[2] or (symbols and one[1] != other[1])
+    short, long = sorted((one[1], other[1]), key=len)
+    symbols = len(long) <= 3 and not long.startswith(short)  # `s` and `sec`, `h` and `hr`
+    return one[2] != other[2] or symbols
 
 
 def _same_expression(

@@ -114,7 +114,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
         f"success_{name}_interval": record["interval"] if defined else None,
         f"reward_{name}": record["mean_reward"],
         f"reward_{name}_interval": record["reward_interval"],
-        f"judged_{name}": {key: record[key] for key in _COUNTS},
+        f"judged_{name}": {key: record.get(key) for key in _COUNTS},
     }
 
 

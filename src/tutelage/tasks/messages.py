@@ -24,7 +24,7 @@ from pydantic import (
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.readers import short
-from tutelage.types import JSON, THOUGHTS, Message, ToolCall
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall, joined_text
 
 UNREADABLE = "unreadable"
 """Name of the results by which the built-in agent answers calls that it could not read."""
@@ -62,8 +62,8 @@ class _ChatCall(BaseModel):
 class _ChatMessage(BaseModel):
     """A message, as OpenAI writes it."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(joined_text)] = None
     tool_calls: list[_ChatCall] | None = None
     tool_call_id: Any = None
     name: Any = None
@@ -77,7 +77,7 @@ class _ChatMessage(BaseModel):
         own = self.tool_calls or self.reasoning_content or self.reasoning or self.weight
         if own and self.role != "assistant":
             raise ValueError("only the assistant calls tools, has reasoning and has weight 1")
-        if self.role in ("system", "user") and not (self.content or "").strip():
+        if self.role in ("system", "developer", "user") and not (self.content or "").strip():
             raise ValueError(f"content is empty; the {self.role} says nothing")
         return self
 
@@ -91,7 +91,8 @@ class _ChatMessage(BaseModel):
         name = None if self.name is None else str(self.name)
         thought = self.reasoning_content or self.reasoning
         extra: JSON = {"weight": self.weight, **dict.fromkeys(THOUGHTS, thought)}
-        return Message(self.role, self.content, tuple(calls), call_id, name, extra)
+        role = "system" if self.role == "developer" else self.role
+        return Message(role, self.content, tuple(calls), call_id, name, extra)
 
 
 _MESSAGES = TypeAdapter(Annotated[list[_ChatMessage], Field(min_length=1)])
@@ -118,7 +119,8 @@ def check_order(
     place: str, field: str, messages: Sequence[Message], *, answered: bool = True
 ) -> None:
     """Raise `DataError` for messages that cannot have come in this order, or that the assistant
-    cannot answer next, unless they are `answered` already."""
+    cannot answer next, unless they are `answered` already. Of a task, which is context and no
+    example, the assistant's earlier turns may stand anywhere, such as a greeting first."""
     open_calls: list[str] = []
     before = ""
     turns = messages if answered else [*messages, Message("assistant")]
@@ -129,7 +131,7 @@ def check_order(
                 f"{place}: field {field!r} must end where the agent answers, with the user or the "
                 f"result of a tool; an answer now would mean that {wrong}"
             )
-        if wrong is not None:
+        if wrong is not None and (answered or message.role != "assistant"):
             raise DataError(f"{place}: field '{field}[{i}]': {wrong}")
         if message.role == "assistant":
             open_calls = [call.id for call in message.tool_calls]

@@ -127,7 +127,7 @@ def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
         yield from _json_lines(path)
         return
     keys = [key for key, rows in value.items() if _is_rows(rows)]
-    if not keys or any(name in value for name in INPUT_FIELDS):
+    if not keys or any(name in value for name in ("id", *INPUT_FIELDS)):
         yield RawRow(place, value)
         return
     if len(keys) > 1:
@@ -135,12 +135,8 @@ def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
             f"{place}: there are lists of rows under {', '.join(map(repr, keys))}; write each to "
             "a file of its own"
         )
-    key, at, begin = None, start, start
-    while key != keys[0]:
-        key, at = decoder.raw_decode(text, _skip_space(text, at + 1))
-        begin = _skip_space(text, _skip_space(text, at) + 1)
-        at = _skip_space(text, decoder.raw_decode(text, begin)[1])
-    yield from _json_array(path, text, begin + 1)
+    for index, row in enumerate(value[keys[0]]):
+        yield RawRow(f"{place} ({keys[0]}[{index}])", row)
 
 
 def _is_rows(value: object) -> bool:
