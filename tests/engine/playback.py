@@ -97,4 +97,4 @@ def short_chunks(patch: pytest.MonkeyPatch, *, whole: int, chunk: int) -> None:
     for module in ("engine.native", "policy.decoder", "policy.packed_decoder"):
         patch.setattr(f"tutelage.{module}.WHOLE_PROMPT", whole)
     for backend in ("engine.backends._PaddedBackend", "policy.packed_decoder.PackedDecoder"):
-        patch.setattr(f"tutelage.{backend}.prefill_chunk", lambda _self, _cached: chunk)
+        patch.setattr(f"tutelage.{backend}.prefill_chunk", chunk)

@@ -38,8 +38,9 @@ class _PaddedBackend:
     shards = 1
     device: torch.device
 
-    def prefill_chunk(self, cached: int) -> int:
-        """Tokens of the chunk of a long prompt that follows `cached` tokens: others wait for it."""
+    @property
+    def prefill_chunk(self) -> int:
+        """Tokens of a chunk of a long prompt: others wait for it."""
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:

@@ -26,9 +26,9 @@ from tutelage.policy.model import Policy
 from tutelage.types import Sampled
 
 Schedule = Literal["deterministic", "free"]
-_PAUSE, _CHUNKS = 0.005, 8
-"""Seconds after a step that leaves chunks of a prompt, in which the event loop answers others; and
-how many chunks a step has where all that could be asked meanwhile waits for the engine."""
+_PAUSE, _CHUNKS = 0.01, 8
+"""With the free schedule, seconds after a step that leaves chunks of a prompt, in which the event
+loop answers others; with the deterministic one, where others wait anyway, chunks of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class EngineDriver:
         loop = asyncio.get_running_loop()
         if self._planned is not loop:
             self._planned = loop
-            pauses = partial(loop.call_later, _PAUSE)
-            (pauses if self.engine.prefilling else loop.call_soon)(self._turn)
+            pauses = self.schedule == "free" and self.engine.prefilling
+            (partial(loop.call_later, _PAUSE) if pauses else loop.call_soon)(self._turn)
 
     def _turn(self) -> None:
         self._planned = None

@@ -122,7 +122,7 @@ class NativeEngine:
             # The rest of them wait until there is a slot.
             most = sorted([*self._held(request.session), *waiting, size])[-self.slots :]
             more = max(0, sum(most) - self._most_held)
-            masks = _PAIR_BYTES * self._backend.prefill_chunk(0) * size
+            masks = _PAIR_BYTES * self._backend.prefill_chunk * size
             needed, free = self._token_bytes * more + masks, free_memory(self._device)
             if needed > free:
                 raise OutOfMemoryError(
@@ -252,7 +252,7 @@ class NativeEngine:
             if held is None:
                 return True
             job.cached = held
-        end = job.cached + self._backend.prefill_chunk(job.cached)
+        end = job.cached + self._backend.prefill_chunk
         more = WHOLE_PROMPT < len(job.prompt) > end
         if more and compute:
             self._append([replace(job, prompt=job.prompt[:end])], 1)

@@ -38,8 +38,9 @@ from tutelage.policy.weights import DecoderShape, Layer
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
-_COLUMNS = 32
-"""Rows are read up to a multiple of this."""
+_COLUMNS, _LONG_COLUMNS = 32, 256
+"""Rows are read up to a multiple of this, and laid out as wide as one; long rows, which grow chunk
+by chunk and take long to move, as wide as a multiple of the other."""
 _SHORTEST = 32
 """Tokens of the shortest prefix that is worth keeping."""
 _PREFIXES = 8
@@ -101,6 +102,7 @@ class PackedDecoder:
 
     exact_shapes = True
     prefill_tokens = 1024
+    prefill_chunk = 64
     chunk = 1
 
     def __init__(
@@ -109,7 +111,7 @@ class PackedDecoder:
         self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
         self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self._room = rows * network.shape.kv_heads * rounded(width, _COLUMNS)
+        self._room = rows * network.shape.kv_heads * rounded(width, _LONG_COLUMNS)
         self._keys, self._values = list[Tensor](), list[Tensor]()
         self._take(network)
         w = self._weights
@@ -165,11 +167,6 @@ class PackedDecoder:
 
     # ------------------------------------------------------------ rows
 
-    def prefill_chunk(self, cached: int) -> int:
-        """Tokens of the chunk of a long prompt that follows `cached` tokens, which each of them
-        reads: others wait for it."""
-        return max(32, 128 >> (cached // 2048).bit_length())
-
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
         """Begin a row with the tokens of a prefix that others share; returns how many of them it
@@ -202,7 +199,8 @@ class PackedDecoder:
 
     def _fit(self) -> None:
         """Lay rows out as wide as what they hold needs, and not much wider."""
-        before, width = self._width, rounded(int(self._filled.max()), _COLUMNS)
+        step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
+        before, width = self._width, rounded(int(self._filled.max()), step)
         if before - 2 * _COLUMNS < width <= before:
             return
         rows, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
@@ -287,7 +285,7 @@ class PackedDecoder:
         prefix = self._kept.pop(ids, None) or _Prefix([], [], 0)
         whole, start = len(ids) <= WHOLE_PROMPT, prefix.size
         if start < len(ids) and (whole or compute):
-            end = len(ids) if whole else min(len(ids), start + self.prefill_chunk(start))
+            end = len(ids) if whole else min(len(ids), start + self.prefill_chunk)
             positions = torch.arange(start, end)
             seen = torch.arange(end) <= positions[:, None] if start else None
 
