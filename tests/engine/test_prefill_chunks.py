@@ -204,6 +204,29 @@ def test_a_prompt_that_memory_cannot_hold_is_refused(
     one(engine, request(2, ids=prompt(2, 32), max_tokens=2))
 
 
+def test_prompts_that_wait_for_a_slot_take_no_memory_yet(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, engine = policy_and_engine("qwen2", tiny, monkeypatch, slots=1)
+    wanted = [request(seed, ids=prompt(seed, 200), max_tokens=2) for seed in range(3)]
+    free = 16 * 16 * 200 + 200 * policy.token_bytes(torch.float32)
+    monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: free)
+    assert [len(sampled.token_ids) for sampled in finish(engine, wanted)] == [2, 2, 2]
+
+
+def test_more_long_beginnings_than_are_kept_are_all_computed(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in the making is not dropped for one of which nothing is computed."""
+    policy, engine = policy_and_engine("packed", tiny, monkeypatch, slots=10)
+    wanted = [
+        Request(prompt(seed, 150) + prompt(seed, 3), Sampling(max_tokens=2), seed, shared=150)
+        for seed in range(10)
+    ]
+    for got, asked in zip(finish(engine, wanted), wanted, strict=True):
+        assert got.token_ids == slowly(policy, asked).token_ids
+
+
 class _Largest(TorchDispatchMode):
     """Notes the most elements of a tensor that an operation returned."""
 
