@@ -447,26 +447,28 @@ def test_a_proxy_is_used_for_other_machines_alone(place: Path, url: str, isolati
 
 
 LEAVING = """
-import concurrent.futures, multiprocessing, os, subprocess, sys, time
+import concurrent.futures, multiprocessing, os, subprocess, sys, threading, time
 from tutelage import rollout
 
 pools = []
+one_at_a_time = threading.Lock()  # a fork would keep the pipes of another start open
 
 
 @rollout
 def leaves(task):
     where = task["question"]
-    if where == "pool":
-        pools.append(concurrent.futures.ProcessPoolExecutor(1))
-        pools[0].submit(time.sleep, 600)
-    elif where == "command":
-        subprocess.Popen("sleep 600; echo", shell=True)
-    elif where == "os.fork":
-        if os.fork() == 0:
-            time.sleep(600)
-            os._exit(0)
-    else:
-        multiprocessing.get_context(where).Process(target=time.sleep, args=(600,)).start()
+    with one_at_a_time:
+        if where == "pool":
+            pools.append(concurrent.futures.ProcessPoolExecutor(1))
+            pools[0].submit(time.sleep, 600)
+        elif where == "command":
+            subprocess.Popen("sleep 600; echo", shell=True)
+        elif where == "os.fork":
+            if os.fork() == 0:
+                time.sleep(600)
+                os._exit(0)
+        else:
+            multiprocessing.get_context(where).Process(target=time.sleep, args=(600,)).start()
     return 1.0
 """
 

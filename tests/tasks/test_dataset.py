@@ -179,10 +179,10 @@ def test_bad_json_elements_are_refused_with_line_and_index(
     [
         (
             '{\n "data": [\n  {"question": "q"},\n  {"answer": 1}\n ]\n}',
-            ":1 (data[1]):",
+            ":1 (index 1):",
             "no input",
         ),
-        ('{"a": {"data": []}, "\\u0064ata":\n[{"answer": 1}]}', ":1 (data[0]):", "no input field"),
+        ('{"a": {"data": []}, "\\u0064ata":\n[{"answer": 1}]}', ":1 (index 0):", "no input field"),
         ('{\n "data": [\n  {"question": }\n ]\n}', ":3:", "invalid JSON at column 16"),
         ('\n{"train": [{}], "test": [{}]}', ":2:", "lists of rows under 'train', 'test'"),
         ('{"data": []}', ":1:", "the row has 'data'"),

@@ -121,7 +121,7 @@ def test_the_context_is_the_models_own_as_far_as_memory_goes(
 ) -> None:
     """Half of the memory holds keys and values of all rollouts at once; never below 1024."""
     tiny_policy(max_positions=8192).save(tmp_path / "model")
-    tasks = write_rows(tmp_path / "tasks.jsonl", rows(0, 4))
+    tasks = write_rows(tmp_path / "tasks.jsonl", rows(0, 20))
     keys = [f"model.path={tmp_path}/model", f"data.train_files={tasks}", "reward=math", "tools=[]"]
 
     def context(memory: int, *more: str) -> int:

@@ -164,7 +164,8 @@ def main() -> None:
     Ctrl-C. Processes that agents left are ended: Python would wait for those of multiprocessing,
     and a reader of the output for all."""
     handle_signals()
-    # A fork of an agent has this too, and must not take its parent for itself.
+    process = os.getpid()
+    # A fork of an agent comes here too at its end, and knows the children of its parent.
     atexit.register(lambda: end_processes([os.getpid()], signal.SIGTERM))
     direct_on_loopback(os.environ)
     for stream in (sys.stdout, sys.stderr):
@@ -179,7 +180,8 @@ def main() -> None:
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
         raise SystemExit(exit_code(stopped)) from None
     finally:
-        end_processes([c.pid for c in active_children() if c.pid and not c.daemon], signal.SIGKILL)
+        left = [c.pid for c in active_children() if c.pid and not c.daemon]
+        end_processes(left if os.getpid() == process else [], signal.SIGKILL)
 
 
 def _root(

@@ -92,16 +92,15 @@ def handle_signals() -> None:
 
 def end_processes(roots: Collection[int], number: int) -> None:
     """Send a signal to processes and to all their descendants that `/proc` lists, but never to this
-    process itself, nor to children of another one: a fork knows those of its parent."""
+    process itself."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
             parents[int(file.parent.name)] = int(file.read_bytes().rpartition(b")")[2].split()[1])
-    me = os.getpid()
-    family = {pid for pid in roots if pid == me or parents.get(pid, me) == me}
+    family = {*roots}
     while found := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= found
-    for pid in family - {me}:
+    for pid in family - {os.getpid()}:
         with suppress(OSError):
             os.kill(pid, number)
 

@@ -69,7 +69,7 @@ class _ChatMessage(BaseModel):
     name: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    weight: Literal[0, 1] | None = None
+    weight: Annotated[float | None, Field(ge=0, le=1, multiple_of=1)] = None
     """Of the loss: 0 for a turn that is not trained. Only the assistant's are ever trained."""
 
     @model_validator(mode="after")

@@ -136,7 +136,7 @@ def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
             "a file of its own"
         )
     for index, row in enumerate(value[keys[0]]):
-        yield RawRow(f"{place} ({keys[0]}[{index}])", row)
+        yield RawRow(f"{place} (index {index})", row)
 
 
 def _is_rows(value: object) -> bool:
