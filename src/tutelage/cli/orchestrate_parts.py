@@ -44,7 +44,8 @@ class ChosenPlanner:
 
 def make_planner(checkpoint: Path | None, catalog: Catalog | None) -> ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
-    there is none either, the embedded one, which the first use trains. Raises `MissingExtraError`
+    there is none either, the embedded one, which the first use over another catalog than the
+    built-in one trains. Raises `MissingExtraError`
     where torch is not installed.
     """
     from tutelage.orchestration.planner.packages import check_torch
@@ -63,7 +64,7 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None) -> ChosenPlan
 
 
 def _embedded(catalog: Catalog | None) -> ChosenPlanner:
-    """The planner that the first use trains, with a word about it."""
+    """The planner of the package, or one over another catalog, which the first use trains."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tutelage.cli.console import messages, say
@@ -98,7 +99,7 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
 
 
 _FIRST = (
-    "No planner was trained here. The embedded one is trained now, once: 80 to 130 seconds of a "
+    "No planner was trained over these tools. One is trained now, once: 80 to 130 seconds of a "
     "core, by its speed, and more over many hundreds of tools."
 )
 

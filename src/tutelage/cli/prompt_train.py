@@ -33,7 +33,6 @@ from tutelage.cli.console import (
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
 from tutelage.runs.estimate import duration
-from tutelage.runs.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +66,6 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 
 def searches(recipe: str, algorithm: str | None) -> bool:
     """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
-    from tutelage.errors import ConfigError
     from tutelage.weights.config.presets import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
@@ -93,7 +91,6 @@ def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `ConfigError` for those that mean nothing.
     """
-    from tutelage.errors import ConfigError
 
     merged = {name: value for name, value in flags.items() if name not in PROMPT_OPTIONS}
     for name in (name for name in PROMPT_OPTIONS if name in flags):
@@ -129,8 +126,8 @@ def train_prompts(
     config = resolve_prompt(recipe, overrides, flags, file=file)
     if config.output is not None:
         check_kind(PromptSearch, RunFolder(Path(config.output)))
-    with _building() as display:
-        setup = setup_from(config, environment(), _TrainsNothing() if dry else display)
+    with _preparing() as display:
+        setup = setup_from(config, environment(), display)
     _show_plan(setup)
     if dry:
         _dry_run(setup)
@@ -150,7 +147,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
         display = PromptDisplay(messages())
         _shown(folder, lifecycle.resume(job.PromptSearch, folder, display))
         return
-    with _building() as display:
+    with _preparing() as display:
         setup = job.read_setup(folder, display, allow_changes)
     _show_plan(setup)
     _run(folder, setup)
@@ -181,21 +178,9 @@ def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
     return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
-class _TrainsNothing(Progress):
-    """Refuses to train the embedded policy where it is not built yet."""
-
-    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Raises `ConfigError`."""
-        raise ConfigError(
-            "the embedded policy that plays here is trained once, by the first search, and is not "
-            "there yet; a dry run trains nothing. Leave --dry-run out, or name what plays with "
-            "--model or an endpoint in .env"
-        )
-
-
 @contextmanager
-def _building() -> Generator[LiveDisplay]:
-    """Shows how the embedded policy is built, on its first use."""
+def _preparing() -> Generator[LiveDisplay]:
+    """Shows what is noted while a search is prepared."""
     from tutelage.cli.display import LiveDisplay
 
     display = LiveDisplay().open()

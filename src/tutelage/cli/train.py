@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CALLS: Mapping[str, str] = {
     "train word-problems": "Weights: a real language model, which is downloaded once.",
-    "train math": "Weights: a small model that is made here, without a download.",
+    "train math": "Weights: a small model that is part of this package.",
     "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
     "train AGENT.py": "Weights: the model that your agent asks.",
     "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
@@ -81,8 +81,8 @@ _MEANINGS: Mapping[str, str] = {
     },
     "model": "Model to train, or to play in a prompt search: a folder, OWNER/NAME on "
     "huggingface.co, a GGUF file (as of llama.cpp), or `smollm2`, which is downloaded once. "
-    "Default: the server in .env in a search, `smollm2` for word-problems, else a small model that "
-    "is made here.",
+    "Default: the server in .env in a search, `smollm2` for word-problems, else the small model "
+    "`shipped` of this package.",
     "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
     "none. Default: the recipe's own.",
     "reward": "Reward, by name or as FILE.py:function, which is given `prediction` (the reply) and "
@@ -91,7 +91,7 @@ _MEANINGS: Mapping[str, str] = {
     "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
     "so, else a reward of 1 if all are 0 or 1.",
     "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 8, or 64 in a "
-    "search with the small model that is made here.",
+    "search with the small model of this package.",
     "level": "Difficulty of the tasks of `train math`; `hard` has longer expressions and more "
     "items.",
     "minutes": "Time limit in minutes; what was done before a resume counts.",
@@ -150,6 +150,14 @@ def train(
             "--dry-run", help="Print the configuration and run one task, without training."
         ),
     ] = False,
+    from_scratch: Annotated[
+        bool,
+        typer.Option(
+            "--from-scratch",
+            help="Begin `train math` with random weights and demonstrations, not with the shipped "
+            "start; the key is model.path=null.",
+        ),
+    ] = False,
 ) -> None:
     """Train weights, search for a better prompt, or train a planner.
 
@@ -159,15 +167,18 @@ def train(
     values = {name: value for name, value in flags if value not in (None, (), False)}
     own = is_file_reference(recipe)
     _check_words(recipe, overrides or ())
+    overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
     if searches(recipe, values.get("algorithm")):
+        if from_scratch:
+            raise ConfigError("--from-scratch is for weights; a search trains none: leave it out")
         agent = [recipe] if own else []
         name = PROMPT_RECIPE if own else recipe
-        train_prompts(name, [*agent, *(overrides or ())], values, config, dry_run)
+        train_prompts(name, [*agent, *overrides], values, config, dry_run)
         return
     if own:
         apart = {name: values.pop(name) for name in ("runners",) if name in values}
         flags_of_agent = weights_flags(values) | apart
-        _train_agent(recipe, overrides or (), flags_of_agent, config, dry=dry_run)
+        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run)
         return
     from tutelage.cli.console import waiting
 
@@ -175,9 +186,7 @@ def train(
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
-    resolved = in_step(
-        group, lambda: _resolved(recipe, overrides or (), weights_flags(values), config)
-    )
+    resolved = in_step(group, lambda: _resolved(recipe, overrides, weights_flags(values), config))
     if not dry_run:
         _train(resolved, group)
     elif group.rank == 0:
@@ -232,7 +241,7 @@ def _train(resolved: Resolved, group: ProcessGroup) -> None:
 def _place(resolved: Resolved) -> Path:
     """The run folder, made where it is new; what has no effect on the run is said."""
     from tutelage.runs.folder import folder_at, place_of
-    from tutelage.weights.paths import check_name_is_new, continued
+    from tutelage.weights.paths import continued
 
     # The job itself notes the warnings.
     for line in _unused(resolved):
@@ -241,12 +250,11 @@ def _place(resolved: Resolved) -> Path:
     if place is not None:
         typer.echo(f"Continuing {place}, the run of this name", err=True)
     else:
-        if resolved.config.output is None:
-            check_name_is_new(resolved)
         config = resolved.config
-        # A name with a slash would make folders below `runs/` that no verb looks into.
-        name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
-        place = place_of(config.output, name)
+        name = config.trainer.experiment_name
+        place = place_of(config.output, config.recipe, name)
+        if config.output is None and name is not None and place.name != name.replace("/", "-"):
+            typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
     return folder_at(place).path
 
 

@@ -103,8 +103,9 @@ class _ModelConfig(Section):
     """The policy's weights."""
 
     path: str | None = None
-    """Folder or hub name of a Hugging Face model, a GGUF file, or `smollm2`, which is downloaded on
-    first use; null is the embedded policy, a small one that is made from scratch."""
+    """Folder or hub name of a Hugging Face model, a GGUF file, `shipped`, which is a small policy
+    trained on demonstrations and part of this package, or `smollm2`, which is downloaded on first
+    use; null is the embedded policy, a small one that is made from scratch."""
     size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
     layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"

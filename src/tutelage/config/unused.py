@@ -15,6 +15,8 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from tutelage.resources import SHIPPED
+
 if TYPE_CHECKING:
     from tutelage.config.schema import RunConfig
 
@@ -169,7 +171,8 @@ OWN_SHAPE: UnusedRule = UnusedRule(
     "model.path names a model that has its own", lambda run: run.model.path is not None
 )
 OWN_TEMPLATE: UnusedRule = UnusedRule(
-    "the embedded policy has a template of its own", lambda run: run.model.path is None
+    "the embedded policy has a template of its own",
+    lambda run: run.model.path in (None, SHIPPED),
 )
 OWN_TASKS: UnusedRule = UnusedRule(
     "the tasks are not the embedded ones",

@@ -32,7 +32,7 @@ from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
 from tutelage.policy.sources import SMOLLM2, is_gguf
-from tutelage.resources import LLM, POLICY, NamedResources
+from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.runs.folder import RUNS, RunFolder, find, is_run
@@ -62,7 +62,7 @@ def target_kind(target: str) -> TargetKind:
     if is_file_reference(target):
         return "agent"
     path = Path(target)
-    if target == SMOLLM2 or is_gguf(target):
+    if target in (SHIPPED, SMOLLM2) or is_gguf(target):
         if is_run(RUNS / target):
             raise ConfigError(f"{target!r} means a model, and a run: write {RUNS / target} for it")
         return "model"

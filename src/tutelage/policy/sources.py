@@ -28,7 +28,7 @@ from tutelage import files
 from tutelage.errors import ConfigError, MissingExtraError, ModelError
 from tutelage.policy.gguf_format import read_gguf
 from tutelage.policy.named_templates import TEMPLATES
-from tutelage.resources import LLM, POLICY
+from tutelage.resources import LLM, POLICY, SHIPPED
 from tutelage.tools.loading import hint
 
 logger = logging.getLogger(__name__)
@@ -63,13 +63,16 @@ Tell = Callable[[str, float | None], None]
 
 
 def local_folder(name: str, tell: Tell | None = None) -> str:
-    """The Hugging Face folder of a model: that of `smollm2` or of a GGUF file, made on first use.
+    """The Hugging Face folder of a model: that of `shipped`, or the one that is made on first use
+    for `smollm2` or a GGUF file.
 
     Other names and folders are returned unchanged. Raises `MissingExtraError` where the package
     cannot be had, `ConfigError` for what else the machine lacks, and `ModelError` for a file that
     cannot be read.
     """
     tell = tell or _log
+    if name == SHIPPED:
+        return str(artefact("math"))
     if is_gguf(name) and not Path(name).expanduser().is_dir():
         return _converted(Path(name).expanduser(), tell)
     if name not in (SMOLLM2, HUB_ID):
@@ -91,17 +94,22 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     return _kept(folder, size, lambda aside: _make(aside, tell), tell, own)
 
 
+def artefact(name: str) -> Path:
+    """Return the folder of a trained artefact of this package: `math`, `prompts` or `planner`."""
+    return Path(__file__).parents[1] / "artefacts" / name
+
+
 def is_gguf(name: str) -> bool:
     """Whether a model's name is that of a GGUF file."""
     return name.lower().endswith(".gguf")
 
 
 def model_folder(resource: object) -> str | None:
-    """Return the name of an LLM that is a model on this machine: a folder, a GGUF file, or
-    `smollm2`. None for any other name."""
+    """Return the name of an LLM that is a model on this machine: a folder, a GGUF file, `shipped`
+    or `smollm2`. None for any other name."""
     name = resource.name if isinstance(resource, LLM) else ""
     local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
-    return name if name and (local or name == SMOLLM2) else None
+    return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
 
 
 def check_unnamed(resource: str, llm: LLM) -> None:
@@ -123,9 +131,9 @@ def missing_folder(path: str) -> str | None:
     here or in `runs`, that has a NAME: without a network the hub takes half a minute to refuse.
     """
     place = Path(path).expanduser()
-    if path in (SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
+    if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
         return None
-    near = hint(path, [*map(str, place.parent.glob("*/")), SMOLLM2])
+    near = hint(path, [*map(str, place.parent.glob("*/")), SHIPPED, SMOLLM2])
     if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
         here = [p / place.name for at in (Path(), Path("runs")) for p in at.glob("*/")]
         like = {p.parent.name: p for p in here if p.is_dir()}

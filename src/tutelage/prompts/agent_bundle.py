@@ -2,7 +2,7 @@
 
 The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
 policy in this process: one that was passed, the one at `model`, or the embedded
-prompt-following one, which is built on first use and kept. `setup.py` makes a search of it,
+prompt-following one of this package. `setup.py` makes a search of it,
 `play.py` plays it.
 """
 
@@ -25,13 +25,12 @@ from tutelage.prompts.embedded import embedded
 from tutelage.prompts.play import AgentBundle, AgentSpec
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
-from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Success
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
 
 if TYPE_CHECKING:
-    from tutelage.policy.model import Policy
+    pass
 
 
 def resources_of(
@@ -61,9 +60,8 @@ def agent_bundle(
     config: PromptConfig,
     task: Endpoint | None,
     prices: Mapping[str, Price],
-    progress: Progress,
 ) -> AgentBundle:
-    """The agent with its models, of which one in this process may have to be built first."""
+    """The agent with its models, of which one may be in this process."""
     agent, own = agent_spec.agent, _brings_model(agent_spec, config)
     urls = dict(agent_spec.urls)
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
@@ -81,7 +79,11 @@ def agent_bundle(
         folder = config.model or model_folder(resources[local[0]])
         for name in local if folder is None and agent_spec.policy is None else ():
             check_unnamed(name, llms[name])
-        policy = agent_spec.policy or _local_policy(folder, progress)
+        policy = agent_spec.policy
+        if policy is None:
+            from tutelage.policy.model import load_policy
+
+            policy = embedded().policy() if folder is None else load_policy(folder)
     remote = {name: e.base_url for name, e in endpoints.items()}
     caps = call_limits(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
@@ -124,15 +126,6 @@ def _with_demonstrations(
             f"give it a parameter {DEMONSTRATIONS!r}, whose str() it puts into its prompt"
         )
     return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
-
-
-def _local_policy(folder: str | None, progress: Progress) -> Policy:
-    """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
-    if folder is None:
-        return embedded().policy(progress)
-    from tutelage.policy.model import load_policy
-
-    return load_policy(folder)
 
 
 def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:

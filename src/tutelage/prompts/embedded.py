@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tutelage.runs.progress import Progress
 from tutelage.tasks.arithmetic import Split
 from tutelage.types import Task
 
@@ -36,8 +35,8 @@ class EmbeddedDefaults:
     """Different tasks of a split at most."""
     tasks: Callable[[Split, int, int], Sequence[Task]]
     """Tasks of a split, from a seed."""
-    policy: Callable[[Progress], Policy]
-    """The policy, from the user's cache or built there."""
+    policy: Callable[[], Policy]
+    """Loads the policy."""
 
 
 def embedded() -> EmbeddedDefaults:

@@ -128,7 +128,7 @@ def setup_from(
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
     agent_spec.agent.check([*resources])
-    bundle = agent_bundle(agent_spec, resources, config, task, prices, progress)
+    bundle = agent_bundle(agent_spec, resources, config, task, prices)
     if algorithm is None:
         tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
         chosen = _configured(chosen, config, bank_of(tools, bundle.reward, config.hints))

@@ -1,6 +1,6 @@
 """The prompt-following recipe as a search takes it: its tasks, and a policy that obeys its prompt.
 
-`prompted.py` has the tasks, `prompt_policy.py` builds the policy, on first use.
+`prompted.py` has the tasks, `prompt_policy.py` the training of the policy.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from tutelage.prompts.embedded import EmbeddedDefaults
 from tutelage.recipes.prompted import MOST_TASKS, PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
-from tutelage.runs.progress import Progress
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 
-def _embedded_policy(progress: Progress) -> Policy:
+def _embedded_policy() -> Policy:
     """The policy, with this process set up for it."""
     import torch
 
-    from tutelage.recipes.prompt_policy import built_policy
+    from tutelage.policy.model import load_policy
+    from tutelage.policy.sources import artefact
 
-    policy = built_policy(progress=progress).policy
+    policy = load_policy(str(artefact("prompts")))
     torch.set_num_threads(1)  # it is so small that threads cost more than they give
     return policy
 

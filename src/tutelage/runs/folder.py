@@ -236,13 +236,17 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
     return [RunFolder(p) for p in folders]
 
 
-def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
-    """A path for a new run: recipe, date, and a number where that is taken.
+def fresh_name(
+    recipe: str, runs: Path = RUNS, *, name: str | None = None, claim: bool = False
+) -> Path:
+    """A path for a new run: the name it is given, or recipe and date, and a number from 2 on where
+    that is taken.
 
     With `claim` the folder is made, so that no other process gets it too.
     """
-    base = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (base if i == 0 else f"{base}-{i}" for i in range(1000))
+    # A name with a slash would make folders below `runs/` that no verb looks into.
+    base = (name or f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").replace("/", "-")
+    names = (base if i == 1 else f"{base}-{i}" for i in range(1, 1000))
     for path in (runs / name for name in names):
         try:
             if claim:
@@ -257,9 +261,9 @@ def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
     raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
 
 
-def place_of(output: str | None, recipe: str) -> Path:
+def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
     """Where a run is to lie: where it was asked for, else at a new name below `runs/`."""
-    return fresh_name(recipe, claim=True) if output is None else Path(output)
+    return fresh_name(recipe, name=name, claim=True) if output is None else Path(output)
 
 
 def folder_at(place: Path) -> RunFolder:

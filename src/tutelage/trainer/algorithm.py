@@ -98,12 +98,10 @@ class RL:
         `steps`, `minutes`, `seed`, `level`.
         """
         from tutelage.weights import jobs
-        from tutelage.weights.paths import check_name_is_new
 
         resolved = self.resolve(recipe, **flags)
-        if output is None:
-            check_name_is_new(resolved)
-        folder = create(place_of(None if output is None else str(output), recipe))
+        name = resolved.config.trainer.experiment_name
+        folder = create(place_of(None if output is None else str(output), recipe, name))
         return jobs.train(resolved, folder, progress or Progress())
 
     def __repr__(self) -> str:

@@ -129,20 +129,13 @@ def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
     """What `plan` makes of the folder of a run, a new one if there is none yet: of several
     ranks all have that of the first, which alone says what is wrong."""
     with packages_of_training():
-        from tutelage.weights.paths import check_name_is_new
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
     there = place or group.agree(lambda: fresh_name("agent", claim=True))
 
-    def make() -> Plan:
-        made = plan(there)
-        if place is None:
-            check_name_is_new(made[0])
-        return made
-
     try:
-        return in_step(group, make)
+        return in_step(group, lambda: plan(there))
     except Exception:
         if place is None:
             with suppress(OSError):

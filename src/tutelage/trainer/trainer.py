@@ -26,7 +26,7 @@ from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.search_resources import preflight
 from tutelage.prompts.setup import SearchSetup
-from tutelage.resources import LLM, POLICY, NamedResources
+from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
@@ -325,7 +325,7 @@ class Trainer:
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         main = cast("str", roles.main)
         resolved = self._resolve(algorithm, train, test, place, model_folder(resources[main]))
-        if not self._policies and resolved.config.model.path is None:
+        if not self._policies and resolved.config.model.path in (None, SHIPPED):
             check_unnamed(main, resources[main])
         manager = RolloutManager(
             player,
@@ -369,18 +369,14 @@ class Trainer:
             if test is not None:
                 flags |= {"data.test_files": [str(run.tasks("test"))], "agent.reward_name": graded}
             return algorithm.resolve(own_agent=True, **flags)
-        own_model = self._policies or flags["model.path"] is not None
-        # What the embedded job's tasks hold is what its cold start demonstrates.
-        shown = train is None or (not own_model and all("calls" in t.fields for t in train))
+        own_model = self._policies or flags["model.path"] not in (None, SHIPPED)
         if train is not None:
             flags |= {f"data.{s}_files": [str(run.tasks(s))] for s in ("train", "val", "test")}
             flags["agent.reward_name"] = graded
-        if shown and self._policies:  # a policy that is passed has its skills already
+        embedded = train is None or not own_model
+        if embedded and self._policies:  # a policy that is passed has its skills already
             flags["sft.max_steps"] = 0
-        # The control answers a question about algorithms, at the price of a second training.
-        if not algorithm.sets("trainer.control"):
-            flags["trainer.control"] = "none"
-        return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
+        return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
 
 
 def _refuse_none(name: str, value: object) -> None:

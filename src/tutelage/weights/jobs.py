@@ -26,7 +26,7 @@ from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights import memory
 from tutelage.weights.following import together
 from tutelage.weights.kinds import training
-from tutelage.weights.paths import check_name_is_new, continued, find_checkpoint
+from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import SFTPreview, preview
@@ -72,8 +72,6 @@ def _check_place(resolved: Resolved) -> None:
     """Raise what a run would be refused for by what lies where it is to be."""
     if resolved.config.output is not None:
         lifecycle.check_place(training(resolved), RunFolder(Path(resolved.config.output)))
-    elif continued(resolved) is None:
-        check_name_is_new(resolved)
 
 
 def dry_run(

@@ -16,7 +16,6 @@ from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.sources import missing_folder
 from tutelage.runs.folder import RunFolder, every, is_held
-from tutelage.runs.resume_hint import resume_command
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -90,36 +89,6 @@ def continued(resolved: Resolved) -> Path | None:
         if asks_for_more(changed) and (changed or not ended) and not is_held(folder):
             return folder.path
     return None
-
-
-def check_name_is_new(resolved: Resolved) -> None:
-    """Raise `RunError` where a run below `runs/` has the name of this one.
-
-    With `trainer.resume_mode=disable` it starts a new run, in a folder of its own.
-    """
-    trainer = resolved.config.trainer
-    name = trainer.experiment_name
-    if name is None or trainer.resume_mode != "auto":
-        return
-    for folder in every():
-        try:
-            before = Resolved.from_json(folder.config.read_text()).config
-        except (OSError, ValueError, KeyError, TypeError, TutelageError):
-            continue  # of another kind or version
-        if before.trainer.experiment_name != name:
-            continue
-        finished = (folder.read_result() or {}).get("status") == "finished"
-        state = "finished" if finished else "of another configuration, or at work"
-        further = (
-            f"train its policy further: model.path={folder.policy}"
-            if finished
-            else f"continue it as it is: {resume_command(folder.path)}"
-        )
-        raise RunError(
-            f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "
-            f"{str(folder.path)!r}; give another name, {further}, or start a new run beside it: "
-            "trainer.resume_mode=disable"
-        )
 
 
 def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, Any]]:

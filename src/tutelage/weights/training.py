@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from tutelage.errors import RunError
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
-from tutelage.resources import POLICY
+from tutelage.policy.sources import artefact
+from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
 from tutelage.runs.findings import warnings_of
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
@@ -84,7 +85,7 @@ def _initial(folder: RunFolder) -> Path:
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     """Keep the conditions of the machine, and the weights that an embedded policy has."""
     write_json(folder.conditions, machine.conditions(setting.choice))
-    if setting.config.model.path is None:
+    if setting.config.model.path in (None, SHIPPED):
         setting.policy.save(_initial(folder), replace=True)
         checkpoint.seal(_initial(folder))
 
@@ -127,7 +128,7 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
     first, kept = _initial(folder), checkpoint.complete(folder)
     if first.is_dir():
         _check_start(first)
-    elif kept and asked.resolved.config.model.path is None:
+    elif kept and asked.resolved.config.model.path in (None, SHIPPED):
         raise RunError(
             f"{str(first)!r} is missing, which has the policy that the run began with; put it "
             "back, or start with another --output"
@@ -264,6 +265,18 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     return ctx
 
 
+def _start(path: str | None) -> str:
+    """Say what an embedded policy has learned before, by the record of its training."""
+    if path is None:
+        return "random weights"
+    made = read_object(artefact("math") / "artefact.json")
+    return (
+        f"shipped; trained from random weights in {made['minutes']:.0f} minutes (`--from-scratch` "
+        f"does it again): right in {made['clean_success']:.0%} after clean demonstrations, then "
+        f"shown logs of which {made['guess_share']:.0%} guess. RL makes it call its tools again."
+    ).replace("%", " %")
+
+
 def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
     """The store's rollouts after a tick, by (tick, mode, label) and id."""
     out: dict[Any, dict[str, Rollout]] = {}
@@ -280,6 +293,7 @@ def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) ->
     return {
         "device": setting.choice.told(asked.resolved.origin["model.dtype"]),
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
+        **({"start": _start(model.path)} if model.path in (None, SHIPPED) and not own else {}),
         **memory.fact(setting),
         **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
         **{name: notes[key] for name, key in named.items() if key in notes},

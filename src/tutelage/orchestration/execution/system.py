@@ -94,7 +94,7 @@ class OrchestrationSystem:
         min_confidence: float | None = None,
     ) -> None:
         """Without a planner: the embedded one over the catalog, or over the tools of a `ToolPool`,
-        which the first use on a machine trains (without torch the nearest known plan); without a
+        which is part of the package (without torch the nearest known plan); without a
         pool: the simulated workers of the preset `classic`; without a router: the cheapest worker
         first, then the next.
 
@@ -293,5 +293,5 @@ def _embedded(catalog: Catalog | None) -> PlannerLike:
     check_torch()
     from tutelage.orchestration.planner.embedded import embedded_planner
 
-    _LOG.info("planning with the embedded planner, which the first use trains")
+    _LOG.info("planning with the embedded planner; the first use over own tools trains one")
     return embedded_planner(catalog).model

@@ -1,8 +1,9 @@
 """The planner that is there before a user trained one: learned once, from synthetic workflows.
 
-`tutelage orchestrate` plans with it until `tutelage train planner` has left another. The first use
-over a catalog trains it in 80 to 130 CPU seconds and keeps it in the user's cache directory,
-under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
+`tutelage orchestrate` plans with it until `tutelage train planner` has left another. The one over
+the built-in tools is part of the package (`artefacts/planner`). The first use over another catalog
+trains one in 80 to 130 CPU seconds and keeps it in the user's cache directory, under a hash of the
+recipe, the catalog and the code that makes it; a change of any trains another.
 It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
 user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`).
 """
@@ -40,6 +41,7 @@ from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.policy.machine import one_thread
+from tutelage.policy.sources import artefact
 from tutelage.seeds import SeedTree
 
 Watch = Callable[[int, int], None]
@@ -110,19 +112,23 @@ def embedded_planner(
     recipe: PlannerRecipe | None = None,
     watch: Watch | None = None,
 ) -> _Embedded:
-    """The planner over a catalog (the built-in one by default), from the cache or trained now.
+    """The planner over a catalog, from the cache or trained now; without a catalog and a recipe of
+    one's own, the shipped one over the built-in tools.
 
     A cache that cannot be written is no reason to fail: `unkept` gives the reason. Processes that
     train the same one at once write the same file. Raises `ConfigError` for a catalog with too few
     tools for different instructions.
     """
+    if catalog is None and recipe is None:
+        shipped = artefact("planner") / saving.SHIPPED
+        return _Embedded(saving.load_shipped(shipped), shipped, fresh=False)
     recipe = recipe or RECIPE
     root = cache_folder("planner") if cache is None else cache
     path = root / f"{recipe.fingerprint(catalog)}.pth"
     if path.is_file():
         with contextlib.suppress(ModelError):  # one that is damaged is trained again
             return _Embedded(saving.load_planner(path), path, fresh=False)
-    fitting = _train(catalog, recipe, watch)
+    fitting = train(catalog, recipe, watch)
     content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
     try:
         saving.write(path, content)
@@ -131,7 +137,8 @@ def embedded_planner(
     return _Embedded(saving.load_planner(path), path, fresh=True)
 
 
-def _train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:
+def train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:
+    """Train the planner of a recipe over a catalog, by default the built-in one."""
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
     known, new = by_words(graph)

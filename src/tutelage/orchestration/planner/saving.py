@@ -8,6 +8,7 @@ the file. `model.py` has the stored parts.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
@@ -33,6 +36,7 @@ from tutelage.orchestration.planner.targets import Vocabulary
 
 PHASE1 = "phase1_best.pth"
 BEST = "checkpoint_best.pth"
+SHIPPED = "planner.safetensors"
 FORMAT = 1
 _UNREADABLE = (
     OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
@@ -97,6 +101,37 @@ def _check_whole(path: str | Path) -> None:
             f"{str(path)!r} is damaged: {damaged!r} in it does not have the checksum that it was "
             "written with"
         )
+
+
+def save_shipped(content: Mapping[str, Any], path: Path) -> None:
+    """Write what planning needs of a checkpoint as a small safetensors file: weights as bfloat16,
+    numbers in 16 or 32 bits, and the index without its values, which follow from the rest."""
+    plans, (starts, ids, _) = content["memory"]["plans"], content["memory"]["texts"]
+    narrow = {torch.float32: torch.bfloat16, torch.int64: torch.uint16}
+    tensors = {
+        name: tensor if name == "idf" else tensor.to(narrow.get(tensor.dtype, tensor.dtype))
+        for name, tensor in content["model_state_dict"].items()
+    }
+    tensors |= {
+        "memory.starts": starts.int(),
+        "memory.ids": ids.to(torch.uint16),
+        "memory.plans": plans.short(),
+    }
+    plain = ("vocabulary", "shape", "search", "arguments", "origins", "confidence")
+    save_file(tensors, path, {"record": json.dumps({key: content[key] for key in plain})})
+
+
+def load_shipped(path: Path) -> PlannerModel:
+    """Read the planner that `save_shipped` wrote."""
+    with safe_open(path, "pt") as file:
+        found = json.loads(file.metadata()["record"])
+    wide = {torch.bfloat16: torch.float32, torch.bool: torch.bool, torch.float32: torch.float32}
+    tensors = {name: t.to(wide.get(t.dtype, torch.int64)) for name, t in load_file(path).items()}
+    starts, ids, plans = (tensors.pop(f"memory.{name}") for name in ("starts", "ids", "plans"))
+    rows, values = torch.arange(len(plans)).repeat_interleave(starts.diff()), tensors["idf"][ids]
+    norms = torch.zeros(len(plans)).index_add(0, rows, values**2).sqrt().clamp(min=1e-9)
+    memory = {"texts": (starts, ids, values / norms[rows]), "plans": plans}
+    return _planner_of(found | {"model_state_dict": tensors, "memory": memory})
 
 
 def use_previous(path: Path, note: Callable[[str], None]) -> None:

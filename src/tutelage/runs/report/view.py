@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from tutelage.resources import SHIPPED
 from tutelage.runs.figures import finite
 from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
 from tutelage.runs.report.formatting import (
@@ -216,7 +217,7 @@ def _commands(
         )
     yield "Measure it on your own tasks", f"tutelage eval {run} --test FILE"
     config = source.settings
-    if config is not None and config.recipe == "math" and config.model.path is None:
+    if config is not None and config.recipe == "math" and config.model.path in (None, SHIPPED):
         harder = f"tutelage train math --level hard --seed {config.seed + 1}"
         yield "Give it harder tasks, and another seed", harder
     yield (
@@ -282,6 +283,8 @@ def _cold_start(source: ReportSource) -> str:
     config = source.settings
     if config is None:
         who = "The policy"
+    elif config.model.path == SHIPPED:
+        who = "The small language model that is shipped, which mostly guesses,"
     elif config.model.path is None:
         who = f"A small language model (size {config.model.size}), built from scratch,"
     else:

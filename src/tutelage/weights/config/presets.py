@@ -13,6 +13,7 @@ from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.issues import ConfigIssue
+from tutelage.resources import SHIPPED
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
@@ -30,21 +31,27 @@ MATH: dict[str, Any] = {
     "actor.loss_agg_mode": "token-mean",
     "agent.max_tokens_per_turn": 40,
     "rollout.max_len": 256,
-    "trainer.total_training_steps": 60,
-    "trainer.save_freq": 20,
-    "trainer.test_freq": 5,
-    "trainer.control": "auto",
+    "trainer.total_training_steps": 30,
+    "trainer.save_freq": 10,
+    "trainer.test_freq": 10,
+    "trainer.val_tasks": 50,
+    "trainer.test_tasks": 200,
 }
 EMBEDDED_ONLY = (
     "actor.optim.lr",
     "critic.optim.lr",
     "agent.max_tokens_per_turn",
     "rollout.max_len",
-    "trainer.control",
 )
 """Keys whose preset fits the embedded policy alone. A user's model takes the schema's
-defaults: real chat templates are longer, a pretrained model needs a smaller rate, and a control
-doubles the time."""
+defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
+EMBEDDED_TASKS = (
+    "agent.max_tokens_per_turn",
+    "rollout.max_len",
+    "trainer.val_tasks",
+    "trainer.test_tasks",
+)
+"""Keys whose preset fits the embedded tasks alone."""
 # Word problems in plain English, with a real model and a short cold start. A step plays many tasks
 # twice: each kind is there four or five times, and it trains where one of the two succeeded.
 WORD_PROBLEMS: dict[str, Any] = {
@@ -140,10 +147,17 @@ METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def recipe_preset(
-    recipe: str, *, level: str, algorithm: str, own_model: bool = False, own_tasks: bool = False
+    recipe: str,
+    *,
+    level: str,
+    algorithm: str,
+    own_model: bool = False,
+    own_tasks: bool = False,
+    own_start: bool = False,
 ) -> tuple[str, Mapping[str, Any]]:
     """The name of a preset and its values by key; `own_model` when `model.path` is given,
-    `own_tasks` when `data.train_files` is: a user's own run has no control unless it is asked for.
+    `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
+    weights are: without these the embedded job begins with the shipped policy.
 
     Raises `ConfigIssue` when the recipe has no such algorithm.
     """
@@ -152,8 +166,10 @@ def recipe_preset(
         if own_model:
             values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
             values |= OWN_MODEL if algorithm == "rl" else {}
+        elif algorithm == "rl" and level == "default" and not own_start:
+            values["model.path"] = SHIPPED
         if own_tasks:
-            values.pop("trainer.control", None)
+            values = {key: value for key, value in values.items() if key not in EMBEDDED_TASKS}
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
     if recipe == "word-problems":

@@ -28,6 +28,7 @@ from tutelage.config.resolved import Resolved
 from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
+from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
 from tutelage.weights.config.placement import thread_warnings
@@ -198,10 +199,16 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     algorithm = "sft" if recipe == "sft" else known["algorithm.name"]
     algorithm = algorithm if rule is None else rule.value
     try:
-        own = "model.path" in users and users["model.path"].value is not None
+        own = "model.path" in users and users["model.path"].value not in (None, SHIPPED)
+        start = any(key.startswith(("sft.", "model.size", "model.layout")) for key in users)
         tasks = "data.train_files" in users and bool(users["data.train_files"].value)
         name, values = recipe_preset(
-            recipe, level=level, algorithm=algorithm, own_model=own, own_tasks=tasks
+            recipe,
+            level=level,
+            algorithm=algorithm,
+            own_model=own,
+            own_tasks=tasks,
+            own_start=start,
         )
     except ConfigIssue as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
