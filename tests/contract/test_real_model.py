@@ -89,7 +89,7 @@ def test_ci_runs_both_and_expects_the_real_model(fails: str, tmp_path: Path) -> 
         ["bash", tmp_path / "clone" / ".ci" / "run"],
         env={**os.environ, **place}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["venv ", "check ", "test 1"]
+    assert done.stdout.splitlines() == ["venv-dev ", "check ", "test 1"]
     assert done.returncode == (1 if fails else 0)
     commands = subprocess.check_output(["make", "-n", "test"], cwd=ROOT, text=True)
     assert f'{GIVEN}="$(.venv/bin/python -m tests.real_model)"' in commands
