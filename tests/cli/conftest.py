@@ -25,8 +25,8 @@ def tutelage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tutelage:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
-    def run(*args: str) -> Any:
-        return CliRunner().invoke(build_app(), args, prog_name="tutelage")
+    def run(*args: str, typed: str | None = None) -> Any:
+        return CliRunner().invoke(build_app(), args, input=typed, prog_name="tutelage")
 
     return run
 

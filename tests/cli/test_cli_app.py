@@ -14,8 +14,8 @@ from tutelage.cli.app import VERBS as LISTED
 from .conftest import Tutelage
 
 VERBS = (
-    "train", "resume", "eval", "ask", "serve", "runs", "show", "compare", "export", "index",
-    "validate", "config", "doctor", "prompts", "orchestrate"
+    "train", "resume", "eval", "ask", "serve", "runs", "rm", "show", "compare", "export",
+    "index", "validate", "config", "doctor", "prompts", "orchestrate"
 )  # fmt: skip
 
 

@@ -544,16 +544,19 @@ def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
     keys = tmp_path / "keys.yaml"
     keys.write_text("training: {phase1_supervised: {learning_rate: 3e-4, num_epochs: 7}}")
     monkeypatch.chdir(tmp_path)
-    told = invoke(
+    words = (
         "train", "planner", "--phase", "1", "--train", files / "train.json", "--test",
         files / "test.json", "--catalog", files / "tools.json", "--config", keys, "--batch-size", 8,
         "--against", run, "--output", tmp_path / "new", "--dry-run", *SMALL,
     )  # fmt: skip
+    told, everything = invoke(*words), invoke(*words, "--all")
     assert f"learning_rate=0.0003   # file {keys}" in told
     assert "batch_size=8   # --batch-size" in told
     # What is typed wins over the file.
     assert "num_epochs=2   # command line" in told
-    assert "lambda_dag=0.3   # default" in told
+    assert "lambda_dag=0.3   # default" in everything
+    assert "lambda_dag" not in told
+    assert "other settings have their defaults; --all prints them" in told
     assert "48 train, 12 validation, 30 test" in told
     first = read_workflows(files / "test.json")[0]
     assert first.instruction in told

@@ -295,12 +295,51 @@ def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:
     make_run(runs / "cut", result=False, store=False)
     make_run(runs / "bad", store=False).result.write_text("{")
     lines = [line.split() for line in tutelage("runs").stdout.splitlines()]
-    heads = ["run", "status", "seed", "steps", "success", "reward", "tested", "age"]
+    heads = [
+        "run",
+        "status",
+        "phase",
+        "seed",
+        "steps",
+        "success",
+        "reward",
+        "tested",
+        "disk",
+        "age",
+    ]
     assert lines[0] == heads
     by_name = {line[0]: line[1:] for line in lines[2:]}
     assert by_name["sums"][:7] == ["finished", "3", "2", "31", "->", "94", "%"]
-    assert by_name["cut"][:3] == ["stopped", "3", "2/300"]
-    assert by_name["bad"][:3] == ["stopped", "3", "2/300"]
+    assert by_name["cut"][:4] == ["stopped", "rl", "3", "2/300"]
+    assert by_name["bad"][:4] == ["stopped", "rl", "3", "2/300"]
+    (runs / "cut" / "big").write_bytes(b"x" * 7_000_000)
+    (line,) = (line for line in tutelage("runs").stdout.splitlines() if line.startswith("cut"))
+    assert " 7.0 MB " in line
+
+
+def test_rm_deletes_a_run_that_no_process_works_on_after_asking(
+    tutelage: Tutelage, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(runs / "old", store=False)
+    (runs / "mine").mkdir()
+    (runs / "mine" / "notes.txt").touch()
+    for name in ("mine", "runs/mine", "nothing"):
+        assert tutelage("rm", name, "--yes").exit_code == 2
+    with (folder.path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        busy = tutelage("rm", "old", "--yes")
+    assert (busy.exit_code, "another process" in busy.stderr) == (2, True)
+    with monkeypatch.context() as inside:
+        inside.chdir(folder.path)
+        assert tutelage("rm", ".", "--yes").exit_code == 2
+    asked = tutelage("rm", "old", typed="n\n")
+    assert asked.exit_code == 1
+    assert "Delete runs/old (0.0 MB: .lock, checkpoints, config.json, " in asked.output
+    assert folder.config.is_file()
+    assert tutelage("rm", "old", typed="y\n").exit_code == 0
+    assert not folder.path.exists()
+    assert tutelage("rm", "sums", "--yes").exit_code == 0
+    assert [path.name for path in runs.iterdir()] == ["mine"]
 
 
 def test_steps_of_a_cold_start_are_not_told_as_those_of_training(
@@ -310,7 +349,8 @@ def test_steps_of_a_cold_start_are_not_told_as_those_of_training(
     folder.metrics.write_text('{"phase": "cold_start", "step": 13, "tick": 13}\n')
     result = {"status": "stopped", "rl_steps": 0, "cold_start_steps": 13}
     folder.result.write_text(json.dumps(result))
-    assert "cold start 13/900" in tutelage("runs").stdout
+    (line,) = (x for x in tutelage("runs").stdout.splitlines() if x.startswith("cold"))
+    assert line.split()[:6] == ["cold", "stopped", "cold", "start", "3", "13/900"]
 
 
 def test_runs_elsewhere_or_nowhere(tutelage: Tutelage, runs: Path) -> None:

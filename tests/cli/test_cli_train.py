@@ -253,7 +253,7 @@ def test_sizes_mean_the_same_for_weights_as_for_prompts(
     assert "--budget-usd='1' is an option of prompt searches" in refused.stderr
 
 
-def test_a_dry_run_shows_every_key_and_one_task(
+def test_a_dry_run_shows_the_keys_that_differ_and_one_task(
     tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
 ) -> None:
     result = tutelage("train", "math", "--dry-run", "--seed", "5", "lr=0.002")
@@ -263,6 +263,14 @@ def test_a_dry_run_shows_every_key_and_one_task(
     assert any(line.startswith("actor.optim.lr=0.002   # override lr") for line in lines)
     assert any(line.startswith("critic.optim.lr=0.001 ") for line in lines)
     assert any("preset math/default" in line for line in lines)
+    assert "actor.entropy_coeff=0.0   # preset math/default" in lines
+    assert not [line for line in lines if line.startswith("algorithm.gamma=")]
+    everything = tutelage("train", "math", "--dry-run", "--all").stdout.splitlines()
+    assert [line for line in everything if line.startswith("algorithm.gamma=")]
+    left = sum("=" in line for line in everything) - sum("=" in line for line in lines)
+    assert f"{left} other keys have their defaults; --all prints them" in lines
+    refused = tutelage("train", "math", "--all")
+    assert (refused.exit_code, "--dry-run" in refused.stderr) == (2, True)
     assert "17 * 23 + 5" in result.stdout
     assert "each rank would hold 1 MB" in result.stdout
     assert seen == {}

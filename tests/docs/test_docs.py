@@ -133,7 +133,7 @@ def parse(args: list[str]) -> None:
             given = dict(inner.params)
     if name != "train" or "recipe" not in given:  # the planner has its own options
         return
-    others = ("recipe", "overrides", "config", "dry_run")
+    others = ("recipe", "overrides", "config", "dry_run", "all_keys")
     flags = {key: value for key, value in given.items() if value and key not in others}
     recipe, overrides = given["recipe"], list(given["overrides"] or ())
     own = is_file_reference(recipe)

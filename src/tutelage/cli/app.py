@@ -37,6 +37,7 @@ VERBS: Mapping[str, str] = {
     "ask": "Ask an agent a question and show its turns.",
     "serve": "Serve a model to any client of OpenAI or Anthropic.",
     "runs": "List the runs, newest first.",
+    "rm": "Delete a run's folder with all that is in it.",
     "show": "Show what a run did, or one rollout turn by turn.",
     "compare": "Compare runs: gains on held-out tasks, and cost.",
     "export": "Write a run's rollouts as JSON lines, or its policy as GGUF.",

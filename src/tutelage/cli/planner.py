@@ -16,6 +16,7 @@ import typer
 
 from tutelage.config.fields import Section
 from tutelage.config.overrides import parse_overrides
+from tutelage.errors import ConfigError
 from tutelage.orchestration.planner.settings import (
     RECIPE,
     PlannerConfig,
@@ -48,7 +49,9 @@ class _Flags(Section):
     config: Path | None = None
     """Keys from a YAML file."""
     dry_run: bool = False
-    """Show settings, data and one plan; train nothing."""
+    """Show the settings that differ from their defaults, data and one plan; train nothing."""
+    all: bool = False
+    """With --dry-run: show all settings."""
 
 
 _KEYS = {
@@ -85,8 +88,10 @@ def train_planner(
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
     request = asked.model_copy(update={"keys": keys})
     request.checked()
+    if flags.all and not flags.dry_run:
+        raise ConfigError("--all shows all settings in a --dry-run: give both, or leave it out")
     if flags.dry_run:
-        _show_dry_run(request, origins)
+        _show_dry_run(request, origins, flags.all)
         return
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
@@ -96,7 +101,7 @@ def train_planner(
     _run(folder, lambda progress: lifecycle.start(job, folder, progress))
 
 
-def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str]) -> None:
+def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
     """Print what a run would do. `origins` says of each key that was set who set it."""
     from tutelage.cli.console import facts, output, prose, say, visible, waiting
     from tutelage.orchestration.plan.dag import to_text
@@ -107,7 +112,8 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str]) -> None:
         found = preview(request)
     console = output()
     section = ""
-    for key, value in found.settings.items():
+    shown = {k: v for k, v in found.settings.items() if all_keys or k in origins}
+    for key, value in shown.items():
         here, _, name = key.rpartition(".")
         if here != section:
             section = here
@@ -116,6 +122,9 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str]) -> None:
         origin = origins.get(key)
         style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
         say(console, (visible(line), style), (visible(remark), "dim"))
+    if not all_keys:
+        rest = len(found.settings) - len(shown)
+        say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
     say(console, ("\nData", "bold"))
     facts(console, found.facts.items(), indent=2)
     if found.wanted is not None and found.planned is not None:

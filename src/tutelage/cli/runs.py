@@ -23,7 +23,7 @@ _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
 """Steps in `result.json`, the last phase first."""
 _COLD_START = ("max_steps", "cooldown_steps", "mixed_steps")
 """Keys of `sft` that add up to the steps of a cold start."""
-_DROPPED = ("seed", "tested", "steps", "reward", "age")
+_DROPPED = ("seed", "tested", "reward", "age", "steps", "disk", "phase")
 """What a terminal that is too narrow for all columns goes without, first to last."""
 
 
@@ -49,7 +49,7 @@ def runs(
     for name in _DROPPED:
         if sum(widths[n] for n in shown) - 2 > console.width:
             shown.remove(name)
-    table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested"))
+    table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested", "disk"))
     table.columns[0].no_wrap = True
     for line in lines:
         table.add_row(*(visible(line[name]) for name in shown))
@@ -64,25 +64,28 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
 
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
+    last = {} if result.get("status") == "finished" else last_metrics(folder.metrics)
     return {
         "run": folder.name,
         "status": _status_of(folder, result),
+        "phase": str(last.get("phase", "")).replace("_", " "),
         "seed": str(config.get("seed", "")),
         "steps": _steps_of(folder, config, result),
         **_measured(result),
+        "disk": disk_use(folder.path),
         "age": _age(now - folder.config.stat().st_mtime),
     }
 
 
 def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
     """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
-    not made all its steps, `cold start 13/900` before. Empty for a run that makes none."""
+    not made all its steps, or `13/900` of its cold start. Empty for a run that makes none."""
     finished = result.get("status") == "finished"
     lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
     if not finished and last.get("phase") == "cold_start":
         steps = sum(config.get("sft", {}).get(key, 0) for key in _COLD_START)
-        return f"cold start {last['step']}/{steps}"
+        return f"{last['step']}/{steps}"
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
     done = done or int(last.get("step", 0))
@@ -90,6 +93,15 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
     wanted = trainer.get("total_training_steps") if isinstance(trainer, dict) else None
     short = isinstance(wanted, int) and done < wanted and not finished
     return f"{done}/{wanted}" if short else str(done or "")
+
+
+def disk_use(path: Path) -> str:
+    """Format the bytes of all files below a folder, as `12.3 MB`."""
+    size = 0
+    for file in path.rglob("*"):
+        with suppress(OSError):  # a run at work renames and removes files
+            size += file.lstat().st_size
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:

@@ -147,7 +147,9 @@ def train(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the configuration and run one task, without training."
+            "--dry-run",
+            help="Print the keys that differ from their defaults and run one task, without "
+            "training.",
         ),
     ] = False,
     from_scratch: Annotated[
@@ -157,6 +159,9 @@ def train(
             help="Begin `train math` with random weights and demonstrations, not with the shipped "
             "start; the key is model.path=null.",
         ),
+    ] = False,
+    all_keys: Annotated[
+        bool, typer.Option("--all", help="With --dry-run: print all keys.")
     ] = False,
 ) -> None:
     """Train weights, search for a better prompt, or train a planner.
@@ -168,9 +173,15 @@ def train(
     own = is_file_reference(recipe)
     _check_words(recipe, overrides or ())
     overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
-    if searches(recipe, values.get("algorithm")):
-        if from_scratch:
-            raise ConfigError("--from-scratch is for weights; a search trains none: leave it out")
+    search = searches(recipe, values.get("algorithm"))
+    if all_keys and (search or not dry_run):
+        raise ConfigError(
+            "--all prints all keys in a --dry-run of a training of weights; leave it out, or see "
+            f"the keys with: {command_name()} config{' --prompts' * search}"
+        )
+    if from_scratch and search:
+        raise ConfigError("--from-scratch is for weights; a search trains none: leave it out")
+    if search:
         agent = [recipe] if own else []
         name = PROMPT_RECIPE if own else recipe
         train_prompts(name, [*agent, *overrides], values, config, dry_run)
@@ -178,7 +189,7 @@ def train(
     if own:
         apart = {name: values.pop(name) for name in ("runners",) if name in values}
         flags_of_agent = weights_flags(values) | apart
-        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run)
+        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run, all_keys=all_keys)
         return
     from tutelage.cli.console import waiting
 
@@ -190,7 +201,7 @@ def train(
     if not dry_run:
         _train(resolved, group)
     elif group.rank == 0:
-        _dry_run(resolved)
+        _dry_run(resolved, all_keys)
 
 
 def _check_words(recipe: str, further: Sequence[str]) -> None:
@@ -258,7 +269,7 @@ def _place(resolved: Resolved) -> Path:
     return folder_at(place).path
 
 
-def _dry_run(resolved: Resolved) -> None:
+def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     from tutelage.cli.console import messages, output, prose, say, waiting
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
@@ -275,20 +286,20 @@ def _dry_run(resolved: Resolved) -> None:
             prose(messages(), note)
         raise
     if not isinstance(rollout, SFTPreview):
-        _show_dry_run(rollout, resolved, notes)
+        _show_dry_run(rollout, resolved, notes, all_keys)
         return
     console = output()
-    _show_table(console, resolved, notes)
+    _show_table(console, resolved, notes, all_keys)
     say(console)
     _show_preview(console, rollout)
 
 
-def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str] = ()) -> None:
+def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_keys: bool) -> None:
     from tutelage.cli.console import output, prose, say
     from tutelage.cli.rollout_view import show_head, show_rollout
 
     console = output()
-    _show_table(console, resolved, notes)
+    _show_table(console, resolved, notes, all_keys)
     say(console)
     show_head(console, rollout)
     show_rollout(console, rollout)
@@ -308,6 +319,7 @@ def _train_agent(
     file: Path | None,
     *,
     dry: bool,
+    all_keys: bool,
 ) -> None:
     """Train the agent in a file, or with `dry` show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
@@ -335,7 +347,7 @@ def _train_agent(
         finally:  # also where the weights are still to come
             if keys.resolved and (told := stored_words(keys.resolved.config)) is not None:
                 prose(messages(), f"memory: {told}")
-        _show_dry_run(rollout, keys.resolved)
+        _show_dry_run(rollout, keys.resolved, (), all_keys)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
@@ -369,12 +381,14 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
     say(console, "\nDry run: nothing was trained or written.")
 
 
-def _show_table(console: Console, resolved: Resolved, notes: Sequence[str] = ()) -> None:
-    """Every key with its value and who set it, then notes, warnings and keys without effect."""
+def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_keys: bool) -> None:
+    """Print the keys that something sets or follows from, or all, each with its value and origin;
+    then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, visible
 
-    section = ""
-    for row in resolved.to_table():
+    section, rows = "", resolved.to_table()
+    shown = [row for row in rows if all_keys or row.origin != "default" or row.note]
+    for row in shown:
         here = row.key.partition(".")[0] if "." in row.key else ""
         if here != section:
             section = here
@@ -384,6 +398,9 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str] = ())
         style = "" if row.origin == "default" else "green"
         remark = f"   # {'; '.join(lines)}" if lines else ""
         say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
+    if not all_keys:
+        rest = len(rows) - len(shown)
+        say(console, (f"\n{rest} other keys have their defaults; --all prints them", "dim"))
     for line in notes:
         say(console)
         prose(console, line)

@@ -1,0 +1,39 @@
+"""`tutelage rm RUN`: delete a run's folder, after showing what it holds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def rm(
+    run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+) -> None:
+    """Delete a run's folder with all that is in it."""
+    import os
+    import shutil
+    from pathlib import Path
+
+    from tutelage.cli.console import shown_path, visible
+    from tutelage.cli.runs import disk_use
+    from tutelage.errors import RunError
+    from tutelage.runs.folder import find, locked
+
+    folder = find(run)
+    if Path.cwd().is_relative_to(folder.path.resolve()) or folder.path.is_symlink():
+        raise RunError(
+            f"{str(folder.path)!r} is the working directory, or a link; give the folder itself, "
+            "from outside of it"
+        )
+    with locked(folder):
+        size, names = disk_use(folder.path), sorted(os.listdir(folder.path))
+        shown = f"{visible(shown_path(folder.path))} ({size}: {visible(', '.join(names))})"
+        if not yes:
+            typer.confirm(f"Delete {shown}?", abort=True)
+        try:
+            shutil.rmtree(folder.path)
+        except OSError as error:
+            raise RunError(f"cannot delete {str(folder.path)!r}: {error}") from error
+    typer.echo(f"deleted {visible(shown_path(folder.path))}, {size}")
