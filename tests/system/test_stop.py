@@ -57,6 +57,9 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     assert "stopping after this step; Ctrl-C again stops at once" in told.err
     assert told.out == ""
     assert status(tutelage) == ("stopped", RolloutStatus.CANCELLED)
+    run = tutelage.cwd / "run"
+    named = json.loads((run / "result.json").read_text())["policy"]
+    assert (named is not None) == (run / "policy").is_dir() == (moment == "control")
     listed = tutelage("show", "run").check().out
     assert "stopped" in listed
     result = json.loads((tutelage.cwd / "run" / "result.json").read_text())

@@ -23,6 +23,7 @@ from tutelage.cli import plain_view
 from tutelage.cli.options import AsJson, Trust
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
+from tutelage.types import StopReason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +73,7 @@ def evaluate(
         fetch(target)
     _prepare([one for one in asked if one.asked.output is None])
     named = zip(asked, _names(asked) if len(asked) == 2 else targets, strict=True)
-    evaluations = [_evaluated(one, name, collector) for one, name in named]
+    evaluations = [_evaluated(one, name, collector, as_json) for one, name in named]
     told = [
         {
             "target": target,
@@ -144,10 +145,24 @@ def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
         failed.pop_all()
 
 
-def _evaluated(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
-    if asked.asked.output is None:
-        return _played(asked, name, collector)
-    return _kept(Path(asked.asked.output), asked)
+def _evaluated(
+    asked: PolicyEvaluation, name: str, collector: str | None, as_json: bool
+) -> Evaluation:
+    """Play an evaluation; a stop shows what the rollouts until then come to."""
+    try:
+        if asked.asked.output is None:
+            return _played(asked, name, collector)
+        return _kept(Path(asked.asked.output), asked)
+    except (KeyboardInterrupt, typer.Exit):
+        if (ready := getattr(asked, "ready", None)) and ready.played and not as_json:
+            from tutelage.cli.console import output, say
+            from tutelage.runs.progress import Progress
+
+            total = len(ready.tasks) * ready.asked.samples
+            say(output(), f"Stopped after {len(ready.played)} of {total} rollouts:")
+            found = ready.add_up([*ready.played.values()], Progress())
+            _show_evaluation(output(), found, ready.asked.samples)
+        raise
 
 
 def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
@@ -157,7 +172,8 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
 
     display = LiveDisplay().open()
     model, agent = asked.ready.evaluated_agent.model(), asked.ready.agent
-    display.start("evaluation", {"target": name, "agent": agent, "model": model})
+    facts = {"target": name, "agent": agent, "model": model}
+    display.start("evaluation", facts | {"tokens": asked.ready.evaluated_agent.tokens()})
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:
@@ -293,8 +309,15 @@ def _as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
         "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
         "failures": dict(_causes(found.played)),
+        "cut_off": cut_replies(found.played),
         "cost": asdict(found.cost),
     }
+
+
+def cut_replies(rollouts: Sequence[Rollout]) -> int:
+    """Count the replies that a limit of tokens cut off."""
+    calls = (call for rollout in rollouts for call in rollout.last.calls)
+    return sum(call.sampled.stop_reason is StopReason.LENGTH for call in calls)
 
 
 def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
@@ -342,6 +365,10 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))
     if found.repeated:
         pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
+    if cut := cut_replies(found.played):
+        calls = sum(len(rollout.last.calls) for rollout in found.played)
+        words = f"{cut:,} of {calls:,} replies, by a limit of tokens (--max-tokens, or the context)"
+        pairs.append(("cut off", words))
     if found.cost.calls:
         pairs.append(("cost", str(found.cost)))
     facts(console, pairs)

@@ -52,6 +52,8 @@ class _ServeOptions(Section):
     """Tokens of prompt and reply; else the run's."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Where a request names none; else 1, or what the other server has."""
+    max_tokens: Count | None = None
+    """Tokens of a reply where a request names no limit; else 512 for a model on a CPU."""
     seed: CountOrZero | None = None
     """Seed of the samples; else 0."""
     record: Path | None = None
@@ -74,7 +76,7 @@ def serve(
     from tutelage.gateway.call_log import CallLog
     from tutelage.gateway.limits import GatewayLimits
     from tutelage.tracing import ingest_traces
-    from tutelage.types import UNBOUNDED, Sampling
+    from tutelage.types import Sampling
 
     secret = _secret(options)
     # All clients share one key here, so its bound is that of all.
@@ -85,6 +87,7 @@ def serve(
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
+    most, tokens = _reply_limit(client, options)
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
     with _closed(log, gateway.recorder), gateway:
         attempt_session = gateway.open(
@@ -93,12 +96,12 @@ def serve(
             client,
             model=name,
             api_key=secret,
-            sampling=Sampling(temperature=temperature, max_tokens=UNBOUNDED),
+            sampling=Sampling(temperature=temperature, max_tokens=most),
             on_span=log,
         )
         # A secret that the user chose is not repeated on a terminal that others may see.
         chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
-        _tell(gateway, name, attempt_session.api_key if secret is None else chosen)
+        _tell(gateway, name, attempt_session.api_key if secret is None else chosen, tokens)
         try:
             _wait(gateway)
         finally:
@@ -117,7 +120,12 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
     if (target is None) == (scripted is None):
         raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
-    own = {"--slots": options.slots, "--max-length": options.max_length, "--seed": options.seed}
+    own = {
+        "--slots": options.slots,
+        "--max-length": options.max_length,
+        "--max-tokens": options.max_tokens,
+        "--seed": options.seed,
+    }
     if scripted is not None:
         from tutelage.gateway import Script, ScriptedClient
 
@@ -197,15 +205,33 @@ def _drawn() -> SeedTree:
     return SeedTree(secrets.randbits(63))
 
 
-def _tell(gateway: Gateway, name: str, key: str) -> None:
+def _reply_limit(client: ChatClient, options: _ServeOptions) -> tuple[int, str]:
+    """Return the tokens of a reply where a request names no limit, and what is said of them."""
+    from tutelage.types import UNBOUNDED
+
+    if options.upstream is not None or options.scripted is not None:
+        return UNBOUNDED, "no limit is set where a request names none"
+    from tutelage.evaluate.evaluated_agent import CPU_REPLY_TOKENS
+    from tutelage.gateway.serving import ServedPolicy
+    from tutelage.policy.machine import sampling_device
+
+    assert isinstance(client, ServedPolicy), "a policy of this process is served"
+    most = CPU_REPLY_TOKENS if sampling_device().type == "cpu" else UNBOUNDED
+    most = options.max_tokens or most
+    words = [f"at most {most:,} a reply that names no limit"] if most < UNBOUNDED else []
+    return most, ", ".join([*words, f"context {client.max_length:,}"])
+
+
+def _tell(gateway: Gateway, name: str, key: str, tokens: str) -> None:
     """How to reach it, on standard output, as lines for a shell, which a script can read too."""
-    from tutelage.cli.console import messages, output, say
+    from tutelage.cli.console import facts, messages, output, say
 
     console = output()
     for api, url in (("OPENAI", f"{gateway.url}/v1"), ("ANTHROPIC", gateway.url)):
         say(console, f"export {api}_BASE_URL={url}")
         say(console, f"export {api}_API_KEY={key}")
     console.file.flush()
+    facts(messages(), [("tokens", tokens)])
     say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
 
 

@@ -17,7 +17,7 @@ from tutelage.engine.prices import Price
 from tutelage.engine.usage import Usage
 from tutelage.errors import ContextOverflowError
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatClient, ChatOptions, Message, ToolSpec
+from tutelage.types import UNBOUNDED, Call, ChatClient, ChatOptions, Message, ToolSpec
 
 CHARACTERS_A_TOKEN = 3
 """A request is refused before it is sent when it has more than this many bytes for each token that
@@ -88,7 +88,9 @@ class MeteredClient:
         asked = options["sampling"]
         options["sampling"] = replace(asked, max_tokens=min(asked.max_tokens, caps.reply_tokens))
         call = await self.client.chat(messages, **options)
-        bound = (min(size, caps.prompt_tokens), caps.reply_tokens)
+        # Of a reply without a limit its size bounds the tokens.
+        most = _size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
+        bound = (min(size, caps.prompt_tokens), most)
         spent = meter.counted.add(self.client.usage(call), bound)
         if self.price is not None:
             meter.dollars += self.price.of(*spent)

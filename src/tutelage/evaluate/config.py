@@ -31,6 +31,8 @@ class AskConfig(Section):
     """Tools by name or FILE.py:function; default: the run's."""
     temperature: NonNegative = 0.0
     """Sampling temperature; 0 is greedy."""
+    max_tokens: Count | None = None
+    """Maximum tokens per reply; default: as of `tutelage eval`."""
     seed: CountOrZero = 0
     """Seed of sampling."""
 
@@ -53,7 +55,8 @@ class EvaluationConfig(RunSettings):
     max_turns: Count | None = None
     """Maximum model calls per rollout; default: the run's, else 4, or 16 for a custom agent."""
     max_tokens: Count | None = None
-    """Maximum tokens per reply; default: the run's, else 256, or 2,000 for a custom agent."""
+    """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom
+    agent 512 (2,000 on a GPU)."""
     timeout: Positive = 60.0
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count."""

@@ -9,9 +9,11 @@ Torch is loaded where a policy of this process is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
@@ -35,10 +37,16 @@ from tutelage.tools.tool import Tool
 from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
 
 if TYPE_CHECKING:
+    from tutelage.engine.driver import EngineDriver
     from tutelage.policy.model import Policy
 
+CPU_REPLY_TOKENS = 512
+"""Tokens of a reply of a model on a CPU, at most, where nobody names a limit: a minute's work."""
+_GPU_REPLY_TOKENS = 2_000
 _SLOTS = 64
+_TOLD_SECONDS = 1.0
 OnDone = Callable[[Rollout, Cost], None]
+OnTokens = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,8 @@ class EvaluatedAgent:
     """The folder, or the hub name, that those policies were loaded from."""
     servers: Mapping[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     """By resource: the LLMs that servers answer."""
+    server_tokens: int = UNBOUNDED
+    """Tokens of a reply of a server, at most; `UNBOUNDED` sends it no limit."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Those of a built-in agent."""
@@ -81,6 +91,20 @@ class EvaluatedAgent:
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
+    def tokens(self) -> str:
+        """Say what bounds the tokens of a reply."""
+        words = list[str]()
+        if self.policies:
+            most = f"at most {self.sampling.max_tokens:,} a reply"
+            own = "" if isinstance(self.agent, LoopAgent) else " for which the agent names no limit"
+            length = min(self.max_length or self.policy.max_positions, self.policy.max_positions)
+            words.append(f"{most}{own}, context {length:,}")
+        if self.servers:
+            no_limit = self.server_tokens == UNBOUNDED
+            most = "no limit" if no_limit else f"a limit of {self.server_tokens:,} a reply"
+            words.append(f"{most} is sent to the server")
+        return "; ".join(words)
+
     def model_mark(self) -> str | None:
         """Equal for equal weights, and for the same model of the same server; None for weights that
         have no folder."""
@@ -95,12 +119,14 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         run_id: str,
         on_done: OnDone,
+        on_tokens: OnTokens,
     ) -> list[Rollout]:
-        """Run rollouts; `on_done` sees each as it ends, with what its model calls cost."""
+        """Run rollouts; `on_done` sees each as it ends, with what its model calls cost. `on_tokens`
+        is told in a thread, once a second, how many tokens the policies have sampled."""
         limits = replace(self.limits, run_id=run_id)
         if self.local:
-            return await self._on_engine(specs, grader, limits, on_done)
-        return await self._on_manager(specs, grader, limits, on_done)
+            return await self._on_engine(specs, grader, limits, on_done, on_tokens)
+        return await self._on_manager(specs, grader, limits, on_done, on_tokens)
 
     async def _on_engine(
         self,
@@ -108,6 +134,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
+        on_tokens: OnTokens,
     ) -> list[Rollout]:
         slots = min(_SLOTS, max(1, len(specs)))
         policy = self.policy
@@ -115,9 +142,10 @@ class EvaluatedAgent:
         runner = Runner(
             self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
         )
-        return await runner.run(
-            specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
-        )
+        with _told([engine], on_tokens):
+            return await runner.run(
+                specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
+            )
 
     async def _on_manager(
         self,
@@ -125,6 +153,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
+        on_tokens: OnTokens,
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
@@ -136,10 +165,10 @@ class EvaluatedAgent:
             isolation=self.isolation,
             remote=servers,
         )
-        sources, gate = self._sources(), asyncio.Semaphore(self.runners)
+        (sources, engines), gate = self._sources(), asyncio.Semaphore(self.runners)
 
         async def one(spec: RolloutSpec) -> Rollout:
-            meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.sampling.max_tokens))
+            meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
 
             def metered(name: str, seeds: SeedTree) -> ChatClient:
                 seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
@@ -150,6 +179,7 @@ class EvaluatedAgent:
                     sources,
                     replace(limits, attempts=1),
                     max_tokens=self.sampling.max_tokens,
+                    remote_max_tokens=self.server_tokens,
                     remote=metered,
                     reward=grader,
                 )
@@ -159,22 +189,25 @@ class EvaluatedAgent:
 
         tasks: list[asyncio.Task[Rollout]] = []
         try:
-            async with manager, asyncio.TaskGroup() as group:
-                tasks += [group.create_task(one(spec)) for spec in specs]
+            with _told(engines, on_tokens):
+                async with manager, asyncio.TaskGroup() as group:
+                    tasks += [group.create_task(one(spec)) for spec in specs]
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    def _sources(self) -> dict[str, PolicySource]:
+    def _sources(self) -> tuple[dict[str, PolicySource], list[EngineDriver]]:
         """An engine for each policy; what a rollout says does not depend on what plays beside."""
         made: dict[int, PolicySource] = {}
+        engines: list[EngineDriver] = []
         for policy in self.policies.values():
             slots = max(1, min(_SLOTS, self.runners))
             engine = make_engine(
                 policy, slots=slots, max_length=self.max_length, invariant=True, schedule="free"
             )
+            engines.append(engine)
             made[id(policy)] = PolicySource(engine, policy.codec, self.sampling, None)
-        return {name: made[id(policy)] for name, policy in self.policies.items()}
+        return {name: made[id(policy)] for name, policy in self.policies.items()}, engines
 
     def _price(self, name: str) -> Price | None:
         server = self.servers[name]
@@ -200,6 +233,31 @@ class EvaluatedAgent:
             meter.dollars if known else None,
             counted.unknown,
         )
+
+
+@contextmanager
+def _told(engines: Sequence[EngineDriver], on_tokens: OnTokens) -> Generator[None]:
+    """Call `on_tokens` with the tokens that engines have sampled, once a second: in a thread, since
+    an engine keeps the event loop until a reply ends."""
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(_TOLD_SECONDS):
+            on_tokens(sum(driver.engine.decoded_tokens for driver in engines))
+
+    thread = Thread(target=watch, name="tutelage-tokens", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def reply_limit(asked: int | None, policies: Mapping[str, Policy]) -> int:
+    """Tokens of a reply of a custom agent's policies, at most, where the agent names no limit."""
+    on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
+    return asked or (_GPU_REPLY_TOKENS if on_gpu else CPU_REPLY_TOKENS)
 
 
 def equipped(

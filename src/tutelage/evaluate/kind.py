@@ -176,6 +176,7 @@ class PolicyEvaluation(RunKind):
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
         facts = {"target": self.target, "agent": self.ready.agent}
         facts["model"] = self.ready.evaluated_agent.model()
+        facts["tokens"] = self.ready.evaluated_agent.tokens()
         run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:

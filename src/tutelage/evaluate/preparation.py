@@ -67,6 +67,8 @@ class PreparedEvaluation:
     costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
     """Of rollouts whose calls servers answered, by id."""
     on_rollout: Callable[[Rollout], None] | None = None
+    played: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
+    """The rollouts until now, by id: what a stop leaves."""
 
     def agent_mark(self) -> str | None:
         """Equal for equal code of an own agent."""
@@ -93,7 +95,9 @@ class PreparedEvaluation:
             for task in self.tasks
             for i in range(self.asked.samples)
         ]
-        rollouts = dict(known or {})
+        rollouts = self.played
+        rollouts.clear()
+        rollouts.update(known or {})
         left = [spec for spec in specs if spec.seeds.id("roll", run_id) not in rollouts]
 
         def count(rollout: Rollout, cost: Cost) -> None:
@@ -106,7 +110,8 @@ class PreparedEvaluation:
             if len(rollouts) == 1:
                 stop_if_text(rollout, self.grader)
 
-        await self.evaluated_agent.play(left, self.grader, run_id, count)
+        progress.evaluation(LABEL, len(rollouts), len(specs))
+        await self.evaluated_agent.play(left, self.grader, run_id, count, progress.sampled)
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:

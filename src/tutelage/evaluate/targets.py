@@ -30,7 +30,7 @@ from tutelage.engine.endpoint import (
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
 from tutelage.policy.sources import SMOLLM2, is_gguf
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import reward as reward_function
@@ -38,12 +38,13 @@ from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.runs.folder import RUNS, RunFolder, find, is_run
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
+from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
-from tutelage.types import Mode, Rollout, Sampling, Task
+from tutelage.types import UNBOUNDED, Mode, Rollout, Sampling, Task
 
 if TYPE_CHECKING:
     from tutelage.gateway.serving import ServedPolicy
@@ -163,14 +164,14 @@ def builtin_agent(
         policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
         if run is not None and not named:
             given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
-    sampling, turns, limits = _limits(run, asked)
+    sampling, turns, limits = _limits(run, asked, server)
     main = LLM(POLICY, temperature=sampling.temperature)
     return EvaluatedAgent(
         agent=AGENTS.find(kind)(
             given,
             sampling,
             max_turns=turns,
-            token_budget=1 << 20 if run is None else config.response_tokens,
+            token_budget=1 << 30 if run is None or server else config.response_tokens,
             system_prompt=None if run is None else config.agent.system_prompt,
             tool_choice=config.agent.tool_choice if given else "none",
         ),
@@ -179,6 +180,7 @@ def builtin_agent(
         policies={} if policy is None else {POLICY: policy},
         weights=weights,
         servers={} if server is None else {POLICY: server},
+        server_tokens=sampling.max_tokens,
         tools=given,
         max_calls=turns,
         max_length=None if run is None else config.rollout.max_len,
@@ -187,7 +189,7 @@ def builtin_agent(
 
 
 def _limits(
-    run: FoundRun | None, asked: EvaluationConfig | AskConfig
+    run: FoundRun | None, asked: EvaluationConfig | AskConfig, server: Endpoint | None
 ) -> tuple[Sampling, int, RunnerSettings]:
     """How a built-in agent samples, its turns, and what bounds a rollout."""
     config = RunConfig() if run is None else run[1]
@@ -195,8 +197,9 @@ def _limits(
     if run is not None:
         turns = config.agent.max_turns if config.agent.use_agent else 1
         tokens = config.turn_tokens
+    tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
     if isinstance(asked, EvaluationConfig):
-        turns, tokens = asked.max_turns or turns, asked.max_tokens or tokens
+        turns = asked.max_turns or turns
         temperature = asked.sampled_at
     limits = RunnerSettings(
         "",
@@ -233,11 +236,12 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
         policies = dict.fromkeys(here, policy)
     return EvaluatedAgent(
         agent=agent,
-        sampling=Sampling(temperature=asked.sampled_at, max_tokens=asked.max_tokens or 2000),
+        sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, policies)),
         resources=resources,
         policies=policies,
         weights=str(local or ""),
         servers=servers,
+        server_tokens=asked.max_tokens or UNBOUNDED,
         max_calls=asked.max_turns or 16,
         max_length=None if run is None else config.rollout.max_len,
         limits=RunnerSettings(
@@ -267,10 +271,12 @@ def ask(
     fields: Mapping[str, Any] | None = None,
     *,
     trust: bool = False,
+    progress: Progress | None = None,
 ) -> Rollout:
     """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
-    are the others of its task, `trust` is as for `evaluate`."""
-    kind, run = target_kind(target), run_of(target)
+    are the others of its task, `trust` is as for `evaluate`. `progress` is told of the limits, and
+    of tokens as they are sampled."""
+    progress, kind, run = progress or Progress(), target_kind(target), run_of(target)
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
         raise ConfigError(
@@ -286,7 +292,8 @@ def ask(
     if run is not None:
         check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     settings = EvaluationConfig(
-        test=(UNKEPT,), endpoint=asked.endpoint, model=asked.model, temperature=asked.temperature
+        test=(UNKEPT,),
+        **asked.model_dump(include={"endpoint", "model", "temperature", "max_tokens"}),
     )
     if kind == "agent":
         evaluated_agent = own_agent(target, None, settings)
@@ -295,7 +302,10 @@ def ask(
         evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
-    played = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda rollout, cost: None)
+    progress.start("", {"tokens": evaluated_agent.tokens()})
+    played = evaluated_agent.play(
+        [spec], _ungraded, UNKEPT, lambda rollout, cost: None, progress.sampled
+    )
     rollout = asyncio.run(played)[0]
     if rollout.last.stop == "context" and not any(c.sampled.token_ids for c in rollout.last.calls):
         raise DataError(

@@ -101,6 +101,7 @@ class RolloutManager:
         settings: RunnerSettings,
         *,
         max_tokens: int,
+        remote_max_tokens: int | None = None,
         token_budget: int | None = None,
         resources: NamedResources | None = None,
         remote: Remote | None = None,
@@ -125,6 +126,7 @@ class RolloutManager:
                 sources=sources,
                 remote=remote or self._remote,
                 max_tokens=max_tokens,
+                remote_max_tokens=remote_max_tokens,
                 token_budget=token_budget,
                 tokenizers=_tokenizers(sources, named_resources),
             )

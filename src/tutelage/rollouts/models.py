@@ -142,6 +142,8 @@ class GatewayModelProvider(ModelProvider):
     remote: Remote | None = None
     max_tokens: int = 256
     """Tokens of a reply for which the agent named no limit."""
+    remote_max_tokens: int | None = None
+    """The same of what `remote` answers; None is `max_tokens`."""
     token_budget: int | None = None
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -170,8 +172,14 @@ class GatewayModelProvider(ModelProvider):
     def sampling(self, name: str) -> Sampling:
         """What holds for requests to a model that are silent about it."""
         given = self.resources.get(name)
-        default = Sampling(max_tokens=self.max_tokens)
+        default = Sampling(max_tokens=self.limit(name))
         return given.sampling(default) if isinstance(given, LLM) else default
+
+    def limit(self, name: str) -> int:
+        """Tokens of a reply for which the agent named no limit."""
+        return (
+            self.max_tokens if name in self.sources else self.remote_max_tokens or self.max_tokens
+        )
 
     def label(self, name: str) -> str:
         """What the LLM of a resource calls itself."""
@@ -248,7 +256,7 @@ class _GatewayAttempt(_AttemptModels):
             endpoint=self._door.base_url,
             api_key=self._door.api_key,
             model=name,
-            max_tokens=llm.max_tokens or self._models.max_tokens,
+            max_tokens=llm.max_tokens or self._models.limit(name),
             client=_LoopClient(client, self._loop, self.own_time),
             trainable=False,
             frozen=False,

@@ -30,7 +30,8 @@ class TrainingResult:
     folder: Path
     """The run folder: report, store, metrics, checkpoints."""
     policy: Path | None
-    """The trained policy, a Hugging Face folder; None where prompts were searched for."""
+    """The trained policy, a Hugging Face folder; None where prompts were searched for, and of a run
+    that was stopped before it had one."""
     steps: int
     """Steps of reinforcement learning."""
     rollouts: int
@@ -86,7 +87,7 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
     fields: JSON = {
         "status": str(details["status"]),
         "folder": folder.path,
-        "policy": folder.policy,
+        "policy": folder.policy if folder.policy.is_dir() else None,
         "steps": int(details.get("rl_steps", 0)),
         "rollouts": int(details["rollouts"]),
         "tokens": int(details["tokens"]),

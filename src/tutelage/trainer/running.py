@@ -19,7 +19,7 @@ from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.engine.prices import load_prices
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
 from tutelage.evaluate.kind import PolicyEvaluation, recorded
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
@@ -37,7 +37,7 @@ from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.algorithm import packages_of_training
 from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
-from tutelage.types import Sampling
+from tutelage.types import UNBOUNDED, Sampling
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -225,7 +225,8 @@ def evaluation_of(
     found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
     evaluated_agent = EvaluatedAgent(
         agent=player,
-        sampling=Sampling(temperature=asked.sampled_at, max_tokens=2000),
+        sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, found)),
+        server_tokens=asked.max_tokens or UNBOUNDED,
         resources=resolved,
         policies=found,
         weights=", ".join(sorted({*named.values()})) if not policies else "",

@@ -372,6 +372,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
     """The outcome in numbers, as in result.json."""
     state, setting = ctx.state, ctx.setting
     config, values = setting.config, dict(state.results)
+    policy = ctx.run.folder.policy
     if state.phase in STEPS:  # it was stopped within the phase
         values.setdefault(STEPS[state.phase], state.phase_step)
     if state.phase == SFT:
@@ -388,7 +389,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
         "tokens": state.tokens,
-        "policy": str(ctx.run.folder.policy),
+        "policy": str(policy) if policy.is_dir() else None,
         "max_dlogp": state.max_dlogp,
         "test_tasks": len(setting.tasks.test),
         "overlap": setting.overlap.record(),
