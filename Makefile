@@ -79,11 +79,13 @@ $(DEV_STAMP): $(STAMP)
 	@$(PIP) -e '.[train,dev]'
 	@touch $@
 
-# Around a training. The shell waits while a stop (Ctrl-C, SIGTERM) is handled; then make ends by the
-# same signal, so that it does not call a run that was saved an error.
-WATCHED := trap : INT TERM;
-STOPPED = status=$$?; \
-	case $$status in 130) kill -INT $$PPID; exit 0;; 143) kill -TERM $$PPID; exit 0;; esac
+# Around a training. At Ctrl-C, which a terminal sends to all, the shell waits for what is saved; where
+# the training alone was stopped, make ends by the same signal (the second lets it wait for the shell).
+# So a run that was saved is no error.
+WATCHED := trap stopped=1 INT;
+STOPPED = status=$$?; case $$status in \
+	130) [ "$$stopped" ] || { kill -INT $$PPID; sleep 1; }; exit 0;; \
+	143) trap '' TERM; kill -TERM $$PPID; sleep 1; exit 0;; esac
 
 train: venv ## train a small policy (about two minutes); further words in ARGS="--seed 1"
 	@$(WATCHED) $(BIN)/tutelage train math trainer.experiment_name=first $(ARGS) \

@@ -50,12 +50,19 @@ def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             play=play,
             add_up=add_up,
             agent="built-in",
-            evaluated_agent=SimpleNamespace(tools={}, model=str),
+            evaluated_agent=SimpleNamespace(tools={}, model=str, tokens=str),
         )
 
     def ask(
-        target: str, question: str, asked: AskConfig, fields: dict[str, Any], *, trust: bool
+        target: str,
+        question: str,
+        asked: AskConfig,
+        fields: dict[str, Any],
+        *,
+        trust: bool,
+        progress: Progress,
     ) -> Rollout:
+        progress.start("ask", {"tokens": "at most 256 a reply"})
         kept.update(target=target, question=question, asked=asked, fields=fields, trust=trust)
         return played[2] if target == "broken" else played[0]
 
@@ -151,6 +158,7 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "samples": 1,
         "temperature": 0.0,
         "seed": 0,
+        "cut_off": 0,
         "tasks": 3,
         "test_in_train": 2,
         "test_repeated": 1,

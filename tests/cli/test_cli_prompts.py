@@ -153,6 +153,7 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     [
         ('1.0 if "kind" in said else 0.2', 0, "improved"),
         ("0.5", 3, "no evidence"),
+        ("0.0", 3, "no evidence"),
         # Validation tasks are few, and on them what is worse looks better.
         ('0.6 if "kind" not in said else float(int(task["id"][1:]) in VAL)', 4, "regressed"),
     ],
@@ -166,7 +167,9 @@ def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here
     line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
     said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
     assert f"Verdict: {verdict}" in said
-    assert ("rollouts so far have earned 0.5, so" in said) == (worth == "0.5")
+    for alike in ("0.5", "0.0"):
+        text = f"rollouts so far have earned {float(alike):g}, so nothing has been learned"
+        assert (text in " ".join(said.split())) == (worth == alike)
     assert run("resume run", code).count("Verdict: ") == 1, "a finished run says the same again"
 
 

@@ -1,17 +1,35 @@
-"""What `make train` and `make train-llm` run, and what where the model cannot be had."""
+"""What `make venv` installs, what `make train` and `make train-llm` run, and what in its place where the real model
+cannot be had."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tutelage.testing.loopback import listening
+
 ROOT = Path(__file__).parents[2]
 ENDS = "The model cannot be had here, as said above, so the embedded job runs: tutelage train math"
+
+
+class Index(BaseHTTPRequestHandler):
+    """A package index that has torch."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/torch/" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
 
 
 @pytest.fixture
@@ -53,12 +71,76 @@ def test_a_target_runs_its_job_with_the_words_that_are_given(
     assert ENDS not in lines
 
 
-@pytest.mark.parametrize("status", [1, 2, 130])
+@pytest.mark.parametrize("status", [1, 2])
 def test_another_failure_of_the_job_is_its_own(status: int, clone: Path) -> None:
     code, lines, said = make(clone, f'echo "ran $2"; exit {status}', "train-llm")
     assert code != 0
     assert f"Error {status}" in said
     assert [line for line in lines if line.startswith("ran")] == ["ran word-problems"]
+
+
+@pytest.mark.parametrize("target", ["train", "train-embedded"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_no_error(target: str, number: signal.Signals, clone: Path) -> None:
+    # A terminal sends Ctrl-C to all of them; a program that saves takes its time.
+    saves = "trap 'sleep 1; echo saved >&2; exit 130' INT; kill -INT 0; sleep 20"
+    command = clone / ".venv" / "bin" / "tutelage"
+    words = ["make", "--no-print-directory", target]
+    for script in (*[saves] * (number == signal.SIGINT), f"exit {128 + number}"):
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+        done = subprocess.run(
+            words, cwd=clone, capture_output=True, text=True, timeout=60, start_new_session=True
+        )
+        assert done.returncode == -number, done
+        assert done.stderr == ("saved\n" if "saved" in script else "")
+        assert ENDS not in done.stdout
+        assert "before these" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("gpu", "answers", "given", "options", "said"),
+    [
+        ("", True, "", "--extra-index-url {url} ", "the CPU build, since no NVIDIA GPU is seen"),
+        ("", False, "", "", "no NVIDIA GPU is seen, but http://127.0.0.1:9 does not answer"),
+        ("1", True, "", "", "the CUDA build, since an NVIDIA GPU is seen"),
+        ("1", True, "--index-url X", "--index-url X ", "with --index-url X, as TORCH_ARGS says"),
+    ],
+)
+def test_torch_is_installed_first_and_nothing_twice(
+    gpu: str, answers: bool, given: str, options: str, said: str, tmp_path: Path
+) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec "{sys.executable}" "$@"\n'
+        '[ "$2" = venv ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python\n'
+        'echo "ran $*"\n'
+    )
+    python.chmod(0o755)
+
+    def made(target: str, url: str) -> list[str]:
+        words = [target, f"PYTHON={python}", f"GPU={gpu}", f"CPU_WHEELS={url}"]
+        done = subprocess.run(
+            ["make", *words, f"TORCH_ARGS={given}"],
+            cwd=tmp_path, env=os.environ | {"no_proxy": "*"},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout or target == "venv-dev" or "1 of 2" not in done.stdout
+        return [line for line in done.stdout.splitlines() if " install " in line]
+
+    with listening(Index) as base:
+        url = base if answers else "http://127.0.0.1:9"
+        pip, torch, train = made("venv", url)
+        assert pip.endswith("--upgrade pip")
+        assert torch.startswith("ran -m pip install --no-compile " + options.format(url=url))
+        assert re.fullmatch(r"torch==[\d.]+", torch.split()[-1])
+        assert train == "ran -m pip install --no-compile -e .[train]"
+        assert made("venv", url) == []
+        assert made("venv-dev", url) == ["ran -m pip install --no-compile -e .[train,dev]"]
+        assert made("venv", url) == made("venv-dev", url) == []
 
 
 @pytest.mark.parametrize("status", [0, pytest.param(2, marks=pytest.mark.full)])

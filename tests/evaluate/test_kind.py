@@ -123,8 +123,8 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     assert listed.count("finished") == 3
     means = {told(RunFolder(place / "runs" / n))["reward_after_sampled"] for n in ("one", "two")}
     rows = {line.split()[0]: line.split() for line in listed.splitlines()[2:]}
-    assert {rows[name][-4] for name in ("one", "two")} == {f"{mean:.2f}" for mean in means}
-    assert [rows[name][-3] for name in ("one", "two", "greedy")] == ["8", "8", "4"]
+    assert {rows[name][-6] for name in ("one", "two")} == {f"{mean:.2f}" for mean in means}
+    assert [rows[name][-5] for name in ("one", "two", "greedy")] == ["8", "8", "4"]
     found = json.loads(command("compare", "one", "two", "--json"))
     assert [run["run"]["algorithm"] for run in found["runs"]] == ["evaluation"] * 2
     assert found["same_tasks"]

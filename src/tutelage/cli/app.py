@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from multiprocessing import active_children
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ from tutelage.bounded import direct_on_loopback
 from tutelage.cli.failures import PLAIN
 from tutelage.errors import ConfigError
 from tutelage.platforms import check_platform
-from tutelage.runs.signals import end_processes, exit_code, handle_signals
+from tutelage.runs.signals import ENDING, end_processes, exit_code, handle_signals
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
@@ -176,13 +177,24 @@ def main() -> None:
         check_platform()
     except ConfigError as error:
         raise SystemExit(f"Error: {error}") from None
+    code: Any = 0
     try:
         get_command(build_app())(prog_name="tutelage")
+    except SystemExit as ended:
+        code = ended.code
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
-        raise SystemExit(exit_code(stopped)) from None
+        code = exit_code(stopped)
     finally:
         left = [c.pid for c in active_children() if c.pid and not c.daemon]
         end_processes(left if os.getpid() == process else [], signal.SIGKILL)
+    if code in [128 + number for number in (signal.SIGINT, *ENDING)]:
+        # Threads may be sampling: Python would end them in the midst of C++, which aborts.
+        vars(atexit)["_run_exitfuncs"]()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def _root(

@@ -7,7 +7,7 @@ other fields of its task, which an environment or a custom agent may read.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tutelage.cli.options import Trust
-from tutelage.errors import counted
 from tutelage.evaluate.config import AskConfig
-from tutelage.runs.progress import Progress
 
 
 def ask(
@@ -40,7 +38,8 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose, waiting
+    from tutelage.cli.console import fetch, output, prose
+    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import ConfigError, DataError
     from tutelage.runs.resume_hint import command_name
@@ -53,10 +52,13 @@ def ask(
         raise ConfigError(f"the run comes first, then the question: {command_name()} {words}")
     further = _task_fields(fields or ())
     fetch(target)
-    with waiting("loading the model ...") as tell:
+    display = LiveDisplay().open()
+    try:
         from tutelage.evaluate.targets import ask as play
 
-        rollout = play(target, question, options, further, trust=trust, progress=_Asking(tell))
+        rollout = play(target, question, options, further, trust=trust, progress=display)
+    finally:
+        display.finish()
     show_rollout(output(), rollout, graded=False)
     _tell_of_own_agent(target)
     if rollout.last.failure is not None:
@@ -67,23 +69,6 @@ def ask(
             )
             prose(output(), said, "dim")
         raise typer.Exit(1)
-
-
-class _Asking(Progress):
-    """Shows the limits of a reply, and its tokens while it is sampled."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-
-    def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Show the limits."""
-        from tutelage.cli.console import facts, messages
-
-        facts(messages(), lines.items(), indent=2)
-
-    def sampled(self, tokens: int) -> None:
-        """Show the tokens so far."""
-        self._tell(f"{counted(tokens, 'token')} sampled" if tokens else "waiting for the reply")
 
 
 def _tell_of_own_agent(target: str) -> None:

@@ -15,9 +15,8 @@ import re
 import shutil
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Collection, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -29,8 +28,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tutelage.runs.figures import Table as FigureTable
 
-LINE_SECONDS = 5.0
-"""Seconds between two lines of progress where there is no terminal."""
 _PIPE_WIDTH = 100
 """Columns of a table that goes into a file or a pipe."""
 
@@ -78,22 +75,12 @@ def _console(stream: TextIO) -> Console:
 
 
 @contextmanager
-def waiting(text: str) -> Generator[Callable[[str], None]]:
-    """Say on a terminal what takes a moment; nothing is left of it after. What is yielded replaces
-    the text, and is a line every few seconds where there is no terminal."""
-    console, told = messages(), time.monotonic()
-
-    def line(text: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= LINE_SECONDS:
-            told = time.monotonic()
-            say(console, f"  {text}")
-
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield line
-        return
-    with console.status(text) as status:
-        yield status.update
+def waiting(text: str) -> Generator[None]:
+    """Say on a terminal what takes a moment; nothing is left of it after."""
+    console = messages()
+    drawn = console.is_terminal and not console.is_dumb_terminal
+    with console.status(text) if drawn else nullcontext():
+        yield
 
 
 def fetch(model: str | None) -> None:

@@ -19,16 +19,7 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from tutelage.cli.console import (
-    LINE_SECONDS,
-    facts,
-    is_utf8,
-    leave_stream,
-    messages,
-    prose,
-    say,
-    visible,
-)
+from tutelage.cli.console import facts, is_utf8, leave_stream, messages, prose, say, visible
 from tutelage.cli.progress_view import (
     REWARD,
     Phase,
@@ -41,6 +32,9 @@ from tutelage.runs.estimate import duration
 from tutelage.runs.progress import Progress
 
 _REDRAWS_PER_SECOND = 4.0
+_LINE_SECONDS = 5.0
+"""Seconds between two plain lines of one phase; a sixtieth of the time since the start once that is
+more, so that a night is no thousand lines."""
 
 
 class LiveDisplay(Progress):
@@ -131,14 +125,12 @@ class LiveDisplay(Progress):
 
     def sampled(self, tokens: int) -> None:
         """Add the tokens of replies in progress to what is said of the measurement."""
-        now = self._clock()
         with self._lock:
             if self._measuring is None:
                 return
-            message = self._measuring.partition(", ")[0]
-            message += f", {counted(tokens, 'token')} sampled" if tokens else ""
-            self._measuring = message
-        if self._live is None and self._is_time(now, self._line_at):
+            more = f", {counted(tokens, 'token')} sampled" * bool(tokens)
+            self._measuring = message = self._measuring.partition(", ")[0] + more
+        if self._live is None and self._is_time(now := self._clock(), self._line_at):
             self._line_at = now
             self._line(message)
 
@@ -168,8 +160,7 @@ class LiveDisplay(Progress):
         yield from render_progress(phase, measuring, rewards, now, width, utf8=self._utf8)
 
     def _is_time(self, now: float, last: float) -> bool:
-        # A sixtieth of the time since the start, so that a night is no thousand lines.
-        return now - last >= max(LINE_SECONDS, (now - self._began) / 60)
+        return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
 
     def _line(self, text: str) -> None:
         # What is said before the job begins has no time: it counts from there.

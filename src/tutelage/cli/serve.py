@@ -76,7 +76,7 @@ def serve(
     from tutelage.gateway.call_log import CallLog
     from tutelage.gateway.limits import GatewayLimits
     from tutelage.tracing import ingest_traces
-    from tutelage.types import Sampling
+    from tutelage.types import UNBOUNDED, Sampling
 
     secret = _secret(options)
     # All clients share one key here, so its bound is that of all.
@@ -87,7 +87,10 @@ def serve(
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
-    most, tokens = _reply_limit(client, options)
+    most = options.max_tokens or getattr(client, "reply_tokens", UNBOUNDED)
+    tokens = f"{f'at most {most:,}' if most < UNBOUNDED else 'no limit'} where a request names none"
+    if length := getattr(client, "max_length", None):
+        tokens += f", context {length:,}"
     gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
     with _closed(log, gateway.recorder), gateway:
         attempt_session = gateway.open(
@@ -120,12 +123,8 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
     if (target is None) == (scripted is None):
         raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
-    own = {
-        "--slots": options.slots,
-        "--max-length": options.max_length,
-        "--max-tokens": options.max_tokens,
-        "--seed": options.seed,
-    }
+    names = ("slots", "max_length", "max_tokens", "seed")
+    own = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
     if scripted is not None:
         from tutelage.gateway import Script, ScriptedClient
 
@@ -203,23 +202,6 @@ def _drawn() -> SeedTree:
     from tutelage.seeds import SeedTree
 
     return SeedTree(secrets.randbits(63))
-
-
-def _reply_limit(client: ChatClient, options: _ServeOptions) -> tuple[int, str]:
-    """Return the tokens of a reply where a request names no limit, and what is said of them."""
-    from tutelage.types import UNBOUNDED
-
-    if options.upstream is not None or options.scripted is not None:
-        return UNBOUNDED, "no limit is set where a request names none"
-    from tutelage.evaluate.evaluated_agent import CPU_REPLY_TOKENS
-    from tutelage.gateway.serving import ServedPolicy
-    from tutelage.policy.machine import sampling_device
-
-    assert isinstance(client, ServedPolicy), "a policy of this process is served"
-    most = CPU_REPLY_TOKENS if sampling_device().type == "cpu" else UNBOUNDED
-    most = options.max_tokens or most
-    words = [f"at most {most:,} a reply that names no limit"] if most < UNBOUNDED else []
-    return most, ", ".join([*words, f"context {client.max_length:,}"])
 
 
 def _tell(gateway: Gateway, name: str, key: str, tokens: str) -> None:

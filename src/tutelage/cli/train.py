@@ -148,8 +148,7 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the keys that differ from their defaults and run one task, without "
-            "training.",
+            help="Print keys that differ from their defaults; run one task, no training.",
         ),
     ] = False,
     from_scratch: Annotated[
@@ -175,10 +174,7 @@ def train(
     overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
     search = searches(recipe, values.get("algorithm"))
     if all_keys and (search or not dry_run):
-        raise ConfigError(
-            "--all prints all keys in a --dry-run of a training of weights; leave it out, or see "
-            f"the keys with: {command_name()} config{' --prompts' * search}"
-        )
+        raise ConfigError("--all is for --dry-run in a training of weights; leave it out")
     if from_scratch and search:
         raise ConfigError("--from-scratch is for weights; a search trains none: leave it out")
     if search:

@@ -123,10 +123,10 @@ class EvaluatedAgent:
     ) -> list[Rollout]:
         """Run rollouts; `on_done` sees each as it ends, with what its model calls cost. `on_tokens`
         is told in a thread, once a second, how many tokens the policies have sampled."""
-        limits = replace(self.limits, run_id=run_id)
-        if self.local:
-            return await self._on_engine(specs, grader, limits, on_done, on_tokens)
-        return await self._on_manager(specs, grader, limits, on_done, on_tokens)
+        limits, engines = replace(self.limits, run_id=run_id), list[Any]()
+        played_by = self._on_engine if self.local else self._on_manager
+        with _told(engines, on_tokens):
+            return await played_by(specs, grader, limits, on_done, engines)
 
     async def _on_engine(
         self,
@@ -134,7 +134,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
-        on_tokens: OnTokens,
+        engines: list[EngineDriver],
     ) -> list[Rollout]:
         slots = min(_SLOTS, max(1, len(specs)))
         policy = self.policy
@@ -142,10 +142,10 @@ class EvaluatedAgent:
         runner = Runner(
             self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
         )
-        with _told([engine], on_tokens):
-            return await runner.run(
-                specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
-            )
+        engines.append(engine)
+        return await runner.run(
+            specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
+        )
 
     async def _on_manager(
         self,
@@ -153,7 +153,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
-        on_tokens: OnTokens,
+        engines: list[EngineDriver],
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
@@ -165,7 +165,7 @@ class EvaluatedAgent:
             isolation=self.isolation,
             remote=servers,
         )
-        (sources, engines), gate = self._sources(), asyncio.Semaphore(self.runners)
+        sources, gate = self._sources(engines), asyncio.Semaphore(self.runners)
 
         async def one(spec: RolloutSpec) -> Rollout:
             meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
@@ -189,17 +189,15 @@ class EvaluatedAgent:
 
         tasks: list[asyncio.Task[Rollout]] = []
         try:
-            with _told(engines, on_tokens):
-                async with manager, asyncio.TaskGroup() as group:
-                    tasks += [group.create_task(one(spec)) for spec in specs]
+            async with manager, asyncio.TaskGroup() as group:
+                tasks += [group.create_task(one(spec)) for spec in specs]
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    def _sources(self) -> tuple[dict[str, PolicySource], list[EngineDriver]]:
+    def _sources(self, engines: list[EngineDriver]) -> dict[str, PolicySource]:
         """An engine for each policy; what a rollout says does not depend on what plays beside."""
         made: dict[int, PolicySource] = {}
-        engines: list[EngineDriver] = []
         for policy in self.policies.values():
             slots = max(1, min(_SLOTS, self.runners))
             engine = make_engine(
@@ -207,7 +205,7 @@ class EvaluatedAgent:
             )
             engines.append(engine)
             made[id(policy)] = PolicySource(engine, policy.codec, self.sampling, None)
-        return {name: made[id(policy)] for name, policy in self.policies.items()}, engines
+        return {name: made[id(policy)] for name, policy in self.policies.items()}
 
     def _price(self, name: str) -> Price | None:
         server = self.servers[name]

@@ -30,7 +30,13 @@ from tutelage.engine.endpoint import (
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
+from tutelage.evaluate.evaluated_agent import (
+    CPU_REPLY_TOKENS,
+    EvaluatedAgent,
+    answered,
+    equipped,
+    reply_limit,
+)
 from tutelage.policy.sources import SMOLLM2, is_gguf
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import reward as reward_function
@@ -271,12 +277,12 @@ def ask(
     fields: Mapping[str, Any] | None = None,
     *,
     trust: bool = False,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> Rollout:
     """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
     are the others of its task, `trust` is as for `evaluate`. `progress` is told of the limits, and
     of tokens as they are sampled."""
-    progress, kind, run = progress or Progress(), target_kind(target), run_of(target)
+    kind, run = target_kind(target), run_of(target)
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
         raise ConfigError(
@@ -302,7 +308,8 @@ def ask(
         evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
-    progress.start("", {"tokens": evaluated_agent.tokens()})
+    progress.start("ask", {"tokens": evaluated_agent.tokens()})
+    progress.evaluation("ask", 0, 1)
     played = evaluated_agent.play(
         [spec], _ungraded, UNKEPT, lambda rollout, cost: None, progress.sampled
     )
@@ -348,7 +355,8 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
         )
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
-    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
+    most = CPU_REPLY_TOKENS if policy.device.type == "cpu" else UNBOUNDED
+    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most)
 
 
 def _served_run(target: str) -> FoundRun | None:

@@ -19,7 +19,7 @@ from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.policy.prompt_length import check_length
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatOptions, Message, ToolSpec
+from tutelage.types import UNBOUNDED, Call, ChatOptions, Message, ToolSpec
 
 LONG = 16_000
 """Characters of a prompt from which on a thread renders it: that takes 30 ms, the thread 0.1."""
@@ -28,8 +28,11 @@ LONG = 16_000
 class ServedPolicy:
     """A `ChatClient` that keeps nothing between requests."""
 
-    def __init__(self, engine: Engine, codec: Codec, seeds: SeedTree) -> None:
-        self.codec = codec
+    def __init__(
+        self, engine: Engine, codec: Codec, seeds: SeedTree, reply_tokens: int = UNBOUNDED
+    ) -> None:
+        """`reply_tokens` is what a server should allow a request that names no limit."""
+        self.codec, self.reply_tokens = codec, reply_tokens
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
         self._thread = asyncio.Lock()

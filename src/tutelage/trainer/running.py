@@ -81,7 +81,7 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether a record of asyncio is more than a client that an agent left open in a loop of its
     own: whichever loop runs when it is collected tries to close it, in vain."""
-    return record.exc_info is None or str(record.exc_info[1]) != "Event loop is closed"
+    return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
