@@ -1,5 +1,4 @@
-"""What `make venv` installs, what `make train` and `make train-llm` run, and what in its place where the real model
-cannot be had."""
+"""What `make venv` installs, and what `make train` and `make train-llm` run."""
 
 from __future__ import annotations
 

@@ -109,15 +109,28 @@ def test_a_rewritten_context_starts_a_new_conversation() -> None:
         chat(short, one, more, reply=one),
     ]
     assert conversations(calls) == [
-        ("main", (ask, one, more, one)),
-        ("main", (short, one, more, one)),
+        ("main", (ask, one, more, one), ()),
+        ("main", (short, one, more, one), ()),
+    ]
+
+
+def test_calls_with_other_tools_are_another_conversation(store: Store) -> None:
+    tool = ToolSpec("f", "", {"type": "object", "properties": {}})
+    ask, one = Message("user", "a"), Message("assistant", "1")
+    first = dataclasses.replace(chat(ask, reply=one), tools=(tool,))
+    done = dataclasses.replace(attempt(0), calls=(first, chat(ask, one, reply=one)))
+    store.put_rollouts([rollout("r0", done)])
+    rows = [*export_rows(store, "run_a", "sft", tools=None)]
+    assert [(len(row["messages"]), row["tools"]) for row in rows] == [
+        (2, [tool.to_dict()]),
+        (3, []),
     ]
 
 
 def test_agents_talk_apart() -> None:
     ask, one, two = Message("user", "a"), Message("assistant", "1"), Message("assistant", "2")
     calls = [chat(ask, reply=one), chat(ask, one, reply=two, agent="judge"), chat(ask, reply=two)]
-    assert [agent for agent, _ in conversations(calls)] == ["main", "judge", "main"]
+    assert [agent for agent, _, _ in conversations(calls)] == ["main", "judge", "main"]
 
 
 def test_a_turn_that_a_client_wrote_anew_stays_as_sampled() -> None:
@@ -126,7 +139,7 @@ def test_a_turn_that_a_client_wrote_anew_stays_as_sampled() -> None:
     anew = Message("assistant", "", (ToolCall("call_1", "f", '{"x": 1}'),))
     seen, end = Message("tool", "2", tool_call_id="call_1"), Message("assistant", "done")
     calls = [chat(ask, reply=sampled), chat(ask, anew, seen, reply=end)]
-    assert conversations(calls) == [("main", (ask, sampled, seen, end))]
+    assert conversations(calls) == [("main", (ask, sampled, seen, end), ())]
 
 
 def test_unknown_format_and_run(store: Store) -> None:

@@ -171,9 +171,7 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
     from tutelage.tools.registry import close_tools
 
     display = LiveDisplay().open()
-    model, agent = asked.ready.evaluated_agent.model(), asked.ready.agent
-    facts = {"target": name, "agent": agent, "model": model}
-    display.start("evaluation", facts | {"tokens": asked.ready.evaluated_agent.tokens()})
+    display.start("evaluation", asked.ready.facts(name))
     try:
         evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
     finally:

@@ -38,6 +38,7 @@ from tutelage.runs.stored_evaluation import (
     KINDS,
     NO_TOOLS,
     REWARD,
+    SIDES,
     SUCCESS,
     Quantity,
     StoredEvaluation,
@@ -54,7 +55,8 @@ from tutelage.types import Mode
 
 _LOOKED_AT = 20
 """Rollouts among which a question is looked for."""
-_COLUMNS = ("before", "after", "control")
+_DEMONSTRATED = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
+"""Heads of the columns where the user's demonstrations were learned first."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 
@@ -73,17 +75,17 @@ def before_after(result: Mapping[str, Any]) -> list[Table]:
 
 def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
     found = {key: read_evaluation(result, key) for key in EVALUATIONS}
-    shown = [n for n in _COLUMNS if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
+    shown = [n for n in SIDES if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
     without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
     if without is not None and "after" not in shown:
         shown.append("after")
     if not shown:
         return None
     if {"before", "after"} <= set(shown):
-        shown.insert(2, "change")
+        shown.insert(shown.index("after") + 1, "change")
     rows: list[TableRow] = []
     for kind in KINDS:
-        told = {name: found[f"{name}_{kind}"] for name in _COLUMNS}
+        told = {name: found[f"{name}_{kind}"] for name in SIDES}
         if not any(map(what.has, told.values())):
             continue
         rows.append(_row(kind, told, shown, what))
@@ -101,6 +103,8 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
     estimator = control_estimator(result)
     control = "control" if estimator is None else f"control: {estimator}"
     heads = [control if name == "control" else name for name in shown]
+    if "demonstrations" in shown:
+        heads = [_DEMONSTRATED.get(name, name) for name in heads]
     return Table((head, *heads), rows, right=range(1, len(shown) + 1))
 
 
@@ -119,7 +123,7 @@ def _family_rows(
 ) -> Iterator[TableRow]:
     """One row for each family, of tasks whose templates training has seen or not."""
     told: dict[str, Mapping[str, Any]] = {
-        name: result.get(f"families_{name}_{kind}") or {} for name in _COLUMNS
+        name: result.get(f"families_{name}_{kind}") or {} for name in SIDES
     }
     for family in dict.fromkeys(family for some in told.values() for family in some):
         found = {n: evaluation_of_record(some.get(family, {})) for n, some in told.items()}
@@ -248,6 +252,9 @@ def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _done(result: Mapping[str, Any]) -> Iterator[str]:
     """What was done, counted: of a supervised run what it learned from, else what it played."""
+    if "demonstrations" in result:
+        steps = counted(result.get("cold_start_steps") or 0, "supervised step")
+        yield f"{steps} on {counted(result['demonstrations'], 'demonstration')}"
     if "sft_steps" not in result:
         for key, noun in (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token")):
             if result.get(key) is not None:

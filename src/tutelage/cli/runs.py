@@ -84,8 +84,8 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
     lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
     if not finished and last.get("phase") == "cold_start":
-        steps = sum(config.get("sft", {}).get(key, 0) for key in _COLD_START)
-        return f"{last['step']}/{steps}"
+        steps = [config.get("sft", {}).get(key, 0) for key in _COLD_START]
+        return str(last["step"]) + f"/{sum(steps)}" * (min(steps) >= 0)
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
     done = done or int(last.get("step", 0))

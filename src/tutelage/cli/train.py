@@ -50,7 +50,7 @@ CALLS: Mapping[str, str] = {
 }
 """What each call trains."""
 OF_ONE: Mapping[str, tuple[str, ...]] = {
-    "Options for weights": ("steps", "level", "allow_unsandboxed"),
+    "Options for weights": ("demonstrations", "steps", "level", "allow_unsandboxed"),
     "Options for prompts": ("rollouts", "budget_usd"),
 }
 """Flags that only one of the two has."""
@@ -72,6 +72,8 @@ _MEANINGS: Mapping[str, str] = {
     "--train, or the recipe's own.",
     "test": "Held-out tasks for the final test. Default: the recipe's own; with --train the "
     "validation tasks, or in a prompt search some of --train.",
+    "demonstrations": "Demonstrations to learn before learning from rewards: a file of chat rows, "
+    "as `train sft` reads it, or a run of `tutelage eval`, whose successful rollouts are learned.",
     "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
     "budget (10 for `apo` and `grips`).",
     **{
@@ -110,7 +112,7 @@ def _meaning(flag: str) -> str:
 
 
 def _type(flag: str) -> Any:
-    if flag in ("train", "val", "test"):
+    if flag in ("train", "val", "test", "demonstrations"):
         return Paths, ()
     return (bool, False) if flag == "allow_unsandboxed" else (str | None, None)
 

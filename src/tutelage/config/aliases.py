@@ -48,6 +48,7 @@ NAMES: Mapping[str, str] = {
     "tasks": "data.train_files",
     "val": "data.val_files",
     "test": "data.test_files",
+    "demonstrations": "data.demonstrations",
     "level": "data.level",
     "batch_size": "data.train_batch_size",
     "tools": "agent.tools",

@@ -47,6 +47,7 @@ from tutelage.config.unused import (
     BY_REWARDS,
     ENDS_BY_STEPS,
     IN_COLD_START,
+    LEARNS_FROM_TRAIN_FILES,
     NO_ADAPTERS,
     NO_CONTROL,
     NO_DEMONSTRATIONS,
@@ -62,6 +63,7 @@ from tutelage.config.unused import (
     OWN_SHAPE,
     OWN_TASKS,
     OWN_TEMPLATE,
+    SHOWN_IN_PASSES,
     STEPS_WIN,
     TAUGHT_ALREADY,
     THOUGHT_IS_SHORTER,
@@ -127,6 +129,9 @@ class _DataConfig(Section):
     """Validation tasks; empty uses some of the training files, or the recipe's own tasks."""
     test_files: Paths = ()
     """Held-out test tasks, for evaluation only."""
+    demonstrations: Annotated[Paths, LEARNS_FROM_TRAIN_FILES] = ()
+    """Demonstrations to learn before reinforcement learning: files of chat rows, as `train sft`
+    reads them, or runs of `tutelage eval`, whose successful rollouts become such rows."""
     train_tasks: Annotated[Count | None, IN_COLD_START, ALL_ARE_SHOWN] = None
     """Maximum number of training tasks, from the first; null uses all. The demonstrations of the
     embedded job are separate tasks and do not count."""
@@ -145,7 +150,7 @@ class _DataConfig(Section):
     ] = 0.1
     """Smallest weight in difficulty sampling, at a success rate of 0 or 1; the largest is 1."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
-    """Maximum tokens per demonstration in `train sft`; null uses the model's context length."""
+    """Maximum tokens per demonstration; null uses the model's context length."""
     level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
     """Difficulty of the embedded tasks; `hard` has longer expressions and more items."""
 
@@ -242,21 +247,23 @@ class _SftConfig(Section):
     """Learning rate of the cold start."""
     batch_size: Annotated[Count, OWN_DEMONSTRATIONS] = 32
     """Demonstrations per step."""
-    max_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 500
-    """Maximum steps on clean demonstrations before the cool-down; 0 skips the cold start."""
-    skill_target: Annotated[PositiveShare, OWN_DEMONSTRATIONS] = 0.9
+    max_steps: Annotated[Every, OWN_DEMONSTRATIONS] = 500
+    """Maximum steps on clean demonstrations before the cool-down; 0 skips the cold start, -1 is two
+    passes over `data.demonstrations`."""
+    skill_target: Annotated[PositiveShare, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 0.9
     """Held-out greedy success at which the cool-down starts."""
-    eval_every: Annotated[Count, OWN_DEMONSTRATIONS] = 50
+    eval_every: Annotated[Count, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 50
     """Steps between evaluations of that success."""
-    cooldown_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 100
-    """Steps on clean demonstrations over which the learning rate decays to a twentieth."""
-    mixed_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 300
+    cooldown_steps: Annotated[Every, OWN_DEMONSTRATIONS] = 100
+    """Steps on clean demonstrations over which the learning rate decays to a twentieth; -1 is one
+    pass over `data.demonstrations`."""
+    mixed_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 300
     """Maximum steps on demonstrations of mixed quality, after the clean ones."""
-    guess_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.7
+    guess_share: Annotated[Share, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 0.7
     """Fraction of the mixed demonstrations that guess an answer without calling a tool."""
-    mixed_success: Annotated[Share, OWN_DEMONSTRATIONS] = 0.3
+    mixed_success: Annotated[Share, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 0.3
     """Held-out sampled success at which the steps on mixed demonstrations end."""
-    hard_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.06
+    hard_share: Annotated[Share, OWN_DEMONSTRATIONS, SHOWN_IN_PASSES] = 0.06
     """Fraction of hard demonstrations at level `hard`; the others are easier."""
 
 

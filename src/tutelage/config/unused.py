@@ -107,8 +107,14 @@ NOT_PLAYED: UnusedRule = UnusedRule(
     lambda run: run.recipe == "sft" and not run.data.test_files,
 )
 ALL_ARE_SHOWN = _for_sft("`train sft` learns from all its demonstrations")
-NO_DEMONSTRATIONS = UnusedRule(
-    "only `train sft` reads demonstrations", lambda run: run.recipe != "sft"
+LEARNS_FROM_TRAIN_FILES = _for_sft("`train sft` learns from data.train_files")
+NO_DEMONSTRATIONS: UnusedRule = UnusedRule(
+    "only `train sft` and data.demonstrations read demonstrations",
+    lambda run: run.recipe != "sft" and not run.data.demonstrations,
+)
+SHOWN_IN_PASSES: UnusedRule = UnusedRule(
+    "data.demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
+    lambda run: bool(run.data.demonstrations),
 )
 
 CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
@@ -180,7 +186,12 @@ OWN_TASKS: UnusedRule = UnusedRule(
 )
 TAUGHT_ALREADY: UnusedRule = UnusedRule(
     "the cold start is for the embedded policy, and model.path names another",
-    lambda run: run.model.path is not None and run.algorithm.name == "rl" and run.recipe == "math",
+    lambda run: (
+        run.model.path is not None
+        and run.algorithm.name == "rl"
+        and run.recipe == "math"
+        and not run.data.demonstrations
+    ),
 )
 STEPS_WIN: UnusedRule = UnusedRule(
     "trainer.total_training_steps overrides it",

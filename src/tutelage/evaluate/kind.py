@@ -174,9 +174,7 @@ class PolicyEvaluation(RunKind):
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        facts = {"target": self.target, "agent": self.ready.agent}
-        facts["model"] = self.ready.evaluated_agent.model()
-        facts["tokens"] = self.ready.evaluated_agent.tokens()
+        facts = self.ready.facts(self.target)
         run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:

@@ -74,6 +74,18 @@ class PreparedEvaluation:
         """Equal for equal code of an own agent."""
         return None if self.agent == Figures.BUILT_IN else source_hash(self.evaluated_agent.agent)
 
+    def facts(self, target: str) -> dict[str, str]:
+        """What is played, in words, and how many calls servers may answer."""
+        rollouts, most = len(self.tasks) * self.asked.samples, self.evaluated_agent.max_calls
+        calls = f"{rollouts:,} rollouts of at most {most} calls: at most {rollouts * most:,}"
+        return {
+            "target": target,
+            "agent": self.agent,
+            "model": self.evaluated_agent.model(),
+            "tokens": self.evaluated_agent.tokens(),
+            **({"calls": calls} if self.evaluated_agent.servers else {}),
+        }
+
     async def play(
         self,
         progress: Progress,

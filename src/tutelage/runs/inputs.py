@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.config import RunConfig
-from tutelage.errors import ConfigError
+from tutelage.engine.usage import Cost
+from tutelage.errors import ConfigError, DataError, RunError, counted
 from tutelage.rewards import RewardFunction, resolve_reward
+from tutelage.runs.figures import read_object
+from tutelage.runs.folder import RunFolder, find
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.stored import open_run
 from tutelage.seeds import SeedTree
+from tutelage.statistics.outcome import Success, succeeded
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
 from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, read_demonstration
 from tutelage.tasks.overlap import hold_out
+from tutelage.tasks.readers import READERS, RawRow
 from tutelage.tasks.word_problems import DEMONSTRATED, make_word_problems
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
@@ -51,6 +60,83 @@ class Tasks:
     def splits(self) -> Mapping[str, Sequence[Task]]:
         """The three parts by name."""
         return {"train": self.train, "val": self.val, "test": self.test}
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstrationRows:
+    """The rows of `data.demonstrations`, which are learned before reinforcement learning."""
+
+    rows: Sequence[Demonstration]
+    solved: Sequence[Task]
+    """The tasks of the rollouts that some of the rows are."""
+    origin: str
+    """Where the rows come from, and what they cost, in words."""
+
+
+def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
+    """Read the files and runs of `data.demonstrations`.
+
+    Raises `DataError` for a bad row of a file, with line and field, and `RunError` for a run that
+    is no finished evaluation or has no successful rollout.
+    """
+    rows: list[Demonstration] = []
+    solved: list[Task] = []
+    origins: list[str] = []
+    for name in config.data.demonstrations:
+        if Path(name).is_file() or Path(name).suffix.lower() in READERS:
+            read = load_demonstrations([name])
+            origins.append(f"{counted(len(read), 'row')} of {name}")
+        else:
+            read, tasks, origin = _successes(find(name), config.reward.success)
+            solved += tasks
+            origins.append(origin)
+        rows += read
+    return DemonstrationRows(rows, solved, "; ".join(origins))
+
+
+def _successes(
+    folder: RunFolder, success: str | None
+) -> tuple[list[Demonstration], list[Task], str]:
+    """The successful rollouts of an evaluation as rows, their tasks, and what they cost in
+    words."""
+    from tutelage.store.export import chat_rows
+
+    path, fields, result = str(folder.path), read_object(folder.config), folder.read_result()
+    if fields.get("kind") != "evaluation":
+        raise RunError(
+            f"data.demonstrations={path!r} is no run of `tutelage eval`, whose successful rollouts "
+            "can be learned; give one, or a file of rows, which a training gives too: tutelage "
+            f"export {path} --format sft --out FILE.jsonl"
+        )
+    if result is None:
+        raise RunError(
+            f"data.demonstrations={path!r} has not finished; finish it first: "
+            f"{resume_command(folder.path)}"
+        )
+    rule = Success.of(success or fields["success"])
+    with open_run(folder) as (store, run_id):
+        won = [rollout for rollout in store.rollouts(run_id) if succeeded(rollout, rule)]
+    rows: list[Demonstration] = []
+    refused: list[str] = []
+    for rollout in won:
+        for row in chat_rows(rollout):
+            try:
+                rows.append(read_demonstration(RawRow(f"{path} {rollout.id}", row), path))
+            except DataError as error:
+                refused.append(str(error))
+    left_out = f"; {len(refused)} conversations are left out: {refused[0]}" if refused else ""
+    if not rows:
+        raise RunError(
+            f"data.demonstrations={path!r} has nothing to learn from: {len(won)} of its "
+            f"{counted(result['rollouts'], 'rollout')} succeeded{left_out}. Evaluate a stronger "
+            "model, or say what counts as success: --success '>=0.5'"
+        )
+    calls = sum(len(rollout.last.calls) for rollout in won)
+    origin = (
+        f"{len(won)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
+        f"{path}, which cost {Cost(**result['cost'])}{left_out}"
+    )
+    return rows, [rollout.task for rollout in won], origin
 
 
 def reward_of(config: RunConfig) -> RewardFunction:

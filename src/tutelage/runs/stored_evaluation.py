@@ -196,7 +196,8 @@ def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 KINDS = ("sampled", "greedy")
 NO_TOOLS = "no_tools_greedy"
-EVALUATIONS = (*(f"{w}_{k}" for w in ("before", "after", "control") for k in KINDS), NO_TOOLS)
+SIDES = ("before", "demonstrations", "after", "control")
+EVALUATIONS = (*(f"{side}_{kind}" for side in SIDES for kind in KINDS), NO_TOOLS)
 """The evaluations of a training, as its result names them."""
 
 

@@ -117,50 +117,61 @@ def sft_rows(
     A row has `messages`, which end with what the model said, `tools`, and where it came from.
     Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
     """
-    records = None if tools is None else [tool.to_dict() for tool in tools]
     chosen = store.rollouts(
         run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=min_reward
     )
-    return (
-        {
+    return (row for rollout in chosen for row in chat_rows(rollout, tools))
+
+
+def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
+    """Yield the conversations of a rollout that has a reward, as `sft_rows` does."""
+    if rollout.reward is None:
+        return
+    for agent, messages, told in conversations(rollout.last.calls):
+        yield {
             "messages": [_chat_message(m) for m in messages],
-            "tools": _told(rollout.last.calls) if records is None else records,
+            "tools": [tool.to_dict() for tool in (told if tools is None else tools)],
             "task_id": rollout.task.id,
             "rollout_id": rollout.id,
             "agent": agent,
             "reward": rollout.reward.value,
         }
-        for rollout in chosen
-        if rollout.reward is not None
-        for agent, messages in conversations(rollout.last.calls)
-    )
 
 
 def _chat_message(message: Message) -> JSON:
-    """The OpenAI form, with the reasoning that a server sent beside the content."""
-    return message.to_dict() | {n: message.extra[n] for n in THOUGHTS if message.extra.get(n)}
+    """The OpenAI form, with the reasoning that a server sent beside the content, and the weight 0
+    of what is not trained."""
+    extra = {name: message.extra[name] for name in THOUGHTS if message.extra.get(name)}
+    return message.to_dict() | extra | ({"weight": 0} if message.extra.get("weight") == 0 else {})
 
 
-def _told(calls: Sequence[Call]) -> list[JSON]:
-    """The tools of all requests, by name."""
-    return [*{tool.name: tool.to_dict() for call in calls for tool in call.tools}.values()]
+def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages of a request: what they have of the assistant was not sampled by this call."""
+    return tuple(
+        replace(m, extra={**m.extra, "weight": 0}) if m.role == "assistant" else m for m in messages
+    )
 
 
-def conversations(calls: Sequence[Call]) -> list[tuple[str, tuple[Message, ...]]]:
-    """The longest conversations in some calls, with the agent that had each, in order of start.
+def conversations(
+    calls: Sequence[Call],
+) -> list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]]:
+    """The longest conversations in some calls, with the agent that had each and the tools of its
+    requests, in order of start.
 
-    A call continues a conversation of the same agent when its messages begin with all of it. What
-    the model said stands as it was sampled, not as a client repeated it.
+    A call continues a conversation of the same agent with the same tools when its messages begin
+    with all of it. What the model said stands as it was sampled, not as a client repeated it; turns
+    of the assistant that no call sampled have a `weight` of 0 in their `extra`.
     """
-    pairs: list[tuple[str, tuple[Message, ...]]] = []
+    found: list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]] = []
     for call in calls:
-        for i, (agent, before) in enumerate(pairs):
-            if agent == call.agent and _continues(before, call.messages):
-                pairs[i] = (agent, (*before, *call.messages[len(before) :], call.reply))
+        for i, (agent, before, tools) in enumerate(found):
+            if (agent, tools) == (call.agent, call.tools) and _continues(before, call.messages):
+                after = _as_context(call.messages[len(before) :])
+                found[i] = (agent, (*before, *after, call.reply), tools)
                 break
         else:
-            pairs.append((call.agent, (*call.messages, call.reply)))
-    return pairs
+            found.append((call.agent, (*_as_context(call.messages), call.reply), call.tools))
+    return found
 
 
 def _continues(before: Sequence[Message], now: Sequence[Message]) -> bool:

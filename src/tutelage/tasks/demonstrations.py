@@ -53,10 +53,10 @@ def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
     Raises `DataError` naming file, line and field of the first bad row.
     """
-    return [_read_demonstration(row, str(path)) for path in paths for row in read_rows(path)]
+    return [read_demonstration(row, str(path)) for path in paths for row in read_rows(path)]
 
 
-def _read_demonstration(row: RawRow, file: str) -> Demonstration:
+def read_demonstration(row: RawRow, file: str) -> Demonstration:
     """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):

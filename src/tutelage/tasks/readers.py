@@ -65,16 +65,16 @@ def read_rows(path: str | Path) -> list[RawRow]:
     `MissingExtraError` for Parquet without pyarrow.
     """
     path = Path(path)
-    reader = _READERS.get(path.suffix.lower())
+    reader = READERS.get(path.suffix.lower())
     if reader is None:
-        known = ", ".join(sorted(_READERS))
+        known = ", ".join(sorted(READERS))
         raise DataError(
             f"cannot tell the format of {str(path)!r} from its suffix {path.suffix!r}; "
             f"name the file with one of {known}"
         )
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in _READERS]
+        files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
         way = f"did you mean {near[0]!r}?" if near else "give the path of a file"
         raise DataError(f"dataset {str(path)!r} {what}; {way}")
@@ -257,7 +257,7 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-_READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
+READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".json": _read_json,
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,

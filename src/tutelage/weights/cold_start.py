@@ -28,6 +28,7 @@ from tutelage.weights.measure import measure, quick_eval
 from tutelage.weights.optim import Optimizer, supervised_optimizer
 from tutelage.weights.phases import COLD, end_step, restore
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
+from tutelage.weights.sampling import epoch_places
 
 WARMUP = 20
 """Steps over which the learning rate rises."""
@@ -46,7 +47,9 @@ def run_cold_start(ctx: TrainingContext) -> None:
     named, group = setting.policy.named(), setting.group
     optimizer = supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
     ctx.optimizer = restore(ctx, optimizer)
-    ctx.run.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
+    warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
+    name = "cold start" if setting.shown is None else "demonstrations"
+    ctx.run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
         start = time.perf_counter()
         step, skilled = state.phase_step, state.phase_data.get("skilled")
@@ -54,7 +57,7 @@ def run_cold_start(ctx: TrainingContext) -> None:
         mixed = clean_until is not None and step >= clean_until
         seeds = setting.seeds.child(COLD, step)
         rows = demonstration_rows(setting, seeds, sft.guess_share if mixed else 0.0, step)
-        share = learning_rate(step, skilled, sft.cooldown_steps)
+        share = learning_rate(step, skilled, sft.cooldown_steps, warmup)
         values = supervised_step(
             setting.policy,
             ctx.optimizer,
@@ -85,7 +88,7 @@ def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     due = last or ("skilled" not in data and done % sft.eval_every == 0)
-    if due and ctx.setting.tasks.skill:
+    if due and ctx.setting.tasks.skill and ctx.setting.shown is None:
         evaluation = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
         if evaluation.solved >= sft.skill_target:
             data.setdefault("skilled", done)
@@ -124,6 +127,9 @@ def demonstration_rows(
 ) -> list[Row]:
     """One batch of demonstrations: the next ones, or drawn from all that there are."""
     rng, shown, size = seeds.python(), setting.tasks.shown, setting.config.sft.batch_size
+    if setting.shown is not None:
+        rows, order = setting.shown.train, setting.seeds.child(COLD, "order")
+        return [rows[i] for i in epoch_places(len(rows), step * size, size, order)]
     if setting.tasks.in_order:
         tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
     else:
@@ -138,10 +144,12 @@ def _row(setting: TrainingInputs, task: Task, rng: random.Random, guess_share: f
     return Row(*setting.policy.codec.demonstration(messages, told))
 
 
-def learning_rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
+def learning_rate(
+    step: int, cooldown_from: int | None, cooldown_steps: int, warmup: int = WARMUP
+) -> float:
     """Share of the learning rate at a step: warm-up, constant until the skill is measured, then
     linear to `FLOOR` over the cool-down, and constant again."""
-    rise = min(1.0, (step + 1) / WARMUP)
+    rise = min(1.0, (step + 1) / warmup)
     if cooldown_from is None or step < cooldown_from:
         return rise
     done = min(1.0, (step - cooldown_from + 1) / max(1, cooldown_steps))

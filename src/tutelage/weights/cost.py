@@ -27,7 +27,8 @@ def _rollouts(setting: TrainingInputs) -> str:
     if limit is None:
         return f"{size * chains:,} rollouts a step, until the time is over"
     training, measuring = _left(setting, limit)
-    measuring += 2 * len(setting.tasks.test) * config.trainer.val_before_train
+    before = config.trainer.val_before_train * (1 + (setting.shown is not None))
+    measuring += 2 * len(setting.tasks.test) * before
     tasks = drawn(setting, limit)
     last = f", {tasks % size} tasks in the last one," * (tasks < limit * size)
     return (

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from tutelage.agents.builtin import AGENTS, template_tools
@@ -34,6 +35,7 @@ from tutelage.runs.inputs import (
     Tasks,
     drawn_val_tasks,
     held_out,
+    load_demonstration_rows,
     load_tasks,
     load_test_tasks,
     load_tools,
@@ -66,6 +68,8 @@ class SFTDataset:
     val: Sequence[Row] = ()
     remarks: Sequence[str] = ()
     """A line for each file of which something is left out."""
+    origin: str = ""
+    """Where rows that precede reinforcement learning come from, and what they cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class TrainingInputs:
     """Further policies that are trained at once, by name."""
     sft_dataset: SFTDataset | None = None
     """What the recipe `sft` trains on; see `sft.py`."""
+    shown: SFTDataset | None = None
+    """What is learned before reinforcement learning, from `data.demonstrations`."""
     overlap: Overlap = field(default_factory=Overlap)
     """Tasks that stand in more than one split."""
     group: ProcessGroup = ONE_PROCESS
@@ -92,7 +98,8 @@ class TrainingInputs:
 
     def notes(self) -> list[str]:
         """What is said of the data at the start."""
-        more = () if self.sft_dataset is None else self.sft_dataset.remarks
+        dataset = self.sft_dataset or self.shown
+        more = () if dataset is None else dataset.remarks
         return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
 
     @property
@@ -191,7 +198,8 @@ def prepare_rl(
     check_models_exist(config)
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)
-    config = _within_epoch(config, len(tasks.train))
+    demonstrated = load_demonstration_rows(config)
+    config = _in_passes(_within_epoch(config, len(tasks.train)), len(demonstrated.rows))
     tools = load_tools(config)
     reward = _reward_for(config, given)
     if given is None or given.reward is not None:
@@ -205,7 +213,7 @@ def prepare_rl(
         )
     policy = _handed(given, policy_folder)
     if policy is None:
-        policy = _policy(config, tasks, tools, policy_folder, tool_specs)
+        policy = _policy(config, tasks, tools, policy_folder, tool_specs, demonstrated.rows)
     if config.needs_calls and given is None:
         policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
     tools, policy, choice = _placed(config, tools, policy)
@@ -214,8 +222,18 @@ def prepare_rl(
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
     fields = None if open_ended else reward.fields_read
     overlap = count_overlap(*tasks.splits.values(), key=lambda task: content(task, fields))
+    shown = None
+    if demonstrated.rows:
+        known = (
+            overlap_of(demonstrated.rows, (), tasks.test),
+            count_overlap(demonstrated.solved, (), tasks.test, lambda task: content(task, fields)),
+        )
+        most = max(one.test_in_train for one in (overlap, *known))
+        overlap = replace(overlap, test_in_train=most)
+        shown = _sft_dataset(config, policy.codec, policy.max_positions, demonstrated.rows, ())
+        shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, others, None, overlap
+        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap
     )
     if (config.rollout.response_length or 0) >= setting.context:
         raise ConfigError(
@@ -255,7 +273,7 @@ def prepare_sft(
     tools, policy, choice = _placed(config, tools, policy)
     overlap = overlap_of(train, val, tasks.test)
     return TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, {}, sft_dataset, overlap
+        config, seeds, tasks, tools, reward, policy, choice, given, {}, sft_dataset, None, overlap
     )
 
 
@@ -265,6 +283,16 @@ def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
     size = min(config.data.train_batch_size, examples)
     data = config.data.model_copy(update={"train_batch_size": size})
     return config if config.epochs is None else config.model_copy(update={"data": data})
+
+
+def _in_passes(config: RunConfig, rows: int) -> RunConfig:
+    """The steps that are given as passes over `rows` demonstrations, which are all clean."""
+    if not rows:
+        return config
+    each, sft = -(-rows // config.sft.batch_size), config.sft
+    steps = {"max_steps": 2 * each, "cooldown_steps": each}
+    update = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
+    return config.model_copy(update={"sft": sft.model_copy(update=update)})
 
 
 def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:
@@ -331,13 +359,14 @@ def _policy(
     tools: Mapping[str, Tool],
     folder: Path | None,
     told: Sequence[ToolSpec],
+    demonstrated: Sequence[Demonstration],
 ) -> Policy:
     if folder is not None:
         return load_policy(str(folder))
     if config.model.path is not None:
         known = load_policy(config.model.path, template=config.agent.template, tools=told)
         return _adapted(known, config)
-    corpus = _corpus(tasks.train, tools, SeedTree(config.seed))
+    corpus = chain(_texts(demonstrated[:2000]), _corpus(tasks.train, tools, SeedTree(config.seed)))
     return _embedded(config, corpus, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
 
 

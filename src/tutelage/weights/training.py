@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutelage.errors import RunError
+from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.policy.sources import artefact
@@ -47,11 +47,13 @@ from tutelage.weights.sft import LEARNED, learned, run_sft
 if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
 
-BEFORE, AFTER, AFTER_CONTROL = "before", "after", "after_control"
+BEFORE, SHOWN, AFTER, AFTER_CONTROL = "before", "demonstrations", "after", "after_control"
 EVALUATIONS = {
     "clean/greedy": "clean_greedy",
     "before/sampled": "before_sampled",
     "before/greedy": "before_greedy",
+    "demonstrations/sampled": "demonstrations_sampled",
+    "demonstrations/greedy": "demonstrations_greedy",
     "after/sampled": "after_sampled",
     "after/greedy": "after_greedy",
     "after/no_tools": "no_tools_greedy",
@@ -213,7 +215,7 @@ def _check_start(first: Path) -> None:
 
 def _check_phases(state: TrainingState) -> None:
     """Raise `RunError` for a state that names a phase that there is not."""
-    known = {"", COLD, SFT, BEFORE, RL, AFTER, CONTROL, AFTER_CONTROL}
+    known = {"", COLD, SFT, BEFORE, SHOWN, RL, AFTER, CONTROL, AFTER_CONTROL}
     if unknown := {state.phase, *state.results.get("done", ())} - known:
         raise RunError(
             f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
@@ -295,11 +297,22 @@ def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) ->
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
         **({"start": _start(model.path)} if model.path in (None, SHIPPED) and not own else {}),
         **memory.fact(setting),
+        **_shown(setting),
         **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
         **{name: notes[key] for name, key in named.items() if key in notes},
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
         "run": str(folder.path),
     }
+
+
+def _shown(setting: TrainingInputs) -> dict[str, str]:
+    """The demonstrations that are learned first, in words."""
+    if setting.shown is None:
+        return {}
+    rows, sft = setting.shown.train, setting.config.sft
+    words = f"{counted(len(rows), 'row')}, {sum(len(row.ids) for row in rows):,} tokens"
+    steps = f"{sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
+    return {"demonstrations": f"{setting.shown.origin}; {words}, in {steps}"}
 
 
 # ---------------------------------------------------------------- the phases
@@ -324,17 +337,21 @@ def _supervised(setting: TrainingInputs) -> list[Work]:
 
 
 def _rewarded(setting: TrainingInputs) -> list[Work]:
-    """A cold start where there is something to show, then learning from rewards."""
-    config = setting.config
+    """A cold start where there is something to show, then learning from rewards. Demonstrations of
+    the user's are measured before and after."""
+    config, shown = setting.config, setting.shown is not None
     out: list[Work] = []
     supervised = config.algorithm.name == "sft"
     own = config.model.path is None or supervised or setting.tasks.in_order
-    if own and bool(setting.tasks.shown) and config.sft.max_steps > 0:
+    if shown and config.trainer.val_before_train:
+        out.append((BEFORE, _measure("before")))
+    if shown or (own and bool(setting.tasks.shown) and config.sft.max_steps > 0):
         out.append((COLD, run_cold_start))
     if supervised:
         return [*out, (AFTER, _measure("after", no_tools=bool(setting.tools)))]
     if config.trainer.val_before_train:
-        out.append((BEFORE, _measure("before")))
+        name = SHOWN if shown else BEFORE
+        out.append((name, _measure(name)))
     out.append((RL, run_rl))
     with_tools = setting.given is None and bool(setting.tools)
     out.append((AFTER, _measure("after", no_tools=with_tools)))
@@ -404,6 +421,8 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
     }
     if setting.sft_dataset is not None:
         out["examples"] = len(setting.sft_dataset.train)
+    if setting.shown is not None:
+        out["demonstrations"] = len(setting.shown.train)
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded

@@ -113,9 +113,11 @@ def _changes(source: ReportSource) -> Iterator[Change]:
 def _tables(source: ReportSource) -> Iterator[_RateTable]:
     """Before, after and the control, in each quantity."""
     estimator = cut(control_estimator(source.result) or "another", 40)
-    start = "after the cold start" if source.phase("cold_start") else "as it came"
+    shown = "demonstrations" in source.result
+    start = "after the cold start" if source.phase("cold_start") and not shown else "as it came"
     rows = (
         ("before", "Before", start),
+        *[("demonstrations", "Demonstrations", "after the demonstrations alone")] * shown,
         ("after", "After", "after RL" if source.phase("rl") else "after training"),
         ("control", "Control", f"the same training with {estimator}"),
         ("no_tools", "After, without tools", "out of the prompt, results withheld"),

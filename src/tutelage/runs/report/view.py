@@ -46,6 +46,7 @@ _PHASE_NAMES: Mapping[str, str] = {
     "rl": "RL",
     "sft": "supervised training",
     "before": "measuring before",
+    "demonstrations": "measuring after the demonstrations",
     "after": "measuring after",
     "after_control": "measuring the control",
 }

@@ -121,6 +121,17 @@ SFT: dict[str, Any] = {
 }
 SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
 
+# Demonstrations before reinforcement learning; their number of steps is that of three passes.
+DEMONSTRATIONS: dict[str, Any] = {
+    "sft.optimizer": "adamw",
+    "sft.lr": 2e-4,
+    "sft.batch_size": 8,
+    "sft.max_steps": -1,
+    "sft.cooldown_steps": -1,
+    "sft.mixed_steps": 0,
+}
+DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {"sft.optimizer": "muon", "sft.lr": 3e-3}
+
 RECIPES = ("math", "word-problems", "rl", "sft")
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -32,7 +32,14 @@ from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
 from tutelage.weights.config.placement import thread_warnings
-from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, recipe_preset
+from tutelage.weights.config.presets import (
+    DEMONSTRATIONS,
+    DEMONSTRATIONS_EMBEDDED,
+    METHOD_DEFAULTS,
+    METHODS,
+    RECIPES,
+    recipe_preset,
+)
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(
     ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
@@ -212,6 +219,9 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
         )
     except ConfigIssue as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
+    if "data.demonstrations" in users and recipe != "sft":
+        own = own or bool(values.get("model.path"))
+        values = {**values, **DEMONSTRATIONS, **({} if own else DEMONSTRATIONS_EMBEDDED)}
     origin = f"preset {name}"
     return {key: _Set(key, _typed(key, v), origin, key) for key, v in values.items()}
 
