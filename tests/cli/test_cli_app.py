@@ -14,7 +14,7 @@ from tutelage.cli.app import VERBS as LISTED
 from .conftest import Tutelage
 
 VERBS = (
-    "train", "resume", "eval", "ask", "serve", "runs", "rm", "show", "compare", "export",
+    "init", "train", "resume", "eval", "ask", "serve", "runs", "rm", "show", "compare", "export",
     "index", "validate", "config", "doctor", "prompts", "orchestrate"
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> Non
     assert "train prompt AGENT.py Prompt: the same search" in told
     _, weights, prompts = re.split("Options for (?:weights|prompts):", shown)
     assert re.findall("^  (--[a-z-]+)", weights, re.MULTILINE) == [
-        "--steps", "--level", "--allow-unsandboxed",
+        "--demonstrations", "--steps", "--level", "--allow-unsandboxed",
     ]  # fmt: skip
     assert re.findall("^  (--[a-z-]+)", prompts, re.MULTILINE) == ["--rollouts", "--budget-usd"]
 

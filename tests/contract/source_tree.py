@@ -10,8 +10,9 @@ from pathlib import Path
 import tutelage
 
 ROOT = Path(tutelage.__file__).parent
-ELSEWHERE = {ROOT / "distributed" / "vllm_plugin"}
-"""Folders whose files run in other programs: a plugin that vLLM loads."""
+ELSEWHERE = {ROOT / "distributed" / "vllm_plugin", ROOT / "cli" / "starter"}
+"""Folders whose files run in other programs: a plugin that vLLM loads, and what `tutelage init`
+copies."""
 
 
 @cache

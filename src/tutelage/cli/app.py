@@ -32,6 +32,7 @@ from tutelage.runs.signals import ENDING, end_processes, exit_code, handle_signa
 
 _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
+    "init": "Write an agent, its tasks and its settings, ready to train.",
     "train": "Train weights, search for a better prompt, or train a planner.",
     "resume": "Resume a run that was stopped or killed.",
     "eval": "Evaluate agents, servers, runs or models on tasks.",

@@ -56,7 +56,7 @@ from tutelage.types import Mode
 _LOOKED_AT = 20
 """Rollouts among which a question is looked for."""
 _DEMONSTRATED = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
-"""Heads of the columns where the user's demonstrations were learned first."""
+"""Heads of the columns where `data.demonstrations` were learned first."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 

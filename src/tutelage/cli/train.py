@@ -327,11 +327,12 @@ def _train_agent(
     from tutelage.runs.progress import Progress
 
     with waiting("loading torch ..."):
-        from tutelage.trainer.agent_file import keys_of, trainer_of
+        from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
         from tutelage.weights.memory import stored_words
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
+    flags = in_step(group, lambda: with_file(flags, file))
     agent, _ = in_step(group, lambda: load_agent(reference))
     in_step(group, lambda: fetch(flags.get("model")))
     keys = in_step(group, lambda: keys_of(overrides, flags, file))

@@ -13,6 +13,7 @@ from typing import Any
 
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved
+from tutelage.config.aliases import canonical
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.errors import ConfigError, RunError
@@ -93,6 +94,15 @@ def trainer_of(
         progress=progress,
         **given,
     )
+
+
+def with_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """The flags, with what a file of keys says in their place of tasks, model, reward and output.
+    Raises `ConfigError` for a file that cannot be read."""
+    values = {} if file is None else dict(flatten(read_keys(file)))
+    places = {name: (canonical(name, None), name) for name in _OBJECTS if name != "runners"}
+    found = {n: values[key] for n, keys in places.items() for key in keys if key in values}
+    return found | dict(flags)
 
 
 def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> _CommandKeys:

@@ -337,8 +337,8 @@ def _supervised(setting: TrainingInputs) -> list[Work]:
 
 
 def _rewarded(setting: TrainingInputs) -> list[Work]:
-    """A cold start where there is something to show, then learning from rewards. Demonstrations of
-    the user's are measured before and after."""
+    """A cold start where there is something to show, then learning from rewards. Where there are
+    `data.demonstrations`, tasks are measured before and after these."""
     config, shown = setting.config, setting.shown is not None
     out: list[Work] = []
     supervised = config.algorithm.name == "sft"

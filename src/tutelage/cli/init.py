@@ -1,0 +1,55 @@
+"""`tutelage init [DIR]`: an agent with its tasks and settings, ready to train.
+
+The files are those of `starter/`, copied as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutelage.errors import ConfigError
+
+_STARTER = Path(__file__).parent / "starter"
+_FILES = {name: name for name in ("agent.py", "tasks.py", "train.toml", "README.md")}
+"""The files by the name that they are written under."""
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
+    endpoint: Annotated[
+        bool,
+        typer.Option("--endpoint", help="Write a .env for a model at an endpoint as well."),
+    ] = False,
+) -> None:
+    """Write an agent, its tasks and its settings, ready to train."""
+    from tutelage.cli.console import next_steps, output, say
+
+    names = _FILES | ({".env": "env"} if endpoint else {})
+    if there := [name for name in names if (directory / name).exists()]:
+        raise ConfigError(
+            f"{str(directory)!r} has {', '.join(there)} already, and nothing was written; name "
+            "another folder: tutelage init DIR"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, source in names.items():
+            shutil.copyfile(_STARTER / source, directory / name)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {str(directory)!r}: {error.strerror or error}; name another folder"
+        ) from error
+    console = output()
+    say(console, f"{', '.join(names)} are in {directory}\n")
+    tasks = "--train train.jsonl --val val.jsonl --test test.jsonl --reward agent.py:right"
+    search = f"tutelage train agent.py --algorithm auto {tasks}"
+    next_steps(
+        console,
+        *([f"cd {directory}"] if directory != Path() else []),
+        *(["put your key into .env"] if endpoint else []),
+        "python tasks.py",
+        search if endpoint else "tutelage train agent.py --config train.toml",
+    )
