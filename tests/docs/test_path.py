@@ -53,4 +53,15 @@ def test_each_command_of_the_way_works(
         ended = CliRunner().invoke(build_app(), quick(words), prog_name="tutelage")
         assert ended.exit_code == 0, f"{' '.join(words)}\n{ended.output}"
         done.append(words[1])
-    assert done == ["eval", "eval", "train", "eval", "train", "ask", "show", "runs", "train", "init"]
+    assert done == [
+        "eval",
+        "eval",
+        "train",
+        "eval",
+        "train",
+        "ask",
+        "show",
+        "runs",
+        "train",
+        "init",
+    ]

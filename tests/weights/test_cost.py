@@ -98,7 +98,9 @@ def test_a_plan_of_one_is_counted_as_one() -> None:
     keys = ("trainer.total_training_steps=1", "data.train_batch_size=1", "agent.num_chains=2")
     config = resolve("word-problems", keys, machine=LAPTOP).config
     tasks = SimpleNamespace(val=(), test=())
-    setting: Any = SimpleNamespace(config=config, tasks=tasks, given=None, policy=SimpleNamespace())
+    setting: Any = SimpleNamespace(
+        config=config, tasks=tasks, given=None, shown=None, policy=SimpleNamespace()
+    )
     assert cost._rollouts(setting).startswith("1 step x 1 task x 2 = 2 rollouts, ")
 
 

@@ -85,7 +85,7 @@ def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
     for name in config.data.demonstrations:
         if Path(name).is_file() or Path(name).suffix.lower() in READERS:
             read = load_demonstrations([name])
-            origins.append(f"{counted(len(read), 'row')} of {name}")
+            origins.append(name)
         else:
             read, tasks, origin = _successes(find(name), config.reward.success)
             solved += tasks

@@ -244,6 +244,9 @@ def _run(config: RunConfig) -> Iterator[Finding]:
             "success on the test tasks is measured by a reward",
             "Name one, for example agent.reward_name=math, or leave data.test_files out.",
         )
+    for key in ("sft.max_steps", "sft.cooldown_steps"):
+        if get(config, key) < 0 and not config.data.demonstrations:
+            yield key, "there are no data.demonstrations to pass over", "Use a number of steps."
     if recipe == "rl" and not config.data.train_files:
         yield "data.train_files", "the recipe 'rl' has no tasks of its own", none
     if recipe == "rl" and config.agent.reward_name is None:
