@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def test_every_command_of_its_readme_runs(
     assert "tutelage train agent.py --algorithm auto" in said
     assert "OPENAI_API_KEY=" in (tmp_path / ".env").read_text()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
     tiny_policy(max_positions=1024).save(tmp_path / "model")
     found = re.findall(r"```bash\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
     lines = [shlex.split(line) for block in found for line in block.splitlines()]

@@ -40,7 +40,7 @@ from tutelage.tools.loading import is_file_reference
 from tutelage.weights.config import resolve
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
-OTHER_COMMANDS = {"source"}
+OTHER_COMMANDS = {"source", "cd"}
 """Commands that documents may show besides `tutelage` and `make`."""
 OTHER_NAMES = {"words.md", "glossary.md"}
 """Pages with names of other programs, or of before a renaming."""
@@ -133,7 +133,7 @@ def parse(args: list[str]) -> None:
             given = dict(inner.params)
     if name != "train" or "recipe" not in given:  # the planner has its own options
         return
-    others = ("recipe", "overrides", "config", "dry_run", "all_keys")
+    others = ("recipe", "overrides", "config", "dry_run", "from_scratch", "all_keys")
     flags = {key: value for key, value in given.items() if value and key not in others}
     recipe, overrides = given["recipe"], list(given["overrides"] or ())
     own = is_file_reference(recipe)
@@ -196,7 +196,6 @@ def test_a_dry_run_plays_a_task_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.full  # it trains the embedded planner, which takes more than a minute
 def test_the_execution_of_the_readme_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,27 +280,11 @@ def test_keys_that_are_named_exist(page: Path) -> None:
             assert canonical(key[1], None)
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
-    text = ROOT.joinpath("README.md").read_text(encoding="utf-8")
-    tree = next(b.text for b in blocks(ROOT / "README.md") if b.text.startswith("src/tutelage/"))
-    shown = {line.split()[0] for line in tree.splitlines()}
-    package = ROOT / "src" / "tutelage"
-    for line in tree.splitlines():
-        name = line.split()[0]
-        base = package if line.startswith("  ") else ROOT
-        assert (base / name).exists(), f"{name} is not there"
-    folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    assert folders <= shown, f"not in the README's tree: {folders - shown}"
-    assert len(re.findall(r"^\d\. \[", text, re.MULTILINE)) == 6
-
-
 # ------------------------------------------------------------ numbers
 
 
-def test_the_readme_states_the_cold_start_as_it_is_configured() -> None:
-    text = " ".join(prose(ROOT / "README.md").split())
-    start = text.index("**The cold start**")
-    said = text[start : text.index("**The control**", start)]
+def test_the_cold_start_is_said_as_it_is_configured() -> None:
+    said = " ".join(prose(ROOT / "docs" / "start.md").split())
     sft = RunConfig().sft
     for words in (
         f"{sft.batch_size} a step",
@@ -312,7 +295,7 @@ def test_the_readme_states_the_cold_start_as_it_is_configured() -> None:
         f"at most {sft.mixed_steps}",
         f"**{100 * sft.guess_share:.0f} % of them guess**",
     ):
-        assert words in said, f"the cold start of the README should say: {words}"
+        assert words in said, f"the page should say: {words}"
 
 
 def test_the_guide_to_a_step_states_its_size() -> None:

@@ -285,7 +285,10 @@ def _cold_start(source: ReportSource) -> str:
     if config is None:
         who = "The policy"
     elif config.model.path == SHIPPED:
-        who = "The small language model that is shipped, which mostly guesses,"
+        return (
+            "It begins with a small language model that is shipped, which was trained on "
+            "demonstrations: clean ones, then ones of which most guess, as it does since."
+        )
     elif config.model.path is None:
         who = f"A small language model (size {config.model.size}), built from scratch,"
     else:

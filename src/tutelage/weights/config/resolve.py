@@ -207,7 +207,9 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     algorithm = algorithm if rule is None else rule.value
     try:
         own = "model.path" in users and users["model.path"].value not in (None, SHIPPED)
-        start = any(key.startswith(("sft.", "model.size", "model.layout")) for key in users)
+        shown = "data.demonstrations" in users
+        made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
+        start = any(key.startswith(made) for key in users)
         tasks = "data.train_files" in users and bool(users["data.train_files"].value)
         name, values = recipe_preset(
             recipe,
@@ -219,8 +221,8 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
         )
     except ConfigIssue as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
-    if "data.demonstrations" in users and recipe != "sft":
-        own = own or bool(values.get("model.path"))
+    if shown and recipe != "sft":
+        own = own or values.get("model.path") not in (None, SHIPPED)
         values = {**values, **DEMONSTRATIONS, **({} if own else DEMONSTRATIONS_EMBEDDED)}
     origin = f"preset {name}"
     return {key: _Set(key, _typed(key, v), origin, key) for key, v in values.items()}
