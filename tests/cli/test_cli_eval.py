@@ -158,7 +158,6 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "samples": 1,
         "temperature": 0.0,
         "seed": 0,
-        "cut_off": 0,
         "tasks": 3,
         "test_in_train": 2,
         "test_repeated": 1,

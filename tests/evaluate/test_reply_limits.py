@@ -101,7 +101,6 @@ def test_a_server_gets_a_limit_only_from_the_user_and_cut_replies_are_counted(pl
                 if given[0] == "eval":
                     assert "cut off   5 of 5 replies, by a limit of tokens" in done.stdout
         record = json.loads(CliRunner().invoke(build_app(), [*words(url), "--json"]).stdout)
-    assert record["cut_off"] == 5
     assert record["cost"]["completion_tokens"] < 1000  # of replies that the server did not count
 
 

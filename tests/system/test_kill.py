@@ -70,6 +70,19 @@ def test_killed_during_sampling(
     reference.check(tutelage, "renamed")
 
 
+def test_killed_and_resumed_with_another_number_of_threads(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """In processes of their own, in which OpenMP reads it."""
+    reference, script = references["with_tools"], Command(tutelage.cwd, real=True)
+    half = str(len(reference.outcome["rollouts"]) // 2)
+    job = script.start(*reference.arguments, KILL_AT=half, OMP_NUM_THREADS="2").end()
+    assert job.code == -9
+    done = script("resume", "run", OMP_NUM_THREADS="1").check()
+    assert "not bit for bit" not in done.err
+    assert_equal(outcome(tutelage.cwd / "run"), reference.outcome)
+
+
 @pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 def test_killed_right_after_the_start(
     references: dict[str, Reference], kind: str, tutelage: Command

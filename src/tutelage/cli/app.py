@@ -191,9 +191,8 @@ def main() -> None:
     if code in [128 + number for number in (signal.SIGINT, *ENDING)]:
         # Threads may be sampling: Python would end them in the midst of C++, which aborts.
         vars(atexit)["_run_exitfuncs"]()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)
     raise SystemExit(code)
 

@@ -307,15 +307,8 @@ def _as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
         "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
         "failures": dict(_causes(found.played)),
-        "cut_off": cut_replies(found.played),
         "cost": asdict(found.cost),
     }
-
-
-def cut_replies(rollouts: Sequence[Rollout]) -> int:
-    """Count the replies that a limit of tokens cut off."""
-    calls = (call for rollout in rollouts for call in rollout.last.calls)
-    return sum(call.sampled.stop_reason is StopReason.LENGTH for call in calls)
 
 
 def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
@@ -363,10 +356,10 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))
     if found.repeated:
         pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
-    if cut := cut_replies(found.played):
-        calls = sum(len(rollout.last.calls) for rollout in found.played)
-        words = f"{cut:,} of {calls:,} replies, by a limit of tokens (--max-tokens, or the context)"
-        pairs.append(("cut off", words))
+    replies = [call.sampled for rollout in found.played for call in rollout.last.calls]
+    if cut := sum(reply.stop_reason is StopReason.LENGTH for reply in replies):
+        cause = "by a limit of tokens (--max-tokens, or the context)"
+        pairs.append(("cut off", f"{cut:,} of {len(replies):,} replies, {cause}"))
     if found.cost.calls:
         pairs.append(("cost", str(found.cost)))
     facts(console, pairs)

@@ -32,8 +32,5 @@ def rm(
         shown = f"{visible(shown_path(folder.path))} ({size}: {visible(', '.join(names))})"
         if not yes:
             typer.confirm(f"Delete {shown}?", abort=True)
-        try:
-            shutil.rmtree(folder.path)
-        except OSError as error:
-            raise RunError(f"cannot delete {str(folder.path)!r}: {error}") from error
+        shutil.rmtree(folder.path)
     typer.echo(f"deleted {visible(shown_path(folder.path))}, {size}")

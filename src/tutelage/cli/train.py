@@ -398,8 +398,8 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
         remark = f"   # {'; '.join(lines)}" if lines else ""
         say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
     if not all_keys:
-        rest = len(rows) - len(shown)
-        say(console, (f"\n{rest} other keys have their defaults; --all prints them", "dim"))
+        rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
+        say(console, (f"\n{rest}", "dim"))
     for line in notes:
         say(console)
         prose(console, line)

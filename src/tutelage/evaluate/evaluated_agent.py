@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 
 CPU_REPLY_TOKENS = 512
 """Tokens of a reply of a model on a CPU, at most, where nobody names a limit: a minute's work."""
-_GPU_REPLY_TOKENS = 2_000
 _SLOTS = 64
-_TOLD_SECONDS = 1.0
 OnDone = Callable[[Rollout, Cost], None]
-OnTokens = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +90,15 @@ class EvaluatedAgent:
 
     def tokens(self) -> str:
         """Say what bounds the tokens of a reply."""
-        words = list[str]()
+        words, limit = list[str](), "no limit"
         if self.policies:
-            most = f"at most {self.sampling.max_tokens:,} a reply"
             own = "" if isinstance(self.agent, LoopAgent) else " for which the agent names no limit"
-            length = min(self.max_length or self.policy.max_positions, self.policy.max_positions)
-            words.append(f"{most}{own}, context {length:,}")
+            most, length = self.sampling.max_tokens, self.max_length or self.policy.max_positions
+            words.append(f"at most {most:,} a reply{own}, context {length:,}")
         if self.servers:
-            no_limit = self.server_tokens == UNBOUNDED
-            most = "no limit" if no_limit else f"a limit of {self.server_tokens:,} a reply"
-            words.append(f"{most} is sent to the server")
+            if self.server_tokens < UNBOUNDED:
+                limit = f"a limit of {self.server_tokens:,} a reply"
+            words.append(f"{limit} is sent to the server")
         return "; ".join(words)
 
     def model_mark(self) -> str | None:
@@ -119,7 +115,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         run_id: str,
         on_done: OnDone,
-        on_tokens: OnTokens,
+        on_tokens: Callable[[int], None],
     ) -> list[Rollout]:
         """Run rollouts; `on_done` sees each as it ends, with what its model calls cost. `on_tokens`
         is told in a thread, once a second, how many tokens the policies have sampled."""
@@ -234,13 +230,13 @@ class EvaluatedAgent:
 
 
 @contextmanager
-def _told(engines: Sequence[EngineDriver], on_tokens: OnTokens) -> Generator[None]:
+def _told(engines: Sequence[EngineDriver], on_tokens: Callable[[int], None]) -> Generator[None]:
     """Call `on_tokens` with the tokens that engines have sampled, once a second: in a thread, since
     an engine keeps the event loop until a reply ends."""
     ended = Event()
 
     def watch() -> None:
-        while not ended.wait(_TOLD_SECONDS):
+        while not ended.wait(1.0):
             on_tokens(sum(driver.engine.decoded_tokens for driver in engines))
 
     thread = Thread(target=watch, name="tutelage-tokens", daemon=True)
@@ -255,7 +251,7 @@ def _told(engines: Sequence[EngineDriver], on_tokens: OnTokens) -> Generator[Non
 def reply_limit(asked: int | None, policies: Mapping[str, Policy]) -> int:
     """Tokens of a reply of a custom agent's policies, at most, where the agent names no limit."""
     on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
-    return asked or (_GPU_REPLY_TOKENS if on_gpu else CPU_REPLY_TOKENS)
+    return asked or (2_000 if on_gpu else CPU_REPLY_TOKENS)
 
 
 def equipped(

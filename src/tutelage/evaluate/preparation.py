@@ -108,8 +108,7 @@ class PreparedEvaluation:
             for i in range(self.asked.samples)
         ]
         rollouts = self.played
-        rollouts.clear()
-        rollouts.update(known or {})
+        rollouts |= known or {}
         left = [spec for spec in specs if spec.seeds.id("roll", run_id) not in rollouts]
 
         def count(rollout: Rollout, cost: Cost) -> None:

@@ -280,8 +280,8 @@ def ask(
     progress: Progress,
 ) -> Rollout:
     """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
-    are the others of its task, `trust` is as for `evaluate`. `progress` is told of the limits, and
-    of tokens as they are sampled."""
+    are the others of its task, `trust` is as for `evaluate`. `progress` gets the limits,
+    and the tokens as they are sampled."""
     kind, run = target_kind(target), run_of(target)
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
