@@ -277,12 +277,12 @@ def ask(
     fields: Mapping[str, Any] | None = None,
     *,
     trust: bool = False,
-    progress: Progress,
+    progress: Progress | None = None,
 ) -> Rollout:
     """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
     are the others of its task, `trust` is as for `evaluate`. `progress` gets the limits,
     and the tokens as they are sampled."""
-    kind, run = target_kind(target), run_of(target)
+    progress, kind, run = progress or Progress(), target_kind(target), run_of(target)
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
         raise ConfigError(

@@ -100,6 +100,8 @@ def resolve(
     if any(key in users and users[key].value is not None for key in _ENDS):
         # A preset's end of the run gives way when the user says when to end.
         kept = {key: s for key, s in kept.items() if key not in _ENDS}
+    if "trainer.val_tasks" in users:  # which say how many are tested too, unless that is said
+        kept.pop("trainer.test_tasks", None)
     settings = kept | users
 
     derived: Layer = {}
