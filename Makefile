@@ -92,7 +92,7 @@ train: venv ## train a small policy (about two minutes); further words in ARGS="
 		|| { $(STOPPED); exit $$status; }
 	@echo "  (before these: source $(BIN)/activate)"
 
-train-llm: venv ## train a real language model (about 40 minutes)
+train-llm: venv ## train a real language model (it says how long); ARGS="--level full" has all kinds
 	$(info tutelage train word-problems $(ARGS))
 	@$(WATCHED) $(BIN)/tutelage train word-problems $(ARGS) || { $(STOPPED); \
 		[ $$status -eq $(MISSING) ] || exit $$status; \

@@ -70,7 +70,7 @@ def run_to_its_end(folder: Path, command: Sequence[str], stdout: Any = None) -> 
     if (RunFolder(folder).read_result() or {}).get("status") == "finished":
         return
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=stdout)
+    process = subprocess.Popen(command, stdout=stdout, stderr=stdout)
     try:
         _, status, used = os.wait4(process.pid, 0)
     except KeyboardInterrupt:  # the training got it too, and saves

@@ -102,7 +102,7 @@ def main() -> None:
         screen = on_terminal([tutelage, *shown])
         page = Path(place) / "terminal.html"
         page.write_text(page_of(screen, "make train"), encoding="utf-8")
-        used = sum(1 for line in screen.display if line.strip()) + 4
+        used = max(n for n, line in enumerate(screen.display) if line.strip())
         draw(page, PICTURES / "terminal.png", 1040, 60 + used * 22)
         shutil.copy(run / "report.html", Path(place) / "report.html")
         draw(Path(place) / "report.html", PICTURES / "report.png", 1100, 900)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tutelage.cli.console import PlainConsole
 from tutelage.cli.display import LiveDisplay
-from tutelage.runs.progress import Progress
+from tutelage.runs.progress import LATER, Progress
 
 
 class Clock:
@@ -44,7 +44,7 @@ def play(display: Progress, clock: Clock) -> None:
     display.phase("cold start", steps=3)
     for step in range(1, 4):
         clock.now += 3
-        display.step(step, {"loss/sft": 1 / step})
+        display.step(step, {"loss/sft": 1 / step, LATER: 60.0})
     display.phase("measure before")
     for done in range(1, 5):
         clock.now += 1
@@ -65,14 +65,14 @@ def test_a_pipe_gets_plain_lines() -> None:
         "  device  cpu",
         "  run     runs/x",
         "   0:00  cold start: at most 3 steps",
-        "   0:06  cold start, step 2/3   loss 0.5   0:03 left",
+        "   0:06  cold start, step 2/3   loss 0.5   0:03 left of this phase, 1:03 in all",
         "   0:09  cold start: 3 steps in 0:09, ended   loss 0.3333",
         "   0:09  measure before",
         "   0:13  measuring before/greedy: 4 of 4",
         "   0:13  saved a checkpoint",
         "   0:13  measure before: 0:04, ended",
         "   0:13  reinforcement learning: at most 1:00",
-        "   0:23  reinforcement learning, step 1   reward 0.5   0:50 left",
+        "   0:23  reinforcement learning, step 1   reward 0.5   0:50 left of this phase",
         "   0:23  reinforcement learning: 1 step in 0:10, ended   reward 0.5",
     ]
 

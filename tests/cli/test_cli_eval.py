@@ -50,6 +50,7 @@ def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             play=play,
             add_up=add_up,
             agent="built-in",
+            facts=lambda name: {"target": name},
             evaluated_agent=SimpleNamespace(tools={}, model=str, tokens=str),
         )
 

@@ -347,13 +347,3 @@ def test_a_round_that_plays_some_of_the_tasks_says_of_how_many() -> None:
     said = "\n".join(round_lines(found, 120))
     assert "Tasks: 6 of 20 training tasks (key: minibatch)\n" in said
     assert "Tasks: 6 training tasks\n" in "\n".join(round_lines(replace(found, available=6), 120))
-
-
-def test_a_dry_run_trains_no_embedded_policy(
-    tutelage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    done = tutelage("train", "math", "--algorithm", "screen", "--dry-run")
-    assert done.exit_code == 2, done.output
-    assert "a dry run trains nothing" in done.stderr
-    assert not list((tmp_path / "cache").rglob("*.safetensors"))

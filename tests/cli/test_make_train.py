@@ -78,7 +78,7 @@ def test_another_failure_of_the_job_is_its_own(status: int, clone: Path) -> None
     assert [line for line in lines if line.startswith("ran")] == ["ran word-problems"]
 
 
-@pytest.mark.parametrize("target", ["train", "train-embedded"])
+@pytest.mark.parametrize("target", ["train", "train-llm"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_no_error(target: str, number: signal.Signals, clone: Path) -> None:
     # A terminal sends Ctrl-C to all of them; a program that saves takes its time.

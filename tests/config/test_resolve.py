@@ -13,6 +13,8 @@ from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
 from tutelage.policy.machine import machine_facts
+from tutelage.runs.inputs import load_tasks
+from tutelage.tasks.word_problems import LEVELS
 from tutelage.weights.config import resolve
 from tutelage.weights.config.presets import MATH, METHOD_DEFAULTS, METHODS, RECIPES
 
@@ -65,6 +67,17 @@ def test_a_processor_without_bfloat16_trains_word_problems_in_float32(
     machine = Machine(cuda_devices=devices, cores=2, bfloat16=native)
     config = resolve("word-problems", overrides, machine=machine).config
     assert (config.model.dtype, config.rollout.correction) == (dtype, correction)
+
+
+def test_a_level_of_another_recipe_is_refused_with_those_that_there_are() -> None:
+    steps = {"default": 30, "full": 96}
+    for level, number in steps.items():
+        config = resolve("word-problems", flags={"level": level}, machine=LAPTOP).config
+        assert config.trainer.total_training_steps == number
+        assert {str(t.fields["family"]) for t in load_tasks(config).test} == {*LEVELS[level]}
+    for recipe, level, known in (("word-problems", "hard", "full"), ("math", "full", "hard")):
+        with pytest.raises(ConfigError, match=f"'{level}' .flag --level.*Use default or {known}"):
+            resolve(recipe, flags={"level": level, "algorithm": "grpo"}, machine=LAPTOP)
 
 
 def test_math_resolves_as_built_today() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -104,7 +105,10 @@ def test_every_command_is_one_that_exists(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("keys.toml").write_text("seed = 1\n")
-    shown = write_files(block.page, tmp_path)
+    shown = [*write_files(block.page, tmp_path)]
+    if "tutelage init" in block.text:
+        shutil.copytree(ROOT / "src/tutelage/cli/starter", tmp_path, dirs_exist_ok=True)
+        shown += ["agent.py", "tasks.py"]
     for words in commands(block):
         if words[0] == "tutelage":
             parse(words[1:])

@@ -94,6 +94,7 @@ def embedded(material: Path) -> Arguments:
         "reward": f"{material / 'rewards.py'}:vary",
     }
     usual_keys = {
+        "trainer.control": "true",
         "sft.max_steps": 6,
         "sft.eval_every": 3,
         "sft.cooldown_steps": 2,

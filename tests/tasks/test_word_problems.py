@@ -24,7 +24,7 @@ from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split, demonstrations
-from tutelage.tasks.word_problems import KINDS, make_word_problems
+from tutelage.tasks.word_problems import KINDS, LEVELS, make_word_problems
 from tutelage.testing import ScriptedEngine
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.types import Mode, Sampling, Task, ToolCall
@@ -171,11 +171,14 @@ def test_no_problem_is_in_two_splits(drawn: Mapping[str, Sequence[Task]]) -> Non
     assert not met["val"] & met["test"]
 
 
-def test_of_200_test_tasks_70_have_unseen_templates_of_all_kinds() -> None:
-    tasks = make_word_problems("test", 200, 0)
+@pytest.mark.parametrize(("level", "number", "of_each"), [("default", 100, 9), ("full", 200, 10)])
+def test_a_third_of_the_test_has_unseen_templates_in_equal_numbers_of_each_kind(
+    level: str, number: int, of_each: int
+) -> None:
+    tasks = make_word_problems("test", number, 1, LEVELS[level])
     unseen = Counter(str(t.fields["family"]) for t in tasks if t.fields["template"] == "unseen")
-    assert unseen == dict.fromkeys(KINDS, 10)
-    assert len({t.id for t in tasks}) == len({t.fields["question"] for t in tasks}) == 200
+    assert unseen == dict.fromkeys(LEVELS[level], of_each)
+    assert len({t.id for t in tasks}) == len({t.fields["question"] for t in tasks}) == number
 
 
 def test_a_price_is_that_of_the_tasks_own_list_which_differs_between_tasks(

@@ -177,8 +177,8 @@ def config(*words: str, **flags: Any) -> Any:
     return resolve("math", words, machine=LAPTOP, flags=flags).config
 
 
-def test_it_is_on_for_the_embedded_job_and_off_for_a_run_of_ones_own() -> None:
-    assert config().trainer.control == "auto"
+def test_it_is_off_unless_it_is_asked_for() -> None:
+    assert config().trainer.control == "none"
     assert config(train="a.jsonl", val="b.jsonl").trainer.control == "none"
     assert config(model="m", train="a.jsonl").trainer.control == "none"
     assert config("trainer.control=true", model="m", train="a.jsonl").trainer.control == "auto"

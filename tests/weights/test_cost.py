@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
 from tutelage.types import FailureCause
-from tutelage.weights import context, cost, jobs
+from tutelage.weights import context, cost, jobs, kinds, training
 from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
@@ -55,43 +55,88 @@ def test_rollouts_and_tokens_are_told_before_a_training(
     assert re.search(rf"tokens +{limits}\n", done.output), done.output
     played = json.loads((out / "result.json").read_text())["rollouts"]
     assert played == 36 + int(told[1])
-    (line,) = [line for line in done.output.splitlines() if "Cost from here" in line]
-    numbers = re.search(r"([\d,]+) rollouts x ([\d,]+) tokens = ([\d,]+)", line)
-    assert numbers is not None
-    left, each, tokens = (int(found.replace(",", "")) for found in numbers.groups())
-    tested = 2 * 2 * (before == "true")
-    assert left == played - 2 * 6 - 2 * 2 - tested, "told after the second step and its look"
-    assert tokens == pytest.approx(left * each, rel=0.1)
-    assert " tokens/s " in line
-    assert done.output.index("Cost") < done.output.index("measure after")
+    (line,) = [line for line in done.output.splitlines() if "The whole run" in line]
+    minutes = r"about \d+:\d\d minutes"
+    learned = r"(\d+:\d\d|nothing) to learn from"
+    assert re.search(
+        rf"The whole run: {minutes} \(6 rollouts took \d+:\d\d, and {learned}\)$", line
+    )
+    assert re.search(
+        rf"total +{minutes} \(estimated; measured again after the first step\)\n", done.output
+    )
+    assert done.output.index("The whole run") < done.output.index("measure after")
 
 
-@pytest.mark.parametrize(("step", "made", "left"), [(2, 2, 8), (50, 2, 8), (50, 1, 0), (51, 3, 0)])
-def test_what_is_left_is_told_after_the_second_step_of_each_process(
-    step: int, made: int, left: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step", "made", "recipe", "minutes"),
+    # 52 steps of 1 + 2 seconds, and 8 rollouts of 2 x 0.25 after; the last one of a recipe whose
+    # steps are known to take half of the first one.
+    [(2, 1, "rl", "3:34"), (50, 1, "rl", "1:10"), (50, 2, "rl", None), (1, 1, "halves", "2:18")],
+)
+def test_the_whole_time_is_told_after_the_first_step_of_each_process(
+    step: int, made: int, recipe: str, minutes: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was stopped is asked about, too: its own steps are slow things."""
-    monkeypatch.setattr(cost, "step_limit", lambda setting: step + 2)
-    monkeypatch.setattr(cost, "seconds_left", lambda ctx: None)
+    monkeypatch.setattr(cost, "step_limit", lambda setting: 52)
+    monkeypatch.setitem(cost.WORK, "halves", (0.0, 0.0, 0.0, 2.0, 0.5))
     notes = list[str]()
-    trainer = SimpleNamespace(control="none", test_freq=0)
     ahead = SimpleNamespace(staleness_threshold=0)
-    config = SimpleNamespace(trainer=trainer, rollouts_per_batch=4, async_training=ahead)
+    config = SimpleNamespace(
+        trainer=SimpleNamespace(test_freq=0, skip_measurements=()),
+        recipe=recipe,
+        rollouts_per_batch=4,
+        async_training=ahead,
+        sft=None,
+        rollout=SimpleNamespace(temperature=1.0),
+    )
     ctx: Any = SimpleNamespace(
-        state=SimpleNamespace(phase_step=step),
-        setting=SimpleNamespace(config=config, tasks=SimpleNamespace(val=(), test=()), given=0),
+        state=SimpleNamespace(phase="rl", phase_step=step, results={"done": ["before"]}),
+        setting=SimpleNamespace(
+            config=config, tasks=SimpleNamespace(val=(), test=range(4)), given=None, tools={}
+        ),
         pace=Pace(rollouts=4, tokens=40, seconds=1.0),
+        clock=SimpleNamespace(elapsed=lambda: 60.0),
+        expected={"before": 5.0, "rl": None, "after": None},
         run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)),
     )
-    cost.tell_cost(ctx, 1.0, made)
-    assert [note[:26] for note in notes] == [f"Cost from here: {left} rollouts"] * bool(left)
+    cost.tell_cost(ctx, 2.0, made)
+    took = "4 rollouts took 0:01, and 0:02 to learn from"
+    told = [] if minutes is None else [f"The whole run: about {minutes} minutes ({took})"]
+    assert notes == told
+    assert ctx.expected["after"] == (2.0 if recipe == "halves" else 4.0)
     cost.tell_cost(ctx, None, made)
-    flat = ", and 0:0" not in notes[-1] and "nothing to learn from" in notes[-1] if notes else True
-    assert flat, "a step that trained nothing says nothing of what updates take"
-    notes[1:] = []
+    assert all(note.endswith("and nothing to learn from)") for note in notes[1:])
+    before = list(notes)
     ahead.staleness_threshold = 1
     cost.tell_cost(ctx, 1.0, made)
-    assert len(notes) == bool(left), "how fast it plays beside its updates was not measured"
+    assert notes == before, "how fast it plays beside its updates was not measured"
+
+
+@pytest.mark.parametrize("keys", [(), ("trainer.control=true", "trainer.test_freq=2")])
+def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
+    source: Path, keys: tuple[str, ...]
+) -> None:
+    """From what a pass of the policy takes here: twice the steps are expected to take twice as
+    long."""
+    expected: list[dict[str, float | None]] = []
+    for steps in (4, 8):
+        words = [*overrides(source, trainer__total_training_steps=steps), *keys]
+        setting = kinds.training(resolve("math", words, machine=LAPTOP)).make_setting()
+        ctx: Any = SimpleNamespace(
+            state=SimpleNamespace(phase="", phase_step=0, results={}),
+            setting=setting,
+            clock=SimpleNamespace(elapsed=lambda: 0.0),
+            expected=dict.fromkeys(name for name, _ in training.phases_of(setting)),
+        )
+        told = cost.total_time(ctx)["total"]
+        assert re.fullmatch(r"about \d+:\d\d minutes \(estimated; measured again .*\)", told), told
+        expected.append(ctx.expected)
+    once, twice = expected
+    assert list(once) == ["rl", "after", *(["control", "after_control"] if keys else [])]
+    for phase, seconds in once.items():
+        assert seconds
+        ratio = (twice[phase] or 0.0) / seconds
+        assert 0.3 < ratio / (1 if "after" in phase else 2) < 3
 
 
 def test_a_plan_of_one_is_counted_as_one() -> None:
@@ -101,15 +146,14 @@ def test_a_plan_of_one_is_counted_as_one() -> None:
     setting: Any = SimpleNamespace(
         config=config, tasks=tasks, given=None, shown=None, policy=SimpleNamespace()
     )
-    assert cost._rollouts(setting).startswith("1 step x 1 task x 2 = 2 rollouts, ")
+    assert cost._rollouts(setting, ["rl"]).startswith("1 step x 1 task x 2 = 2 rollouts, ")
 
 
 def test_a_pace_in_words() -> None:
     pace = Pace(rollouts=10, tokens=500, seconds=2.0, dollars=0.05)
-    words = pace.words(1000, more=60.0, what="updates")
-    assert words == (
-        "1,000 rollouts x 50 tokens = 50,000 tokens, at 250 tokens/s 3:20, and 1:00 of updates: "
-        "about 4:20, $5.00 (measured on 10 rollouts)"
+    assert pace.words(1000) == (
+        "1,000 rollouts x 50 tokens = 50,000 tokens, at 250 tokens/s 3:20, $5.00 (measured on 10 "
+        "rollouts)"
     )
     assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
 

@@ -92,7 +92,7 @@ def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_pat
 
 def test_keys_of_adapters(source: Path) -> None:
     with pytest.raises(ConfigError, match="random weights"):
-        resolve("math", ["model.lora.rank=4"], machine=LAPTOP)
+        resolve("math", ["model.lora.rank=4", "model.path=null"], machine=LAPTOP)
     found = resolve(
         "math",
         ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=32",
@@ -124,8 +124,9 @@ def test_a_resumed_run_has_the_model_without_adapters_as_its_reference(tmp_path:
 def test_a_run_keeps_the_start_that_no_folder_has() -> None:
     """A fresh policy, and one that was shown demonstrations before."""
     plain, given = ["actor.use_kl_loss=true"], ["model.path=x"]
+    fresh = [*plain, "model.path=null"]
     for keys, done, kept in (
-        (plain, (), True),
+        (fresh, (), True),
         ([*plain, *given], (), False),
         ([*plain, *given], ("cold_start",), True),
         (["actor.use_kl_loss=false", *given], ("cold_start",), False),

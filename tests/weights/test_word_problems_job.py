@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.policy.named_templates import put_template
-from tutelage.tasks.word_problems import KINDS, make_word_problems
+from tutelage.tasks.word_problems import LEVELS, make_word_problems
 
+KINDS = LEVELS["default"]
 SMALL = (
     "model.dtype=float32",
     "rollout.max_len=1600",  # its tokens are hardly longer than letters
@@ -46,8 +48,14 @@ def test_the_job_trains_measures_each_kind_and_answers_a_question(
         *("--algorithm", "advantage_filtered", "--steps", "1", *SMALL),
     )
     result = json.loads(Path("run/result.json").read_text())
-    tasks = make_word_problems("test", 9, 0)
-    for name in ("before_sampled", "before_greedy", "after_sampled", "after_greedy"):
+    tasks = make_word_problems("test", 9, 1, KINDS)
+    measured = {name for name in result if name.startswith("families_")}
+    assert measured == {
+        f"families_{n}" for n in ("before_sampled", "after_sampled", "after_greedy")
+    }
+    assert result.get("success_no_tools_greedy") is None
+    assert [path.name for path in Path("run/checkpoints").iterdir()] == ["step_000001"]
+    for name in ("before_sampled", "after_sampled", "after_greedy"):
         families = result[f"families_{name}"]
         assert list(families) == [*sorted(KINDS), "seen templates", "unseen templates"]
         for family, found in families.items():
@@ -65,6 +73,6 @@ def test_the_job_trains_measures_each_kind_and_answers_a_question(
     assert page.index("unseen templates") > page.index("share") > page.index("By family")
 
     hint = next(line for line in told.splitlines() if line.strip().startswith("tutelage ask run"))
-    assert "prices." in hint
+    assert "1" in tutelage(*shlex.split(hint)[1:]), "as it is printed"
     shown = tutelage("ask", "run", "What do 12 lamps cost?", "prices.lamp=23")
     assert "What do 12 lamps cost?" in shown

@@ -196,6 +196,5 @@ class LiveDisplay(Progress):
 
 
 def _summary(phase: Phase, now: float, utf8: bool) -> str:
-    left = phase.time_left(now)
     words = [", ".join([phase.name, *phase.steps_words]), *metric_text(phase.values, utf8=utf8)]
-    return "   ".join(words if left is None else [*words, f"{duration(left)} left"])
+    return "   ".join([*words, *phase.left_words(now)])

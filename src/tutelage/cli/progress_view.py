@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tutelage.cli.console import number, percent
 from tutelage.runs.estimate import duration
+from tutelage.runs.progress import LATER
 from tutelage.statistics.outcome import cause_words, too_many_lost
 from tutelage.types import FailureCause
 
@@ -84,6 +85,14 @@ class Phase:
         if self.seconds:
             parts.append((now - self.began) / self.seconds)
         return min(1.0, max(0.0, *parts)) if parts else None
+
+    def left_words(self, now: float) -> list[str]:
+        """`2:57 left of this phase, 28:10 in all`, as far as that is known."""
+        left, later = self.time_left(now), self.values.get(LATER)
+        if left is None:
+            return []
+        in_all = "" if later is None else f", {duration(left + later)} in all"
+        return [f"{duration(left)} left of this phase{in_all}"]
 
     @property
     def steps_words(self) -> list[str]:
@@ -202,9 +211,6 @@ def render_progress(
 
 
 def _headline(phase: Phase, now: float, width: int) -> Text:
-    left = phase.time_left(now)
-    words = [*phase.steps_words, f"{duration(now - phase.began)} gone"]
-    if left is not None:
-        words.append(f"{duration(left)} left")
+    words = [*phase.steps_words, f"{duration(now - phase.began)} gone", *phase.left_words(now)]
     rest = "   " + "   ".join(words)
     return Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]

@@ -158,7 +158,7 @@ def train(
         typer.Option(
             "--from-scratch",
             help="Begin `train math` with random weights and demonstrations, not with the shipped "
-            "start; the key is model.path=null.",
+            "start.",
         ),
     ] = False,
     all_keys: Annotated[

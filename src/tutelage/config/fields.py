@@ -125,6 +125,8 @@ _VLLM_ALIASES = BeforeValidator(lambda v: "vllm" if v in ("async_verl", "async_v
 EngineName = Annotated[Literal["native", "vllm", "openai"], _VLLM_ALIASES]
 LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]
+Measurement = Literal["before/greedy", "after/greedy", "after/no_tools"]
+Measurements = Annotated[tuple[Measurement, ...], BeforeValidator(_split_names)]
 
 
 class RunSettings(Section):

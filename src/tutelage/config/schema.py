@@ -19,6 +19,7 @@ from tutelage.config.fields import (
     Every,
     Extension,
     Loggers,
+    Measurements,
     Names,
     NamesOrNone,
     Paths,
@@ -151,8 +152,9 @@ class _DataConfig(Section):
     """Smallest weight in difficulty sampling, at a success rate of 0 or 1; the largest is 1."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
     """Maximum tokens per demonstration; null uses the model's context length."""
-    level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
-    """Difficulty of the embedded tasks; `hard` has longer expressions and more items."""
+    level: Annotated[Literal["default", "hard", "full"], OWN_TASKS] = "default"
+    """Difficulty of the recipe's own tasks: `hard` (`math`) has longer expressions and more items,
+    `full` (`word-problems`) all seven kinds."""
 
 
 class AgentConfig(Section):
@@ -304,6 +306,8 @@ class _TrainerConfig(Section):
     """Steps between validations; -1 disables them."""
     val_before_train: bool = True
     """Validate before the first step."""
+    skip_measurements: Annotated[Measurements, NOT_PLAYED] = ()
+    """Measurements of the test tasks to leave out: before/greedy, after/greedy, after/no_tools."""
     critic_warmup: Annotated[CountOrZero, BY_REWARDS] = 0
     """First steps, which train only the critic."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"

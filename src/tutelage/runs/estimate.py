@@ -18,16 +18,14 @@ class Pace:
     seconds: float
     dollars: float = 0.0
 
-    def words(self, rollouts: int, *, more: float = 0.0, what: str = "") -> str:
-        """What a number of rollouts will take at this pace; `more` seconds go to `what` besides."""
+    def words(self, rollouts: int) -> str:
+        """What a number of rollouts will take at this pace."""
         times = rollouts / self.rollouts
         tokens, seconds = self.tokens * times, self.seconds * times
         each = self.tokens / self.rollouts
         told = f"{rollouts:,} rollouts x {each:,.0f} tokens = {tokens:,.0f} tokens"
         if self.tokens and self.seconds:
             told += f", at {self.tokens / self.seconds:,.0f} tokens/s {duration(seconds)}"
-        if what:
-            told += f", and {duration(more)} of {what}: about {duration(seconds + more)}"
         if self.dollars:
             told += f", ${self.dollars * times:.2f}"
         return f"{told} (measured on {self.rollouts:,} rollouts)"

@@ -21,12 +21,12 @@ from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored import open_run
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success, succeeded
-from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, read_demonstration
 from tutelage.tasks.overlap import hold_out
 from tutelage.tasks.readers import READERS, RawRow
-from tutelage.tasks.word_problems import DEMONSTRATED, make_word_problems
+from tutelage.tasks.word_problems import DEMONSTRATED, LEVELS, make_word_problems
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -36,8 +36,10 @@ EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 WORD_PROBLEM_TOOLS = ("calculator", "price_list")
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
-DEMONSTRATIONS = 200
-"""Word problems that there are gold calls of; the cold start shows the first of them once."""
+DEMONSTRATIONS = {"default": 64, "full": 200}
+"""Word problems that are demonstrated, by level; the cold start shows the first 64 once."""
+TEST_SEED = 1
+"""Seed of the test's word problems, which are the same for every run."""
 _DRAWN_TASKS = 200
 """Validation tasks that are drawn or held out where nobody says how many."""
 
@@ -180,7 +182,7 @@ def load_tasks(config: RunConfig) -> Tasks:
             raise ConfigError("--val and --test need --train: give the training tasks as well")
         if config.recipe == "word-problems":
             return _word_problems(config, limit, tested)
-        level: Level = data.level
+        level = data.level
         return Tasks(
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
@@ -200,11 +202,13 @@ def load_tasks(config: RunConfig) -> Tasks:
 def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
     """Training and validation by the run's seed; demonstrations and test tasks are always the same
     ones."""
+    level, seed, kinds = config.data.level, config.seed, LEVELS[config.data.level]
+    count = config.data.train_tasks or TRAIN_TASKS
     return Tasks(
-        train=make_word_problems("train", config.data.train_tasks or TRAIN_TASKS, config.seed),
-        val=make_word_problems("val", val, config.seed),
-        test=make_word_problems("test", test or val, 0),
-        shown=make_word_problems("train", DEMONSTRATIONS, 0, DEMONSTRATED),
+        train=make_word_problems("train", count, seed, kinds),
+        val=make_word_problems("val", val, seed, kinds),
+        test=make_word_problems("test", test or val, TEST_SEED, kinds),
+        shown=make_word_problems("train", DEMONSTRATIONS[level], 0, DEMONSTRATED[level]),
         in_order=True,
     )
 
@@ -246,7 +250,7 @@ def most_test_tasks(config: RunConfig) -> int | None:
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 
-def _shown(level: Level, config: RunConfig) -> list[Task]:
+def _shown(level: str, config: RunConfig) -> list[Task]:
     """Tasks of the default level, and as many of the harder one as `sft.hard_share` says."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
     if level == "default":

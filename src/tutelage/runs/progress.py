@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+LATER = "time/later"
+"""Metric of a step: seconds that the phases after this one will take, as far as they are known."""
+
 
 class Progress:
     """Receives what happens in a job, in order, and drops it: override what you need. Every method

@@ -91,6 +91,8 @@ class TrainingContext:
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     pace: Pace | None = None
     """What rollouts at the training temperature took, the latest that were played."""
+    expected: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Seconds that each phase of the run will take, in order; None if that is not known."""
     pool: RolloutPool | None = None
     """Workers outside of this process."""
     placement: Placement = field(init=False)

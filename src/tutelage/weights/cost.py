@@ -1,46 +1,51 @@
 """What a training will cost: how much is played, said before it starts, and how long that takes.
 
-How many rollouts there will be is known from the configuration (`planned`). What one takes, and its
-update, is measured in the second step. `runs/estimate.py` puts both into words.
+How many rollouts there will be is known from the configuration (`planned`). How long they take is
+estimated from passes of the policy on this machine (`total_time`), until rollouts and updates have
+been measured. `runs/estimate.py` puts both into words.
 """
 
 from __future__ import annotations
 
+import timeit
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+
+from tutelage.errors import counted
+from tutelage.policy.machine import in_parallel
+from tutelage.policy.row import Row
 from tutelage.rewards import RewardFunction
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
+from tutelage.weights.config.presets import UNKNOWN, WORK
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.inputs import TrainingInputs
-from tutelage.weights.phases import drawn, seconds_left, step_limit
+from tutelage.weights.measure import ways_to_measure
+from tutelage.weights.phases import COLD, CONTROL, RL, drawn, step_limit
 
 
-def planned(setting: TrainingInputs) -> dict[str, str]:
+def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """How many rollouts a training by rewards will play, how many tokens they may have, and what
     grades them."""
-    plan = {"plan": _rollouts(setting), "tokens": _tokens(setting)}
+    plan = {"plan": _rollouts(setting, phases), "tokens": _tokens(setting)}
     return plan | {"reward": _graded_by(grader_of(setting.given, setting.reward))}
 
 
-def _rollouts(setting: TrainingInputs) -> str:
+def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
     config, limit = setting.config, step_limit(setting)
     size, chains = config.data.train_batch_size, config.agent.num_chains
     if limit is None:
         return f"{size * chains:,} rollouts a step, until the time is over"
-    training, measuring = _left(setting, limit)
-    before = config.trainer.val_before_train * (1 + (setting.shown is not None))
-    measuring += 2 * len(setting.tasks.test) * before
+    measuring = sum(_work(setting, phase)[2] for phase in phases)
     tasks = drawn(setting, limit)
     last = f", {tasks % size} tasks in the last one," * (tasks < limit * size)
     return (
-        f"{_counted(limit, 'step')} x {_counted(size, 'task')} x {chains:,}{last} = "
-        f"{_counted(tasks * chains, 'rollout')}"
-        f"{' twice, with the control' * (training > limit * size * chains)}, {measuring:,} to "
-        "measure"
+        f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,}{last} = "
+        f"{counted(tasks * chains, 'rollout')}"
+        f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _tokens(setting: TrainingInputs) -> str:
@@ -66,39 +71,72 @@ def _graded_by(grader: RewardFunction | None) -> str:
     return f"{grader.name}, which grades the reply" + f" by the task's {fields}" * bool(fields)
 
 
-def _left(setting: TrainingInputs, limit: int, done: int = 0) -> tuple[int, int]:
-    """Rollouts to train on after `done` of `limit` steps, those of the control too, and to measure
-    with."""
-    config, every = setting.config, setting.config.trainer.test_freq
-    control = config.trainer.control != "none"
-    steps = limit - done + control * limit
-    looks = (1 + control) * (limit // every) - done // every if every > 0 else 0
-    kinds = 2 * (1 + control) + (setting.given is None)
-    measuring = 2 * looks * len(setting.tasks.val) + kinds * len(setting.tasks.test)
-    return steps * config.rollouts_per_batch, measuring
+# ---------------------------------------------------------------- time
+
+
+def _work(setting: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int, int]:
+    """Count what a phase has after `done` of its steps: demonstrations, rollouts to train on, and
+    rollouts to measure with."""
+    config, limit = setting.config, step_limit(setting) or done
+    sft, every = config.sft, config.trainer.test_freq
+    if phase == COLD:
+        steps = sft.max_steps + sft.cooldown_steps + sft.mixed_steps
+        return (steps - done) * sft.batch_size, 0, 0
+    if phase in (RL, CONTROL):
+        looks = limit // every - done // every if every > 0 else 0
+        return 0, (limit - done) * config.rollouts_per_batch, 2 * looks * len(setting.tasks.val)
+    return 0, 0, len(ways_to_measure(setting, phase)) * len(setting.tasks.test)
+
+
+def _expect(ctx: TrainingContext, demonstration: float, rollout: float, update: float) -> str:
+    """Keep how long each phase will take, if a demonstration, a rollout and learning from it take
+    these seconds; returns the time of the whole run in words."""
+    state, setting, total = ctx.state, ctx.setting, ctx.clock.elapsed()
+    for phase in ctx.expected:
+        shown, trained, measured = _work(
+            setting, phase, state.phase_step if phase == state.phase else 0
+        )
+        seconds = shown * demonstration + trained * (rollout + update)
+        seconds += measured * rollout * WORK.get(setting.config.recipe, UNKNOWN)[3]
+        if phase == RL and step_limit(setting) is None:
+            seconds = max(0.0, 60 * (setting.config.trainer.minutes or 0.0) - total)
+        ctx.expected[phase] = 0.0 if phase in state.results.get("done", ()) else seconds
+        total += ctx.expected[phase] or 0.0
+    words = f"{total / 60:,.0f}" if total >= 600 else duration(total)
+    return f"about {words} minutes"
+
+
+def total_time(ctx: TrainingContext) -> dict[str, str]:
+    """Estimate how long a run takes before it begins, as a fact to show: by passes of the policy on
+    this machine, where the work of the recipe is known in those (`WORK`)."""
+    setting, rewarded = ctx.setting, RL in ctx.expected
+    work, on_cpu = WORK.get(setting.config.recipe), setting.choice.device.type == "cpu"
+    if work is None or setting.given is not None or not on_cpu or setting.group.size > 1:
+        return {"total": "measured after the first step"} if rewarded else {}
+    numerics, rows = setting.choice.numerics, [Row((*range(128),), (0,) + (1,) * 127)] * 2
+
+    @torch.no_grad()
+    def score(row: Row) -> None:
+        setting.policy.score([row], dtype=numerics.dtype)
+
+    times = timeit.repeat(partial(in_parallel, score, rows, numerics.threads), repeat=3, number=1)
+    total = _expect(ctx, *(passes * sorted(times)[1] for passes in work[:3]))
+    again = "; measured again after the first step" * rewarded
+    return {"total": f"{total} (estimated{again})"}
 
 
 def tell_cost(ctx: TrainingContext, update: float | None, made: int) -> None:
-    """Say what is left of a training, once, after the second step that this process made: the first
-    has work that is done once. `update` is what the step's update took, in seconds; None where no
-    rollout of it had an advantage."""
-    state, setting, pace = ctx.state, ctx.setting, ctx.pace
-    ahead = setting.config.async_training.staleness_threshold > 0
-    if pace is None or made != 2 or ahead:  # its pace beside the updates was not measured
-        return
-    each = (update or 0.0) / setting.config.rollouts_per_batch
-    limit, left = step_limit(setting), seconds_left(ctx)
-    words: list[str] = []
-    if limit is not None and limit > state.phase_step:
-        training, measuring = _left(setting, limit, state.phase_step)
-        what = "" if update is None else "updates"
-        words.append(pace.words(training + measuring, more=training * each, what=what))
-    if left is not None:
-        fit = int(left / (pace.seconds / pace.rollouts + each))
-        words.append(f"{duration(left)} are left, in which about {fit:,} rollouts fit")
-    if words and update is None:
-        words.append(
-            "the time of updates is not included: in this step there was nothing to learn from"
-        )
-    if words:
-        ctx.run.progress.note(f"Cost from here: {'; '.join(words)}")
+    """Measure how long a training takes, and say it after the first step that this process made.
+    `update` is what the step's update took, in seconds; None where no rollout of it had an
+    advantage."""
+    pace, setting = ctx.pace, ctx.setting
+    if pace is None or setting.config.async_training.staleness_threshold > 0:
+        return  # its pace beside the updates was not measured
+    first = ctx.state.phase_step == 1 and setting.given is None
+    later = WORK.get(setting.config.recipe, UNKNOWN)[-1] if first else 1.0
+    each = later * (update or 0.0) / setting.config.rollouts_per_batch
+    total = _expect(ctx, 0.0, later * pace.seconds / pace.rollouts, each)
+    learned = "nothing to learn from" if update is None else f"{duration(update)} to learn from"
+    if made == 1:
+        took = f"{pace.rollouts:,} rollouts took {duration(pace.seconds)}, and {learned}"
+        ctx.run.progress.note(f"The whole run: {total} ({took})")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.fields import RunSettings
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
+from tutelage.resources import SHIPPED
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_hash
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
@@ -352,5 +353,6 @@ def _base(files: RunFiles) -> str:
 
 def _base_mark(files: RunFiles) -> str | None:
     path = files.section("model").get("path")
-    text = folder_hash(Path(str(path)) if path else files.run.checkpoints / "initial")
+    made = path in (None, SHIPPED)
+    text = folder_hash(files.run.checkpoints / "initial" if made else Path(str(path)))
     return text or (f"model:{path}" if path else None)

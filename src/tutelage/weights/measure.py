@@ -13,6 +13,7 @@ from tutelage.rollouts.runner import RolloutSpec
 from tutelage.statistics.outcome import Evaluation, summarise
 from tutelage.types import JSON, Mode, Rollout, Task
 from tutelage.weights.context import TrainingContext
+from tutelage.weights.inputs import TrainingInputs
 
 
 def measure(
@@ -69,13 +70,20 @@ def _metrics(found: JSON, split: str, name: str) -> dict[str, float]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def measure_before_or_after(ctx: TrainingContext, name: str, *, no_tools: bool = False) -> None:
+def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
+    """How the phase `name` plays the test tasks: decoding, temperature, and with tools or not."""
+    ways = [("sampled", setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
+    if name == "after" and setting.tools and setting.given is None and setting.sft_dataset is None:
+        ways.append(("no_tools", 0.0, False))
+    skipped = setting.config.trainer.skip_measurements
+    return [way for way in ways if f"{name}/{way[0]}" not in skipped]
+
+
+def measure_before_or_after(ctx: TrainingContext, name: str) -> None:
     """The phase that measures test tasks, sampled and greedy, and keeps what it found: in the
     result, and as metrics (`test/success_sampled`; `val/...` where validation has the same tasks).
     """
-    kinds = [("sampled", ctx.setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
-    if no_tools:
-        kinds.append(("no_tools", 0.0, False))
+    kinds = ways_to_measure(ctx.setting, name)
     ctx.run.progress.phase(f"measure {name}")
     for kind, temperature, with_tools in kinds:
         label = f"{name}/{kind}"

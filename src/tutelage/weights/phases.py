@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import LATER
 from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, TrainingState
 from tutelage.weights.context import TrainingContext
@@ -116,6 +117,10 @@ def end_step(ctx: TrainingContext, phase: str, values: dict[str, float]) -> None
     """Log a step, checkpoint when it is time, stop when asked."""
     trim_memory()
     values["time/elapsed"] = ctx.clock.elapsed()
+    phases = list(ctx.expected)
+    later = [ctx.expected[name] for name in phases[phases.index(phase) + 1 :]]
+    if None not in later:
+        values[LATER] = sum(filter(None, later))
     ctx.log(phase, ctx.state.phase_step, values)
     every = ctx.setting.config.trainer.save_freq
     best = ctx.state.results.get(BEST, {}).get("step") == ctx.state.phase_step

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
 from tutelage.weights.context import TrainingContext
-from tutelage.weights.cost import planned
+from tutelage.weights.cost import planned, total_time
 from tutelage.weights.following import share_start
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure_before_or_after
@@ -263,7 +264,8 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
-    run.progress.start(setting.config.recipe, _facts(asked, setting, run.folder))
+    ctx.expected = dict.fromkeys(name for name, _ in phases_of(setting))
+    run.progress.start(setting.config.recipe, _facts(asked, ctx))
     return ctx
 
 
@@ -287,8 +289,9 @@ def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str,
     return out
 
 
-def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) -> dict[str, str]:
+def _facts(asked: WeightTraining, ctx: TrainingContext) -> dict[str, str]:
     """A few words before it begins."""
+    setting = ctx.setting
     job_inputs, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
     notes, named = asked.resolved.notes, {"rate": WARMUP, "saves": CHECKPOINTS}
@@ -298,10 +301,11 @@ def _facts(asked: WeightTraining, setting: TrainingInputs, folder: RunFolder) ->
         **({"start": _start(model.path)} if model.path in (None, SHIPPED) and not own else {}),
         **memory.fact(setting),
         **_shown(setting),
-        **(planned(setting) if setting.config.algorithm.name == "rl" else {}),
+        **(planned(setting, ctx.expected) if setting.config.algorithm.name == "rl" else {}),
+        **total_time(ctx),
         **{name: notes[key] for name, key in named.items() if key in notes},
         "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
-        "run": str(folder.path),
+        "run": str(ctx.run.folder.path),
     }
 
 
@@ -323,17 +327,13 @@ def phases_of(setting: TrainingInputs) -> list[Work]:
     return _supervised(setting) if setting.sft_dataset is not None else _rewarded(setting)
 
 
-def _measure(name: str, *, no_tools: bool = False) -> Callable[[TrainingContext], None]:
-    return lambda ctx: measure_before_or_after(ctx, name, no_tools=no_tools)
-
-
 def _supervised(setting: TrainingInputs) -> list[Work]:
     """Training on the user's demonstrations."""
     if not setting.tasks.test:
         return [(SFT, run_sft)]
     before = setting.config.trainer.val_before_train
-    first = [(BEFORE, _measure("before"))] if before else []
-    return [*first, (SFT, run_sft), (AFTER, _measure("after"))]
+    first = [(BEFORE, partial(measure_before_or_after, name="before"))] if before else []
+    return [*first, (SFT, run_sft), (AFTER, partial(measure_before_or_after, name="after"))]
 
 
 def _rewarded(setting: TrainingInputs) -> list[Work]:
@@ -344,20 +344,19 @@ def _rewarded(setting: TrainingInputs) -> list[Work]:
     supervised = config.algorithm.name == "sft"
     own = config.model.path is None or supervised or setting.tasks.in_order
     if shown and config.trainer.val_before_train:
-        out.append((BEFORE, _measure("before")))
+        out.append((BEFORE, partial(measure_before_or_after, name="before")))
     if shown or (own and bool(setting.tasks.shown) and config.sft.max_steps > 0):
         out.append((COLD, run_cold_start))
     if supervised:
-        return [*out, (AFTER, _measure("after", no_tools=bool(setting.tools)))]
+        return [*out, (AFTER, partial(measure_before_or_after, name="after"))]
     if config.trainer.val_before_train:
         name = SHOWN if shown else BEFORE
-        out.append((name, _measure(name)))
+        out.append((name, partial(measure_before_or_after, name=name)))
     out.append((RL, run_rl))
-    with_tools = setting.given is None and bool(setting.tools)
-    out.append((AFTER, _measure("after", no_tools=with_tools)))
+    out.append((AFTER, partial(measure_before_or_after, name="after")))
     if config.trainer.control != "none":
         out.append((CONTROL, run_control))
-        out.append((AFTER_CONTROL, _measure("control")))
+        out.append((AFTER_CONTROL, partial(measure_before_or_after, name="control")))
     return out
 
 

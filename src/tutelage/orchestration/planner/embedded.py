@@ -112,8 +112,8 @@ def embedded_planner(
     recipe: PlannerRecipe | None = None,
     watch: Watch | None = None,
 ) -> _Embedded:
-    """The planner over a catalog, from the cache or trained now; without a catalog and a recipe of
-    one's own, the shipped one over the built-in tools.
+    """The planner over a catalog, from the cache or trained now; without a catalog and a recipe,
+    the shipped one over the built-in tools.
 
     A cache that cannot be written is no reason to fail: `unkept` gives the reason. Processes that
     train the same one at once write the same file. Raises `ConfigError` for a catalog with too few

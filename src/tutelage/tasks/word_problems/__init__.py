@@ -107,20 +107,24 @@ _KINDS = {
 KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
+LEVELS: Mapping[str, tuple[str, ...]] = {
+    "default": ("share", "groups", "shop", "pages"),
+    "full": KINDS,
+}
+"""The kinds of each level; `default` has those that are learned fastest."""
 _OFTEN = ("shop", "change", "share")
-DEMONSTRATED = (
-    *_OFTEN,
-    "exchange",
-    "bag",
-    *_OFTEN,
-    "groups",
-    *_OFTEN,
-    "exchange",
-    "pages",
-    "shop",
-    "bag",
-)
-"""The kinds in the order they are demonstrated: what takes a price or a division oftener."""
+DEMONSTRATED: Mapping[str, tuple[str, ...]] = {
+    "default": (
+        *("shop", "share", "shop", "pages", "shop", "groups", "shop", "share"),
+        *("shop", "pages", "shop", "groups", "shop", "share", "shop", "pages"),
+    ),
+    "full": (
+        *(*_OFTEN, "exchange", "bag", *_OFTEN, "groups"),
+        *(*_OFTEN, "exchange", "pages", "shop", "bag"),
+    ),
+}
+"""The kinds in the order they are demonstrated, by level: what takes a price or a division oftener,
+or reinforcement forgets to look prices up."""
 
 
 def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Task]:
@@ -136,14 +140,12 @@ def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = K
     tree = SeedTree(seed).child("word problems", split, *(() if kinds == KINDS else kinds))
     # The kinds change with every task and the templates with every round of them, so that each
     # kind has its share of unseen templates.
-    return [
-        _task(split, index, kinds[index % len(kinds)], tree.child(index).python())
-        for index in range(n)
-    ]
+    return [_task(split, index, kinds, tree.child(index).python()) for index in range(n)]
 
 
-def _task(split: Split, index: int, kind: str, rng: random.Random) -> Task:
-    unseen = split != "train" and index // len(KINDS) % UNSEEN_EVERY == 0
+def _task(split: Split, index: int, kinds: Sequence[str], rng: random.Random) -> Task:
+    turn, place = divmod(index, len(kinds))
+    kind, unseen = kinds[place], split != "train" and turn % UNSEEN_EVERY == 0
     words = _words(split)
     templates = words.templates if unseen else _words("train").templates
     problem = _KINDS[kind](rng)

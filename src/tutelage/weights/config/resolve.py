@@ -222,7 +222,8 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
             own_start=start,
         )
     except ConfigIssue as problem:
-        raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
+        by = users.get(problem.key)
+        raise ConfigError(str(problem.located("" if by is None else by.origin))) from problem
     if shown and recipe != "sft":
         own = own or values.get("model.path") not in (None, SHIPPED)
         values = {**values, **DEMONSTRATIONS, **({} if own else DEMONSTRATIONS_EMBEDDED)}
