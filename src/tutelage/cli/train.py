@@ -92,8 +92,8 @@ _MEANINGS: Mapping[str, str] = {
     "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
     "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
     "so, else a reward of 1 if all are 0 or 1.",
-    "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 8, or 64 in a "
-    "search with the small model of this package.",
+    "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 64 with a "
+    "model in this process, else 8.",
     "level": "Difficulty of the tasks of `train math`; `hard` has longer expressions and more "
     "items.",
     "minutes": "Time limit in minutes; what was done before a resume counts.",

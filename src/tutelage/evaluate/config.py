@@ -60,8 +60,9 @@ class EvaluationConfig(RunSettings):
     timeout: Positive = 60.0
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count."""
-    runners: Count = 8
-    """Rollouts that are played at the same time, for a server or a custom agent."""
+    runners: Count | None = None
+    """Rollouts that are played at the same time, for a server or a custom agent; default: 64 where
+    all models are in this process, else 8."""
     limit: Count | None = None
     """Evaluate the first N tasks only."""
     tools: Names | None = None

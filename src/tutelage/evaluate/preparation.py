@@ -177,7 +177,9 @@ def prepare_evaluation(
             check_trusted(run[0], [own], trust=trust)
         evaluated_agent = own_agent(own, run, asked)
     evaluated_agent = replace(
-        evaluated_agent, prices=load_prices(asked.prices, environment()), runners=asked.runners
+        evaluated_agent,
+        prices=load_prices(asked.prices, environment()),
+        runners=asked.runners or (8 if evaluated_agent.servers else 64),
     )
     agent = own or Figures.BUILT_IN
     return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)

@@ -233,7 +233,7 @@ def evaluation_of(
         servers=servers,
         prices=load_prices(asked.prices, environment()),
         max_length=None,
-        runners=asked.runners,
+        runners=asked.runners or (8 if servers else 64),
         limits=RunnerSettings("", timeout=asked.timeout),
     )
     name = AGENT_REWARD if reward is None else reward.name

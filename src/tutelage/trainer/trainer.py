@@ -74,9 +74,10 @@ class Trainer:
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
-    LLMs are served, by resource or model name. `n_runners` rollouts run concurrently. `reward`
-    grades agents that return no reward of their own. Tasks are rows, a `Dataset`, or files; without
-    `train_dataset` they are those of the embedded job. `progress=Progress()` shows nothing.
+    LLMs are served, by resource or model name. `n_runners` rollouts run concurrently, by default 64
+    where all models are in this process and else 8. `reward` grades agents that return no reward of
+    their own. Tasks are rows, a `Dataset`, or files; without `train_dataset` they are those of the
+    embedded job. `progress=Progress()` shows nothing.
 
     With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
@@ -93,7 +94,7 @@ class Trainer:
         test_dataset: Tasks | None = None,
         resources: NamedResources | Mapping[str, Any] | None = None,
         output_dir: str | Path | None = None,
-        n_runners: int = 8,
+        n_runners: int | None = None,
         model: str | Path | None = None,
         policy: Policy | Mapping[str, Policy] | None = None,
         reward: RewardFunction | Callable[..., Any] | str | None = None,
@@ -124,7 +125,7 @@ class Trainer:
             )
         if prompts and num_epochs is not None:
             raise ConfigError("num_epochs is for weights; bound a search by APO(rounds=...)")
-        if n_runners < 1:
+        if n_runners is not None and n_runners < 1:
             raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
@@ -331,7 +332,7 @@ class Trainer:
             player,
             resources,
             roles,
-            n_runners=self.n_runners,
+            n_runners=self.n_runners or (8 if roles.remote else 64),
             isolation=self.isolation,
             remote=remotes_of(resources, roles, resolved.config),
         )
