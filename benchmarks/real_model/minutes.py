@@ -25,12 +25,13 @@ from benchmarks.measure import machine, run_to_its_end, table, took
 from tutelage.runs.estimate import duration
 from tutelage.runs.folder import RunFolder
 from tutelage.tasks.word_problems import LEVELS
-from tutelage.weights.config.presets import WORD_PROBLEMS_LEVELS
+from tutelage.weights.config.presets import WORD_PROBLEMS, WORD_PROBLEMS_LEVELS
 
 PHASES = ("cold_start", "before", "rl", "after")
 GROUPS = ("all", *LEVELS["default"], "seen templates", "unseen templates")
 MEASURED = ("before_sampled", "before_greedy", "after_sampled", "after_greedy")
-RATE = [f"{key}={value}" for key, value in WORD_PROBLEMS_LEVELS["default"].items() if "sft" in key]
+JOB = WORD_PROBLEMS | WORD_PROBLEMS_LEVELS["default"]
+RATE = [f"{key}={value}" for key, value in JOB.items() if key.startswith("sft.")]
 """The keys of the job's own cold start, which `--algorithm sft` has others for."""
 
 
