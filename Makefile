@@ -115,13 +115,12 @@ test-full: venv-dev ## all tests, the long ones too, then more rounds of the pro
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
 
-check: venv-dev ## format, lint, types, layering, size of functions and files, phrases, names of tests
+check: venv-dev ## format, lint, types, layering, size of packages, files and functions, names of tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/contract/test_layering.py
 	$(BIN)/python tests/contract/house.py
-	$(BIN)/python tests/contract/phrases.py
 	$(BIN)/python tests/contract/collection.py
 
 format: venv-dev ## rewrite the code as `make check` wants it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.config import Machine
 from tutelage.errors import ConfigError
@@ -19,7 +20,7 @@ def test_the_flags_are_keys() -> None:
     assert trainer.otlp_content is False
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("key", "value", "message"),
     [
         ("store", "postgresql://me:secret@db/x", "holds a password"),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.config.aliases import (
     NAMES,
@@ -43,7 +44,7 @@ critic.model.path critic.ppo_mini_batch_size critic.ppo_micro_batch_size_per_gpu
 """
 
 
-@pytest.mark.parametrize("spelling", GUIDE.split())
+@in_one_item("spelling", GUIDE.split())
 def test_every_key_of_the_guide_is_known(spelling: str) -> None:
     key = canonical(spelling, None)
     assert key in leaf_fields()
@@ -67,7 +68,7 @@ def test_spellings_and_canonical_are_inverse() -> None:
     assert len(set(all_spellings())) == len(all_spellings())
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("typo", "meant"),
     [
         ("lerning_rate", "learning_rate"),

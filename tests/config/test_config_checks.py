@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
@@ -23,7 +24,7 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
     return resolve("math", overrides, **({"machine": LAPTOP} | options))
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("override", "key"),
     [
         ("rollout.top_p=0.9", "rollout.top_p=0.9"),
@@ -38,7 +39,7 @@ def test_what_is_not_built_is_refused(override: str, key: str) -> None:
     assert "Use " in message
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     "override",
     [
         "actor.fsdp_config.param_offload=true",
@@ -54,7 +55,7 @@ def test_gpu_memory_keys(override: str) -> None:
     accepted(override, machine=Machine(cuda_devices=2, cores=8, ranks=2))
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("override", "reason"),
     [
         ("algorithm.adv_estimator=remax", "greedy rollout"),
@@ -81,7 +82,7 @@ def test_an_agent_that_plays_in_another_thread_is_not_played_ahead() -> None:
     assert "not agreed on" in refusal("async_training.staleness_threshold=2", machine=ranks)
 
 
-@pytest.mark.parametrize("override", ["agent.backend=openai", "rollout.name=openai"])
+@in_one_item("override", ["agent.backend=openai", "rollout.name=openai"])
 def test_an_endpoint_is_refused_because_nothing_would_be_trained(override: str) -> None:
     message = refusal(override)
     assert "the weights behind an endpoint cannot be trained" in message
@@ -105,7 +106,7 @@ def test_the_number_of_gpus_is_resolved() -> None:
         assert "on the CPU" in none.notes["trainer.n_gpus_per_node"]
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     "override",
     ["trainer.nnodes=2", "trainer.n_gpus_per_node=1", "rollout.tensor_model_parallel_size=2"],
 )
@@ -150,7 +151,7 @@ def test_critic_mini_batch_counts_only_with_a_critic() -> None:
     assert "critic.ppo_mini_batch_size" in accepted("critic.ppo_mini_batch_size=5").unused
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     "estimator",
     [
         "grpo",
@@ -171,7 +172,7 @@ def test_groups_of_one(estimator: str) -> None:
         accepted(*asked, "algorithm.single_member=verl")
 
 
-@pytest.mark.parametrize("estimator", ["raft", "grpo_passk", "best_of_n", "advantage_filtered"])
+@in_one_item("estimator", ["raft", "grpo_passk", "best_of_n", "advantage_filtered"])
 def test_advantages_that_are_never_negative_have_no_weight_for_it(estimator: str) -> None:
     asked = (f"adv_estimator={estimator}", "num_chains=4", "algorithm.negative_weight=0.5")
     assert "algorithm.negative_weight" in accepted(*asked).unused
@@ -183,7 +184,7 @@ def test_greedy_training() -> None:
     accepted("temperature=0", "algorithm=sft")
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("switch", "coefficient"),
     [
         ("actor.use_kl_loss", "actor.kl_loss_coef"),
@@ -197,7 +198,7 @@ def test_kl_with_coefficient_zero(switch: str, coefficient: str) -> None:
     accepted(f"{switch}=false", f"{coefficient}=0")
 
 
-@pytest.mark.parametrize(("kind", "warned"), [("kl", 1), ("k1", 1), ("kl+", 0), ("mse", 0)])
+@in_one_item(("kind", "warned"), [("kl", 1), ("k1", 1), ("kl+", 0), ("mse", 0)])
 def test_kl_without_gradient_is_warned_of(kind: str, warned: int) -> None:
     resolved = accepted("actor.use_kl_loss=true", f"actor.kl_loss_type={kind}")
     assert len(resolved.warnings) == warned

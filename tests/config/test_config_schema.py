@@ -5,32 +5,33 @@ import sys
 
 import pytest
 from pydantic import ValidationError
+from tests.in_one_item import in_one_item
 
 from tutelage.config import RunConfig
 from tutelage.config.keys import defaults, flatten, get, json_schema, leaf_fields, nest, value_text
 from tutelage.config.schema import AgentConfig
 
 
-@pytest.mark.parametrize("key", list(leaf_fields()))
+@in_one_item("key", list(leaf_fields()))
 def test_every_key_has_help_that_is_a_sentence(key: str) -> None:
     text = leaf_fields()[key].description
     assert text, f"{key} has no attribute docstring"
     assert text.rstrip().endswith(".")
 
 
-@pytest.mark.parametrize("key", list(leaf_fields()))
+@in_one_item("key", list(leaf_fields()))
 def test_every_default_fits_its_own_key(key: str) -> None:
     dumped = RunConfig().model_dump(mode="json")
     plain = dict(flatten(dumped))[key]
     assert get(RunConfig.model_validate(nest({key: plain})), key) == defaults()[key]
 
 
-@pytest.mark.parametrize("key", list(leaf_fields()))
+@in_one_item("key", list(leaf_fields()))
 def test_every_key_has_a_type_in_words(key: str) -> None:
     assert "None" not in value_text(json_schema(key))
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("key", "default"),
     [
         ("algorithm.adv_estimator", "gae"),
@@ -68,7 +69,7 @@ def test_unknown_keys_and_assignment_are_refused() -> None:
         setattr(AgentConfig(), name, 3)
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("key", "given", "value"),
     [
         ("agent.tools", "calculator, answer", ("calculator", "answer")),
@@ -93,7 +94,7 @@ def test_what_a_shell_or_file_can_say(key: str, given: object, value: object) ->
     assert get(RunConfig.model_validate(nest({key: given})), key) == value
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("key", "given"),
     [
         ("trainer.total_training_steps", True),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.in_one_item import in_one_item
 
 import tutelage
 from tutelage.algorithms.extensions import LOSSES
@@ -123,7 +124,7 @@ def unread_keys(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("key", list(leaf_fields()))
+@in_one_item("key", list(leaf_fields()))
 def test_every_key_can_be_given_another_value(key: str) -> None:
     assert list(other_values(key))
 
@@ -151,7 +152,7 @@ def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine)
     assert decided_here(key, machine)
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     "key",
     [
         "seed",
@@ -176,7 +177,7 @@ def test_live_keys_need_a_reader(key: str) -> None:
     assert key in unread_keys("")
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("key", "text", "read"),
     [
         ("actor.entropy_coeff", "x = actor.entropy_coeff", True),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.guide.commands import COMMANDS
+from tests.in_one_item import in_one_item
 
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
@@ -16,7 +17,7 @@ def run(words: Sequence[str], *more: str) -> Resolved:
     return resolve("rl", [*words, *more], machine=LAPTOP)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@in_one_item("name", COMMANDS)
 def test_resolves_on_a_cpu(name: str) -> None:
     resolved = run(COMMANDS[name], "trainer.device=cpu")
     config = resolved.config
@@ -36,18 +37,18 @@ def test_resolves_on_a_cpu(name: str) -> None:
     assert Resolved.from_json(resolved.to_json()) == resolved
 
 
-@pytest.mark.parametrize(("name", "steps"), [("math", 8), ("react", 1), ("code", 4)])
+@in_one_item(("name", "steps"), [("math", 8), ("react", 1), ("code", 4)])
 def test_optimizer_steps(name: str, steps: int) -> None:
     assert run(COMMANDS[name], "trainer.device=cpu").config.updates_per_batch == steps
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@in_one_item("name", COMMANDS)
 def test_gpus_that_are_not_there_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"n_gpus_per_node.*trainer\.device=cpu"):
         run(COMMANDS[name])
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@in_one_item("name", COMMANDS)
 def test_all_they_ask_for_is_built(name: str) -> None:
     assert run(COMMANDS[name], "trainer.device=cpu").config.recipe == "rl"
 

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.in_one_item import in_one_item
 
 from tutelage.config.overrides import Override, parse_overrides
 from tutelage.errors import ConfigError
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("text", "value"),
     [
         ("a.b=1", 1),
@@ -47,7 +48,7 @@ def test_delete() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("text", "says"),
     [
         ("lr=1,2", r"sweep.*lr=\[1,2\]"),

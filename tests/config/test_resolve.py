@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
@@ -25,7 +26,7 @@ def math(*overrides: str, **options: Any) -> Resolved:
     return resolve("math", overrides, machine=LAPTOP, **options)
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("devices", "overrides", "correction", "origin"),
     [
         (0, (), "none", "default"),
@@ -51,7 +52,7 @@ def test_rounding_between_sampler_and_trainer_is_corrected_unless_a_key_says_how
         assert resolved.origin["rollout.correction"] == origin
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("native", "devices", "overrides", "dtype", "correction"),
     [
         (True, 0, (), "bfloat16", "token_tis"),
@@ -420,7 +421,7 @@ class TestDerived:
         assert "off-policy (3)" in several
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("overrides", "schedule", "correction"),
     [
         ((), "free", "token_tis"),

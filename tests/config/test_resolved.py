@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.in_one_item import in_one_item
 
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
@@ -57,7 +58,7 @@ def test_every_estimator_round_trips() -> None:
     assert Resolved.from_json(resolved.to_json()).to_json() == resolved.to_json()
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("change", "says"),
     [
         (lambda tree: tree["config"].pop("seed"), "seed"),
@@ -82,7 +83,7 @@ def test_damaged_files_are_refused(change: Any, says: str) -> None:
         Resolved.from_json(damaged(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", SAMPLE.to_json()[:-40]])
+@in_one_item("text", ["", "{", "[]", "3", SAMPLE.to_json()[:-40]])
 def test_what_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         Resolved.from_json(text)

@@ -1,6 +1,6 @@
 """Keys without effect are listed when someone sets them, and only then."""
 
-import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import Machine, unused
@@ -11,7 +11,7 @@ from tutelage.weights.config import resolve
 LAPTOP = Machine(cuda_devices=0, cores=2)
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("overrides", "unused"),
     [
         (("rollout.gpu_memory_utilization=0.5",), "rollout.gpu_memory_utilization"),
@@ -59,7 +59,7 @@ def test_listed(overrides: tuple[str, ...], unused: str) -> None:
     assert resolved.unused[unused]
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     "overrides",
     [
         ("adv_estimator=gae", "algorithm.gamma=0.9", "algorithm.lam=0.9", "critic.model.path=x"),
@@ -80,7 +80,7 @@ def test_every_reason_stands_at_a_key() -> None:
     assert named <= used
 
 
-@pytest.mark.parametrize("name", [*ESTIMATORS, *LOSSES])
+@in_one_item("name", [*ESTIMATORS, *LOSSES])
 def test_what_an_estimator_or_a_loss_reads_is_a_key(name: str) -> None:
     entry = ESTIMATORS[name] if name in ESTIMATORS else LOSSES[name]
     given = ("selection_BT", "generator")  # by the trainer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from pathlib import Path
 
-import pytest
-from house import ROOT, code_lines, faults, totals
+from house import above, code_lines, count
+from source_tree import ROOT
 
 LONG = "def long():\n" + "    x = 1\n" * 100
 SOURCE = '''"""A module."""
@@ -25,63 +27,63 @@ def one(
 class Two:
     "words"
     x = 1
+
+
+def _private():
+    return _helper()
+
+
+def _helper():
+    return 1
 '''
+FAULTS = (
+    ("tools", LONG, "tools/module.py, line 1: long has 101 lines"),
+    ("tools", "x = 1\n" * 801, "tools/module.py: 801 lines"),
+    ("prompts", "def f():\n    from tutelage.weights import jobs\n", "imports tutelage.weights"),
+    ("weights", "import tutelage.prompts.run\n", "imports tutelage.prompts.run"),
+    ("orchestration", "from tutelage import prompts\n", "imports tutelage.prompts"),
+    ("cli", "if run.kind == 'planner':\n    pass\n", "run.kind == 'planner'"),
+    ("runs", "x = kind in ('prompt', 'weights')\n", "kind in ('prompt', 'weights')"),
+    ("runs", "if True:\n    class A: ...\nclass B: ...\nclass B: ...\n", "is called B"),
+)
+NO_FAULTS = (
+    LONG.replace("    x = 1\n", "", 1),
+    "x = 1\n" * 800,
+    "from tutelage.runs import folder\n",
+    "if field.kind == 'array':\n    pass\n",
+)
 
 
-def package(folder: Path, room: str, text: str) -> Path:
-    (folder / room).mkdir()
-    (folder / room / "module.py").write_text(text)
+def package(folder: Path, name: str, text: str) -> Path:
+    folder.joinpath(name).mkdir(parents=True)
+    folder.joinpath(name, "module.py").write_text(text)
     return folder
 
 
-def test_a_line_of_code_has_a_token_that_is_no_comment_docstring_or_import() -> None:
-    assert code_lines(SOURCE) == 7
+def test_a_line_of_code_has_a_token_that_is_no_comment_docstring_or_import(tmp_path: Path) -> None:
+    assert code_lines(SOURCE, ast.parse(SOURCE))[0] == 11
+    figures = count(package(tmp_path, "tools", SOURCE))
+    tmp_path.joinpath("tools", "page.html.j2").write_text("a\n\nb\n")
+    assert count(tmp_path).lines == {"tools": 13}
+    assert (figures.classes, figures.functions, figures.helpers) == (1, 3, [2])
 
 
-def test_public_names_are_counted_and_nothing_else(tmp_path: Path) -> None:
-    text = SOURCE + "\n\ndef _private():\n    def inner(): ...\n"
-    assert totals(package(tmp_path, "tools", text)) == (
-        "1 files, 9 lines of code, 1 public classes, 1 public functions"
-    )
+def test_what_must_not_be_there_is_found_and_nothing_else(tmp_path: Path) -> None:
+    for number, (name, text, fault) in enumerate(FAULTS):
+        (found,) = count(package(tmp_path / f"bad{number}", name, text)).faults
+        assert fault in found
+    for number, text in enumerate(NO_FAULTS):
+        assert count(package(tmp_path / f"good{number}", "weights", text)).faults == []
 
 
-@pytest.mark.parametrize(
-    ("room", "text", "fault"),
-    [
-        ("tools", LONG, "tools/module.py, line 1: long has 101 lines"),
-        ("tools", "x = 1\n" * 801, "tools/module.py: 801 lines"),
-        (
-            "prompts",
-            "def f():\n    from tutelage.weights import jobs\n",
-            "imports tutelage.weights",
-        ),
-        ("weights", "import tutelage.prompts.run\n", "imports tutelage.prompts.run"),
-        ("orchestration", "from tutelage import prompts\n", "imports tutelage.prompts"),
-        ("cli", "if run.kind == 'planner':\n    pass\n", "run.kind == 'planner'"),
-        ("runs", "x = kind in ('prompt', 'weights')\n", "kind in ('prompt', 'weights')"),
-        ("evaluate", "def is_prompt_run(): ...\n", "is_prompt_run"),
-    ],
-    ids=["function", "file", "lazy", "import", "from", "equal", "among", "name"],
-)
-def test_what_must_not_be_there_is_found(tmp_path: Path, room: str, text: str, fault: str) -> None:
-    (found,) = faults(package(tmp_path, room, text))
-    assert fault in found
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        LONG.replace("    x = 1\n", "", 1),
-        "x = 1\n" * 800,
-        "from tutelage.runs import folder\n",
-        "if field.kind == 'array':\n    pass\n",
-    ],
-    ids=["function", "file", "import", "kind"],
-)
-def test_what_may_be_there_is_not(tmp_path: Path, text: str) -> None:
-    assert faults(package(tmp_path, "weights", text)) == []
+def test_a_package_above_its_ceiling_is_named() -> None:
+    lines = Counter({"tools": 11, "web": 3, "top": 3})
+    assert [*above(lines, {"tools": 11, "else": 6})] == []
+    assert [*above(lines, {"tools": 10, "else": 5})] == [
+        "tools: 11 code lines, and the ceiling is 10",
+        "else: 6 code lines, and the ceiling is 5",
+    ]
 
 
 def test_it_reads_the_whole_package() -> None:
-    assert (ROOT / "cli" / "app.py").is_file()
-    assert len(list(ROOT.rglob("*.py"))) > 100
+    assert count(ROOT).files > 100

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from source_tree import modules
+from tests.in_one_item import in_one_item
 
 import tutelage
 
@@ -23,7 +24,7 @@ def in_a_new_process(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
+@in_one_item(
     ("module", "light"),
     [
         ("tutelage", HEAVY),

@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from source_tree import imported, loaded, modules, named
+from tests.in_one_item import in_one_item
 
 LINES = (
     ("types", "errors", "bounded", "replies", "files", "platforms", "seeds", "resources", "config"),
@@ -57,7 +58,7 @@ def test_every_module_belongs_to_a_room() -> None:
     assert strangers == [], f"give these a place in LINES: {strangers}"
 
 
-@pytest.mark.parametrize("name", ROOMS)
+@in_one_item("name", ROOMS)
 def test_a_room_imports_only_upwards_and_leftwards(name: str) -> None:
     wrong = [
         f"{module} imports {target}"
@@ -69,7 +70,7 @@ def test_a_room_imports_only_upwards_and_leftwards(name: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ROOMS)
+@in_one_item("name", ROOMS)
 def test_a_module_that_is_named_in_a_string_follows_the_same_rule(name: str) -> None:
     wrong = [
         f"{module} names {target}"

@@ -6,8 +6,8 @@ import ast
 import pickle
 import re
 
-import pytest
 from source_tree import ROOT, modules, tree
+from tests.in_one_item import in_one_item
 
 from tutelage import errors
 from tutelage.errors import TutelageError
@@ -15,7 +15,7 @@ from tutelage.errors import TutelageError
 ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
 
 
-@pytest.mark.parametrize("name", modules())
+@in_one_item("name", modules())
 def test_a_module_opens_with_a_paragraph_about_itself(name: str) -> None:
     words = ast.get_docstring(tree(name))
     assert words, f"{modules()[name].relative_to(ROOT)} has no docstring"
@@ -28,7 +28,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
     assert [str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").is_file()] == []
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@in_one_item("error", ERRORS)
 def test_an_error_survives_pickling(error: type[Exception]) -> None:
     raised = error("what happened: 'x'; do this")
     again = pickle.loads(pickle.dumps(raised))
@@ -37,7 +37,7 @@ def test_an_error_survives_pickling(error: type[Exception]) -> None:
     assert str(again) == str(raised)
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@in_one_item("error", ERRORS)
 def test_an_error_is_ours_and_also_a_standard_one(error: type[Exception]) -> None:
     assert issubclass(error, TutelageError)
     assert error.__doc__

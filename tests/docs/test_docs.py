@@ -25,6 +25,7 @@ from pages import (
     prose,
     write_files,
 )
+from tests.in_one_item import in_one_item
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -43,15 +44,12 @@ from tutelage.weights.config import resolve
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
 OTHER_COMMANDS = {"source", "cd"}
 """Commands that documents may show besides `tutelage` and `make`."""
-OTHER_NAMES = {"words.md", "glossary.md"}
-"""Pages with names of other programs, or of before a renaming."""
 PYTHON = [page for page in pages() if any(b.language == "python" for b in blocks(page))]
 
 
-def every(*languages: str) -> list[Any]:
-    """Blocks of some languages, as parameters named by their place."""
-    found = [b for page in pages() for b in blocks(page) if b.language in languages]
-    return [pytest.param(block, id=block.place) for block in found]
+def every(*languages: str) -> list[Block]:
+    """Blocks of some languages."""
+    return [b for page in pages() for b in blocks(page) if b.language in languages]
 
 
 def named(paths: list[Path]) -> list[Any]:
@@ -61,7 +59,7 @@ def named(paths: list[Path]) -> list[Any]:
 # ------------------------------------------------------------ blocks
 
 
-@pytest.mark.parametrize("page", named(pages()))
+@in_one_item("page", pages())
 def test_every_block_names_its_language(page: Path) -> None:
     assert {b.language for b in blocks(page)} <= LANGUAGES
     fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -84,7 +82,7 @@ def test_python_blocks_run_one_after_another(
             exec(compile(code, str(page), "exec", dont_inherit=True), names)
 
 
-@pytest.mark.parametrize("block", every("json", "jsonl", "toml"))
+@in_one_item("block", every("json", "jsonl", "toml"))
 def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
     if block.language == "json":
         json.loads(block.text)
@@ -99,15 +97,17 @@ def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
         resolve("math", machine=Machine(cuda_devices=0, cores=2), file=path)
 
 
-@pytest.mark.parametrize("block", every("bash"))
+@in_one_item("block", every("bash"))
 def test_every_command_is_one_that_exists(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    tmp_path.joinpath("keys.toml").write_text("seed = 1\n")
-    shown = [*write_files(block.page, tmp_path)]
+    folder = tmp_path / f"{block.page.stem}-{block.line}"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.joinpath("keys.toml").write_text("seed = 1\n")
+    shown = [*write_files(block.page, folder)]
     if "tutelage init" in block.text:
-        shutil.copytree(ROOT / "src/tutelage/cli/starter", tmp_path, dirs_exist_ok=True)
+        shutil.copytree(ROOT / "src/tutelage/cli/starter", folder, dirs_exist_ok=True)
         shown += ["agent.py", "tasks.py"]
     for words in commands(block):
         if words[0] == "tutelage":
@@ -225,7 +225,7 @@ def test_make_alone_prints_every_target() -> None:
 # ------------------------------------------------------------ links and names
 
 
-@pytest.mark.parametrize("page", named(pages()))
+@in_one_item("page", pages())
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if link.startswith("http"):
@@ -246,7 +246,7 @@ def test_every_page_is_linked_from_the_front_page() -> None:
         assert not missing, f"{index} does not lead to {sorted(missing)}"
 
 
-@pytest.mark.parametrize("page", named([p for p in pages() if p.name not in OTHER_NAMES]))
+@in_one_item("page", [page for page in pages() if page.name != "glossary.md"])
 def test_files_that_are_named_exist(page: Path) -> None:
     named_files = [w for w in inline_code(page) if re.fullmatch(r"[\w./-]+/[\w.-]*", w)]
     for name in named_files:
@@ -274,7 +274,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert any(place.exists() for place in places), f"{name} is not there"
 
 
-@pytest.mark.parametrize("page", named(pages()))
+@in_one_item("page", pages())
 def test_keys_that_are_named_exist(page: Path) -> None:
     for word in inline_code(page):
         key = re.fullmatch(r"([a-z]\w*(?:\.\w+)+)(=\S*)?", word)

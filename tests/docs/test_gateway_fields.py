@@ -6,6 +6,7 @@ import re
 
 import pytest
 from gateway_fields import DIALECTS, LIMITS, PAGE, page
+from tests.in_one_item import in_one_item
 
 from tutelage.gateway.dialects import StoredResponses
 from tutelage.gateway.errors import ApiError
@@ -18,7 +19,7 @@ def test_the_table_is_that_of_the_code() -> None:
     assert all(f"POST {dialect.path}" in text for dialect in DIALECTS)
 
 
-@pytest.mark.parametrize(("dialect", "field"), LIMITS)
+@in_one_item(("dialect", "field"), LIMITS)
 def test_what_is_honoured_in_part_is_otherwise_refused(dialect: str, field: str) -> None:
     (found,) = (d for d in DIALECTS if d.name == dialect)
     asked = [{"role": "user", "content": "hi"}]

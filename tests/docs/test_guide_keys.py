@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from config.test_aliases import GUIDE as SPELLINGS
 from guide_keys import MACHINES, PAGE, Row, page, rows
+from tests.in_one_item import in_one_item
 from typer.testing import CliRunner
 from weights.parrot import rows as parrot_rows
 from weights.parrot import write_rows
@@ -60,7 +61,7 @@ def test_the_page_has_every_key_of_the_guide() -> None:
     assert {key for row in ROWS for key in row.keys} == set(SPELLINGS.split())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.here}={row.value}")
+@in_one_item("row", ROWS)
 def test_every_verdict_is_one_of_four_and_has_a_reason(row: Row) -> None:
     assert len(row.verdicts) == len(MACHINES)
     for verdict in row.verdicts:

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pages import ROOT, inline_code, pages
+from tests.in_one_item import in_one_item
 from typer.main import get_command
 
 from tutelage.cli import build_app
@@ -155,7 +155,7 @@ def test_every_extra_that_is_named_exists() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("kind", ["command", "option"])
+@in_one_item("kind", ["command", "option"])
 def test_the_texts_are_found(kind: str) -> None:
     """Else the tests above could not fail."""
     said = [text for _, text in every_text()]

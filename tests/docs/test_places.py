@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from pages import ROOT
+from tests.in_one_item import in_one_item
 
 SOURCE = ROOT / "src" / "tutelage"
 PAGES = ("CONTRIBUTING.md", "docs/architecture.md")
@@ -17,7 +17,7 @@ def places(text: str) -> set[str]:
     return set(PLACE.findall(text))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@in_one_item("page", PAGES)
 def test_what_a_page_names_is_there(page: str) -> None:
     named = places((ROOT / page).read_text(encoding="utf-8"))
     assert len(named) > 20
