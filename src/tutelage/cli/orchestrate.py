@@ -190,7 +190,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     audit = config.audit or config.preset is not None
     if config.logs and config.prepare is None and not audit:
         raise ConfigError("--logs reads logs that are there: add --prepare FILE, or --audit")
-    found: dict[str, JSON] = {}
+    found: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -96,21 +96,23 @@ def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataErr
     text, and nothing is repeated by an alias. Raises `error` where it is none."""
     import yaml
 
+    base: Any = yaml.SafeLoader
+
     def compose_node(self: Any, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise ValueError("it has an alias (*name); write out what is meant")
-        return yaml.SafeLoader.compose_node(self, parent, index)
+        return base.compose_node(self, parent, index)
 
     def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:
         plain = [key for key, _ in node.value if isinstance(key.value, str)]
         unique_keys([(self.construct_object(k), None) for k in plain if k.tag != _TAG + "merge"])
-        return yaml.SafeLoader.construct_mapping(self, node, deep)
+        return base.construct_mapping(self, node, deep)
 
     lost = (_TAG + "binary", _TAG + "set")
-    made = {k: v for k, v in yaml.SafeLoader.yaml_constructors.items() if k not in lost}
-    made[_TAG + "timestamp"] = yaml.SafeLoader.construct_yaml_str
+    made = {k: v for k, v in base.yaml_constructors.items() if k not in lost}
+    made[_TAG + "timestamp"] = base.construct_yaml_str
     names = {"compose_node": compose_node, "construct_mapping": construct_mapping}
-    loader: Any = type("JSONLikeLoader", (yaml.SafeLoader,), {**names, "yaml_constructors": made})
+    loader: Any = type("JSONLikeLoader", (base,), {**names, "yaml_constructors": made})
     try:
         return yaml.load(text, loader)
     except RecursionError as deep_error:
