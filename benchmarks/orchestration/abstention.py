@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 from benchmarks.measure import machine
 from benchmarks.orchestration.planning import SEEDS, fitted
+from benchmarks.orchestration.readers import read_nestful
 
-from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.planner.calibration import left_out, same_tools, without
+from tutelage.orchestration.planner.confidence import left_out, same_tools, without
 from tutelage.orchestration.planner.settings import Phase1Settings
 
 KINDS = ("right", "wrong", "all tools left out", "some tools left out", "over the built-in tools")
@@ -66,7 +66,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("nestful")
-    workflows = read_workflows(parser.parse_args().nestful)
+    workflows = read_nestful(parser.parse_args().nestful)
     catalog = catalog_of(workflows)
     torch.set_num_threads(1)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from tutelage.orchestration.kit import folder_contents, make_folder, make_tools, serve_pages
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.orchestration.kit import folder_contents, make_folder, make_tools, serve_pages
 
 FOLDER, SEED = Path("kit-folder"), int(os.environ.get("KIT_SEED", "1"))
 

@@ -59,7 +59,7 @@ def collect(folder: Path, name: str, count: int, seed: int, *more: str) -> dict[
 def prepare(folder: Path, output: str, *logs: str) -> int:
     """Make a training set of logs; returns its size."""
     given = [word for log in logs for word in ("--logs", log)]
-    tutelage(folder, "orchestrate", "prepare", *given, "--output", output)
+    tutelage(folder, "orchestrate", "collect", *given, "--prepare", output)
     return len(json.loads((folder / output).read_text()))
 
 

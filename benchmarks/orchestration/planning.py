@@ -2,7 +2,7 @@
 
     python -m benchmarks.orchestration.planning [PART ...] [--nestful FILE] [--taskbench DIR]
 
-Parts: synthetic, indirect, arguments, dag, unseen, speed, nestful, chains; all without one. Each
+Parts: synthetic, indirect, dag, unseen, speed, nestful, chains; all without one. Each
 prints its tables as Markdown. NESTFUL (Apache-2.0) and the tools of TaskBench are not shipped: give
 the file of the one and the folder of the other.
 """
@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.measure import machine
 from benchmarks.orchestration import indirect as indirect_requests
+from benchmarks.orchestration.readers import read_nestful
 
-from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -37,19 +37,13 @@ from tutelage.orchestration.data.synthetic import (
     graph_of,
     split,
 )
-from tutelage.orchestration.data.tool_requests import tool_requests
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     baseline_plans,
     without_edges,
 )
-from tutelage.orchestration.execution.pools.tools import described
-from tutelage.orchestration.kit import make_tools
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
-from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.arguments import with_searches
-from tutelage.orchestration.planner.embedded import embedded_planner
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.planner.text import features
@@ -57,7 +51,7 @@ from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference
 
 NAMES = ("node_f1", "edge_f1", "exact_nodes", "exact")
-TITLES = ("node F1", "edge F1", "exact tools", "exact plan", "arguments F1")
+TITLES = ("node F1", "edge F1", "exact tools", "exact plan")
 SEEDS = SeedTree(0).child("benchmark", "planning")
 
 
@@ -90,9 +84,8 @@ def plans_of(
 
 def table(scores: dict[str, PlanScores]) -> None:
     """Scores in percent, then gains over the baselines; arguments where gold plans have them."""
-    told = any(found.argument_f1 for found in scores.values())
-    names = (*NAMES, "argument_f1") if told else NAMES
-    columns = " | ".join(TITLES[: len(names)])
+    names = NAMES
+    columns = " | ".join(TITLES)
     rule = "|---" * (len(names) + 1) + "|"
     print(f"| | {columns} |\n{rule}")
     for name, found in scores.items():
@@ -131,7 +124,7 @@ def synthetic() -> None:
 
 def nestful(path: str) -> None:
     """Five-fold cross-validation on 200 gold plans."""
-    workflows = read_workflows(path)
+    workflows = read_nestful(path)
     catalog = catalog_of(workflows)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
     plans: dict[str, list] = {}
@@ -212,26 +205,6 @@ def indirect() -> None:
     print()
 
 
-def arguments() -> None:
-    """The embedded planner over the kit's tools, on 400 synthetic requests that it did not see."""
-    tools = make_tools(Path(), "http://127.0.0.1:1", "2026-05-14")
-    catalog = Catalog(described(tools))
-    model = embedded_planner(catalog).model
-    made = tool_requests(catalog, 400, SEEDS.child("arguments"), "new")
-    test = [replace(w, plan=with_searches(w.plan, catalog)) for w in made]
-    planned = model.plan_all([w.instruction for w in test])
-    print(f"## Arguments\n\n{len(test)} requests over the {len(catalog)} tools of the kit.\n")
-    found = {"planner": [p.plan for p in planned]}
-    found["without arguments"] = [_bare(p.plan) for p in planned]
-    table({name: PlanScores.of(plans, test, catalog) for name, plans in found.items()})
-
-
-def _bare(plan: Plan) -> Plan:
-    """The same nodes and edges without arguments."""
-    nodes = [replace(n, arguments={}, after=n.parents) for n in plan.nodes]
-    return Plan(plan.instruction, tuple(nodes))
-
-
 def dag() -> None:
     """The weight of the DAG loss on a tenth of the data."""
     catalog = builtin_graph().catalog
@@ -295,7 +268,6 @@ def speed() -> None:
 PARTS = {
     "synthetic": synthetic,
     "indirect": indirect,
-    "arguments": arguments,
     "dag": dag,
     "unseen": unseen,
     "speed": speed,

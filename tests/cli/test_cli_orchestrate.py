@@ -90,17 +90,11 @@ def test_without_a_planner_the_shipped_one_plans_and_is_said(here: Path) -> None
 
 
 def test_a_plan_is_drawn_with_types_workers_cost_and_latency(here: Path) -> None:
-    call("plan", "Summarise the report", "--out", "plan.svg")
-    for name in ("p.svg", "p.mmd", "p.txt", "p.json"):
+    for name in ("p.mmd", "p.txt", "p.json"):
         done = call("plan", "Summarise the report", "--explain", "--out", name)
         assert done.exit_code == 0, done.output
-    for name in ("p.svg", "p.mmd", "p.txt"):
-        text = (here / name).read_text()
-        assert " USD" in text
-        assert any(kind in text for kind in ("text: ", "audio: ", "data: ", "code: ", "vision: ",
-                                             "document: "))  # fmt: skip
-    made = json.loads((here / "p.json").read_text())
-    assert made["expected"][0]["cost"] > 0
+        assert "USD expected" in done.stdout
+        assert "summarize" in (here / name).read_text()
     assert call("run", "--plan", "p.json").exit_code in (0, 1), "it can be run"
     mine = (here / "mine.txt", "what a person wrote")
     mine[0].write_text(mine[1])
@@ -109,10 +103,10 @@ def test_a_plan_is_drawn_with_types_workers_cost_and_latency(here: Path) -> None
     assert "'mine.txt' is there already, with other content" in refused.stderr
     assert "give another --out" in refused.stderr
     assert mine[0].read_text() == mine[1]
-    again = call("plan", "Summarise the report", "--explain", "--out", "p.svg")
+    again = call("plan", "Summarise the report", "--explain", "--out", "p.mmd")
     assert again.exit_code == 0, "the same again is no loss"
     refused = call("plan", "x", "--out", "p.png")
-    assert "must be one of ['.json', '.mmd', '.svg', '.txt']" in refused.stderr
+    assert "must be one of ['.json', '.mmd', '.txt']" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["data.json", "data.catalog.json"])
@@ -120,23 +114,22 @@ def test_a_training_set_is_written_over_no_file_of_another(here: Path, name: str
     """Neither of its two files is written where one of them is something else."""
     assert call("collect", "--num-executions", "5", "--output-dir", "logs").exit_code == 0
     (here / name).write_text("what a person wrote")
-    refused = call("prepare", "--logs", "logs", "--output", "data.json")
+    refused = call("collect", "--logs", "logs", "--prepare", "data.json")
     assert refused.exit_code == 2
     assert f"'{name}' is there already, with other content" in refused.stderr
-    assert "give another --output" in refused.stderr
+    assert "give another output file" in refused.stderr
     assert [p.read_text() for p in here.glob("data*.json")] == ["what a person wrote"]
     (here / name).write_text("")  # such as `mktemp` makes
-    assert call("prepare", "--logs", "logs", "--output", "data.json").exit_code == 0
-    assert call("prepare", "--logs", "logs", "--output", "data.json").exit_code == 0
+    assert call("collect", "--logs", "logs", "--prepare", "data.json").exit_code == 0
+    assert call("collect", "--logs", "logs", "--prepare", "data.json").exit_code == 0
     assert json.loads((here / "data.json").read_text())
 
 
 def test_help_says_what_each_option_takes() -> None:
-    helped = {verb: call(verb, "--help").stdout for verb in ("plan", "run", "prepare", "eval")}
+    helped = {verb: call(verb, "--help").stdout for verb in ("plan", "run", "collect")}
     assert "(False)" not in helped["plan"]
     assert re.search(r"--output DIR +Folder of the run", helped["run"])
-    for verb in ("prepare", "eval"):
-        assert "--output FILE" in helped[verb]
+    assert "--prepare FILE" in helped["collect"]
 
 
 def test_a_failed_execution_exits_with_1(here: Path) -> None:
@@ -417,9 +410,9 @@ def test_collect_writes_a_log_that_audit_reads(here: Path) -> None:
     assert not told["lost"]
     lines = (here / "logs" / "executions.jsonl").read_text().splitlines()
     assert len(lines) == 30
-    audit = call("audit", "--logs", "logs", "--preset", "seed", "--json")
+    audit = call("collect", "--logs", "logs", "--preset", "seed", "--json")
     assert audit.exit_code == 1
-    (found,) = json.loads(audit.stdout)["presets"]
+    (found,) = json.loads(audit.stdout)["audit"]
     assert "failing at once earns more" in found["warning"]
     low, high = found["interval"]
     assert found["executions"] == 30
@@ -485,19 +478,6 @@ def test_a_collection_that_was_stopped_keeps_what_ended(
     assert "tutelage orchestrate collect" in again.stderr
 
 
-def test_the_policies_of_an_audit_execute_the_same_tasks(here: Path) -> None:
-    told = call("audit", "--num-workflows", "10", "--json")
-    assert told.exit_code == 0, told.output
-    row = json.loads(told.stdout)
-    found = stored(row["run"])
-    policies = {"random", "cheapest", "best", "oracle"}
-    assert {rollout.label for rollout in found} == policies
-    assert len({rollout.id for rollout in found}) == len(found) == 40
-    tasks = {p: [r.task.id for r in found if r.label == p] for p in policies}
-    assert len({tuple(sorted(ids)) for ids in tasks.values()}) == 1
-    assert "40 rollouts" in show(row["run"])
-
-
 def test_runs_of_one_seed_are_lines_with_identifiers_of_their_own(here: Path) -> None:
     for name in ("one", "two"):
         assert run("--logs", "all.jsonl", "--output", f"runs/{name}").exit_code == 0
@@ -519,7 +499,7 @@ def test_collections_of_one_seed_are_runs_of_their_own_in_a_log(here: Path) -> N
 def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:
     assert call("collect", "--num-executions", "5", "--output-dir", "logs").exit_code == 0
     before = sorted((here / "runs").iterdir())
-    audit = json.loads(call("audit", "--logs", "logs", "--json").stdout)
+    audit = json.loads(call("collect", "--logs", "logs", "--audit", "--json").stdout)
     assert "run" not in audit
     assert sorted((here / "runs").iterdir()) == before
 
@@ -530,7 +510,7 @@ def test_a_collection_that_was_stopped_says_how_it_begins_again(here: Path) -> N
     refused = call("run", "--resume", "made")
     assert refused.exit_code != 0
     assert "begin again with another --output: tutelage orchestrate collect" in refused.stderr
-    shown = call("audit", "--logs", "execution_logs")
+    shown = call("collect", "--logs", "execution_logs", "--audit")
     assert "mean of the 1 judged execution of the log" in shown.stdout
 
 
@@ -539,9 +519,9 @@ def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "SIMULATED" in done.stderr
     assert re.search(r"succeeded +\d of 5: \d+\.\d % \(95 % interval", done.stdout)
-    shown = call("audit", "--logs", "execution_logs")
+    shown = call("collect", "--logs", "execution_logs", "--audit")
     assert "mean of the 5 judged executions of the log" in shown.stdout
-    assert "tutelage orchestrate prepare --logs execution_logs" in done.stdout
+    assert "collect --logs execution_logs --prepare training_data.json" in done.stdout
 
 
 def test_a_planners_plans_count_only_where_they_are_what_was_asked_for(
@@ -576,21 +556,3 @@ def test_candidates_need_a_planner(here: Path) -> None:
     done = call("collect", "--num-executions", "5", "--candidates", "3")
     assert done.exit_code == 2
     assert "needs a planner" in done.stderr
-
-
-def test_audit_names_the_published_number_and_ranks(here: Path) -> None:
-    done = call("audit", "--num-workflows", "40")
-    assert done.exit_code == 0, done.output
-    assert "-1.7045 under 'seed'" in done.stdout
-    assert "normalized: oracle" in done.stdout
-    assert "Warning: the reward 'seed' rewards the wrong thing" in done.stdout
-    sound = call("audit", "--num-workflows", "40", "--preset", "normalized")
-    assert sound.exit_code == 0, sound.output
-
-
-def test_audit_takes_weights_and_refuses_unknown_presets(here: Path) -> None:
-    free = call("audit", "--preset", "seed", "--gamma-latency", "0", "--num-workflows", "40")
-    assert free.exit_code == 0, free.output
-    unknown = call("audit", "--preset", "gold")
-    assert unknown.exit_code == 2
-    assert "--preset='gold': expected 'seed' or" in unknown.stderr

@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.orchestrate_parts import ChosenPlanner
 from tutelage.cli.orchestrate_tools import Permission, shown_arguments
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.orchestration.execution.pools.tools import Doubt
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.workers import WorkerAnswer
-from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.store import open_store
 from tutelage.tools.tool import tool
 from tutelage.types import RolloutStatus
@@ -359,76 +356,27 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(
     assert not (here / "run").exists()
 
 
-def test_a_trained_planner_that_is_unsure_or_lacks_arguments_names_the_ways_out(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def judge(text: str) -> PlanPrediction:
-        return PlanPrediction(Plan(text, (Node("count"),)), None, True, 0.1, 0.4)
-
-    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
-        return [[judge(text).plan][:count] for text in texts]
-
-    def planner(*_: object) -> ChosenPlanner:
-        return ChosenPlanner(candidates, "of a test", judge)
-
-    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
-    told = " ".join(run("Buy bread", code=2).stderr.split())
-    assert "no tool fits: the trained planner is 10 % sure of its best guess (count)" in told
-    assert "40 % is the least" in told
+def test_tools_without_a_language_model_are_refused_before_anything_runs(here: Path) -> None:
+    told = " ".join(run("Count", code=2).stderr.split())
+    assert "tools of your own need a language model that plans. Give a language model" in told
     assert "--endpoint URL" in told
     assert "--plan FILE" in told
-    told = " ".join(run("Buy bread", "--min-confidence", "0.05", code=2).stderr.split())
-    assert "no plan that runs: node 0 (count): missing argument 'items'" in told
     assert not (here / "run").exists()
 
 
-def test_a_request_that_forbids_a_change_goes_to_the_model_or_nowhere(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def judge(text: str) -> PlanPrediction:
-        return PlanPrediction(Plan(text, (Node("delete_file", {"path": "things/a"}),)), None, True)
-
-    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
-        return [[judge(text).plan][:count] for text in texts]
-
-    def planner(*_: object) -> ChosenPlanner:
-        return ChosenPlanner(candidates, "of a test", judge)
-
-    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
-    told = " ".join(run("Don't delete things/a", "--yes", code=2).stderr.split())
-    assert "the request forbids, asks or limits what delete_file would do" in told
-    assert "--endpoint URL" in told
-    with planning(monkeypatch, {"nodes": COUNT}):
-        asked = ("--endpoint", os.environ["PLANS_AT"], "--model", "m", "--yes")
-        assert "of the language model" in run("Don't delete things/a", *asked).stderr
-    assert (here / "things/a").exists()
-    run("Can you delete things/a?", "--yes", "--output", "b")
-    assert not (here / "things/a").exists()
-
-
-def test_a_run_says_how_sure_the_planner_was_of_its_plan(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = Node("list_files", {"folder": "things"})
-    plan = Plan("x", (listed, Node("count", {"items": "<node-0>"})))
-
-    def judge(_: str) -> PlanPrediction:
-        return PlanPrediction(plan, None, True, 0.62, 0.4)
-
-    def candidates(texts: Sequence[str], count: int) -> Sequence[Sequence[Plan]]:
-        return [[plan][:count] for _ in texts]
-
-    def planner(*_: object) -> ChosenPlanner:
-        return ChosenPlanner(candidates, "of a test", judge)
-
-    monkeypatch.setattr("tutelage.cli.orchestrate_planner.make_planner", planner)
-    told = run("Count").stdout
-    assert "62 % sure of its plan; 40 % is the least" in told
-    told = json.loads(run("Count", "--json", "--min-confidence", "0.25", "--output", "b").stdout)
-    assert (told["confidence"], told["min_confidence"]) == (0.62, 0.25)
-    (here / "own.json").write_text(json.dumps({"instruction": "x", "nodes": COUNT}))
-    told = json.loads(run("--plan", "own.json", "--json", "--output", "c").stdout)
-    assert (told["confidence"], told["min_confidence"]) == (None, None)
+def test_what_can_be_planned_with_is_listed(here: Path) -> None:
+    words = ["orchestrate", "tools"]
+    builtin = CliRunner().invoke(build_app(), words)
+    assert builtin.exit_code == 0, builtin.output
+    assert "summarize_text" in builtin.stdout
+    assert "the trained planner plans over them" in builtin.stderr
+    own = CliRunner().invoke(build_app(), [*words, "--tools", "tools.py"])
+    assert "list_files" in own.stdout
+    assert "a language model plans" in own.stderr
+    rows = json.loads(
+        CliRunner().invoke(build_app(), [*words, "--tools", "tools.py", "--json"]).stdout
+    )
+    assert {"list_files", "count"} <= {row["name"] for row in rows}
 
 
 def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> None:
@@ -597,16 +545,6 @@ def test_the_instruction_of_a_plan_may_be_given_on_the_command_line(here: Path) 
     assert json.loads((here / "run/plan.json").read_text())["instruction"] == "How many are there?"
 
 
-def test_a_request_of_very_many_words_is_declined_before_a_planner_is_made(here: Path) -> None:
-    done = run("Count the invoices " * 400, code=2)
-    said = " ".join(done.stderr.split())
-    assert (
-        "the request has 1,200 words, and a trained planner reads at most 1,000: say what" in said
-    )
-    assert "(--plan FILE)" in said
-    assert not (here / "run").exists()
-
-
 def test_a_taken_output_is_refused_before_a_model_is_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,22 +556,6 @@ def test_a_taken_output_is_refused_before_a_model_is_asked(
     said = " ".join(done.stderr.split())
     assert "'run' is not empty; choose another --output, or see the run there, which has" in said
     assert said.endswith("ended: tutelage show run")
-
-
-def test_a_stop_of_the_first_training_says_that_nothing_is_kept(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(catalog: object, watch: Any) -> None:
-        watch(1, 10)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tutelage.orchestration.planner.embedded.embedded_planner", train)
-    told = " ".join(run("Count", code=130).stderr.split())
-    assert told.endswith(
-        "Stopped. What the embedded planner had learned is not kept; the same command trains it "
-        "from its beginning."
-    )
-    assert not (here / "run").exists()
 
 
 def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

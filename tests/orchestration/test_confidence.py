@@ -8,32 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.data.elsewhere import other_requests
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.results import coverage_curve
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.calibration import (
-    calibrate,
-    is_right,
-    left_out,
-    same_tools,
-    without,
-)
 from tutelage.orchestration.planner.confidence import (
     KEEP,
     LOWEST,
     SIGNALS,
     fit_confidence,
+    fit_logistic,
     floor_of,
+    left_out,
+    other_requests,
+    same_tools,
+    without,
 )
 from tutelage.orchestration.planner.decode import PlanPrediction
 from tutelage.orchestration.planner.embedded import PlannerRecipe, embedded_planner
-from tutelage.orchestration.planner.fit import PlannerTrainer
-from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -71,99 +64,12 @@ def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
     assert fit_confidence(signals, [right] * 400, [False] * 400, 400) is None
 
 
-def test_a_planner_that_gives_no_plan_its_arguments_is_never_sure() -> None:
-    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
-    catalog = Catalog(tuple(CatalogTool(name, name, schema=schema) for name in ("sing", "dance")))
-    made = [
-        Workflow(Plan(f"Please {name}", (Node(name, {"text": "told nowhere"}),)))
-        for name in catalog.names
-    ]
-    model = PlannerModel.of(made, catalog)
-    model.confidence = calibrate(model, made, SEEDS)
-    with pytest.raises(NoPlanError, match="no tool fits"):
-        model.plan("Please sing")
-
-
-SEND = Catalog(
-    tuple(
-        CatalogTool(
-            name,
-            says,
-            schema={
-                "properties": {each: {"type": "string"} for each in takes},
-                "required": list(takes),
-            },
-        )
-        for name, says, takes in (
-            ("add_up", "Add up the numbers of a file.", ("path",)),
-            ("send", "Send a text to an address.", ("to", "text")),
-        )
-    )
-)
-
-
-def sent(name: str, text: str) -> Workflow:
-    nodes = (
-        Node("add_up", {"path": f"data/{name.lower()}.txt"}),
-        Node("send", {"to": f"{name.lower()}@x.org", "text": text}),
-    )
-    asked = f"Send {name} the sum of data/{name.lower()}.txt to {name.lower()}@x.org"
-    return Workflow(Plan(asked, nodes))
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("text", ["Hi {}, your salary is <node-0>", "<node-0>"])
-def test_a_planner_is_not_sure_where_plans_have_words_beside_results(text: str) -> None:
-    first = "Bob Ann Bob Eve Bob Tom Kim Joe"
-    names = f"{first} Lee Ida Max Sue Amy Roy".split()
-    made = [sent(name, text.format(name)) for name in names]
-    settings = Phase1Settings(num_epochs=10)
-    fitting = PlannerTrainer(made[:8], made[8:], SEND, settings, SEEDS)
-    while not fitting.done:
-        fitting.epoch()
-    model = fitting.model
-    asked = sent("Zed", "<node-0>").plan
-    if text == "<node-0>":
-        assert model.plan(asked.instruction).nodes[1].arguments == asked.nodes[1].arguments
-        return
-    with pytest.raises(NoPlanError, match="no tool fits"):
-        model.plan(asked.instruction)
-    guess = model.plan(asked.instruction, 0.0)
-    assert "Bob" not in str(guess)
-
-
-def test_only_the_part_and_the_words_that_were_wanted_are_right() -> None:
-    def right(made: object, wanted: object) -> bool:
-        plans = [
-            Plan("x", (*(Node("add_up") for _ in range(2)), Node("send", {"text": text})))
-            for text in (made, wanted)
-        ]
-        return is_right(plans[0], plans[1], SEND)
-
-    assert right("<node-1>.sum", "<node-0>.sum")
-    assert not right("<node-0>", "<node-0>.sum")
-    assert not right("Hi Bob: <node-0>", "Hi Ann: <node-0>")
-    assert not right(["<node-0>", 3], ["<node-0>", 4])
-
-
-@pytest.mark.parametrize("also", ["b", "a"])
-def test_a_plan_that_swaps_two_results_is_wrong(also: str) -> None:
-    def planned(first: str, second: str, to: str, *paths: str) -> Plan:
-        nodes = [Node("add_up", {"path": path}) for path in paths]
-        return Plan(
-            "x",
-            (
-                *nodes,
-                Node("send", {"to": first, "text": second}),
-                Node("send", {"to": to, "text": "<node-2>"}),
-            ),
-        )
-
-    gold = planned("<node-0>", "<node-1>", "c", "a", also)
-    assert is_right(gold, gold, SEND)
-    assert is_right(planned("<node-1>", "<node-0>", "c", also, "a"), gold, SEND)
-    assert is_right(planned("<node-1>", "<node-0>", "c", "a", also), gold, SEND) is (also == "a")
-    assert not is_right(planned("<node-0>", "<node-1>", "<node-1>", "a", also), gold, SEND)
+def test_a_logistic_fit_ends_at_the_least_loss() -> None:
+    rows = torch.randn(40, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 50
+    wanted, penalty = (rows[:, 0] > 0).double(), torch.full((4,), 1e-3, dtype=torch.float64)
+    weights = fit_logistic(rows, wanted, penalty)
+    slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + penalty * weights
+    assert float(slope.abs().max()) < 1e-6
 
 
 def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:

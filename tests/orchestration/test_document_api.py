@@ -194,24 +194,14 @@ def summarise(text: str) -> str:
     return text
 
 
-def test_a_system_of_tools_plans_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def planned(text: str) -> Plan:
-        return Plan(text, (Node("summarise", {"text": text}),))
-
-    def ready(catalog: object = None) -> Any:
-        asked.append(catalog)
-        return SimpleNamespace(model=planned)
-
-    monkeypatch.setattr(embedded, "embedded_planner", ready)
-    result = OrchestrationSystem(pool=ToolPool({"summarise": summarise})).execute("Summarise it")
-    assert result.answers == {0: "Summarise it"}
-    assert [catalog.names for catalog in asked] == [("summarise",)]
-    given = Catalog((CatalogTool("summarise"), CatalogTool("other")))
+def test_a_system_of_tools_needs_a_language_model_or_a_plan() -> None:
     pool = ToolPool({"summarise": summarise})
-    OrchestrationSystem(pool=pool, catalog=given).execute("Summarise it")
-    assert asked[1] is given
+    for catalog in (None, Catalog((CatalogTool("summarise"),))):
+        system = OrchestrationSystem(pool=pool, catalog=catalog)
+        with pytest.raises(ConfigError, match="tools of your own need a language model that plans"):
+            system.execute("Summarise it")
+    plan = Plan("x", (Node("summarise", {"text": "it"}),))
+    assert OrchestrationSystem(pool=pool).execute("x", plan=plan).answers == {0: "it"}
 
 
 def test_the_reward_of_what_tools_did_needs_nothing_else() -> None:

@@ -30,21 +30,27 @@ def test_the_first_use_trains_and_the_next_reads(tmp_path: Path) -> None:
     first = embedded_planner(
         cache=tmp_path, recipe=QUICK, watch=lambda done, of: seen.append((done, of))
     )
-    assert (first.fresh, first.unkept, seen) == (True, "", [(1, 1)])
+    assert (first.fresh, first.unkept, seen) == (True, "", [(0, 1), (1, 1)])
     assert [entry.name for entry in tmp_path.iterdir()] == [first.path.name]
     again = embedded_planner(cache=tmp_path, recipe=QUICK, watch=lambda *_: seen.append((9, 9)))
     assert not again.fresh
-    assert len(seen) == 1
+    assert len(seen) == 2
     text = "Summarise the report and read it aloud"
     assert first.model.plan(text, 0) == again.model.plan(text, 0)
     assert all(node.tool in builtin_graph().catalog for node in again.model.plan(text, 0).nodes)
 
 
-def test_each_catalog_and_recipe_has_its_own(tmp_path: Path) -> None:
+def test_each_catalog_and_recipe_has_its_own_and_progress_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert QUICK.fingerprint(None) != QUICK.fingerprint(CATALOG)
     assert QUICK.fingerprint(None) != PlannerRecipe(40, 8, 2, 16).fingerprint(None)
     assert QUICK.fingerprint(CATALOG) == QUICK.fingerprint(CATALOG)
     found = embedded_planner(CATALOG, tmp_path, recipe=QUICK)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "One is trained now, once" in lines[0]
+    assert "epoch 1 of 1" in lines[1]
     assert all(node.tool in CATALOG for node in found.model.plan("Read the letter", 0).nodes)
 
 

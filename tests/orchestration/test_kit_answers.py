@@ -12,8 +12,7 @@ from benchmarks.orchestration.grading.grade import grade
 from benchmarks.orchestration.grading.names import calendar, orders_of, person_of
 from benchmarks.orchestration.grading.requests import FilledRequest, fill, read_requests
 from benchmarks.orchestration.grading.state import FolderState, read_state
-
-from tutelage.orchestration.kit import make_folder
+from benchmarks.orchestration.kit import make_folder
 
 REQUESTS = {request.id: request for request in read_requests()}
 SEED = 7

@@ -15,8 +15,7 @@ from benchmarks.orchestration.grading.facts import (
     weekdays_in,
 )
 from benchmarks.orchestration.grading.state import change_fault, read_state
-
-from tutelage.orchestration.kit import make_folder
+from benchmarks.orchestration.kit import make_folder
 
 DAY = date(2026, 5, 14)
 

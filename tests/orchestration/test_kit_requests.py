@@ -25,6 +25,7 @@ from benchmarks.orchestration.grading.requests import (
     read_requests,
 )
 from benchmarks.orchestration.grading.state import FolderState, read_state
+from benchmarks.orchestration.kit import make_folder, make_tools, serve_pages
 from tests.orchestration.kit_plans import (
     RIGHT,
     altered,
@@ -34,7 +35,6 @@ from tests.orchestration.kit_plans import (
     run_plan,
 )
 
-from tutelage.orchestration.kit import make_folder, make_tools, serve_pages
 from tutelage.orchestration.plan.dag import Node
 from tutelage.tools import resolve_tools
 from tutelage.tools.loading import load_module

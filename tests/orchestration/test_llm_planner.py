@@ -7,18 +7,12 @@ import contextlib
 import json
 import math
 import re
-import socket
-import sqlite3
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from email.message import Message
-from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any, Literal
-from urllib.error import HTTPError
 
 import httpx2
 import pytest
@@ -44,7 +38,7 @@ from tutelage.orchestration.planner.llm import (
 )
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
-from tutelage.tools import Tool, ToolError, tool
+from tutelage.tools import Tool, tool
 from tutelage.tracing.tree import rollout_trees
 from tutelage.types import JSON, Sampling
 
@@ -320,44 +314,6 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     assert (len(client.calls), done.unplanned) == (1, "")
 
 
-@pytest.mark.parametrize("before", ["", "Error: "])
-def test_a_further_plan_that_only_repeats_what_failed_is_not_run(
-    tmp_path: Path, before: str
-) -> None:
-    """Journals of before have `Error: ` first."""
-    path, again = tmp_path / "journal", nodes(("read", {"path": "no.txt"}))
-    done, client = execute(again, again, again, again, journal=path)
-    assert (done.success, READ) == (False, ["no.txt"])
-    assert done.unplanned == (
-        'the model that plans wrote no plan that can run: it only repeats what failed: read {"path"'
-        ': "no.txt"} is the call of node 0, which fails again with the same arguments'
-    )
-    told = [call.messages[-1].content or "" for call in client.calls]
-    assert "The call of node 0 will fail again with the same arguments" in told[1]
-    assert "That plan cannot run: it only repeats what failed" in told[2]
-    assert len(client.calls) == len(done.plan.calls) == 3
-    # A process that goes on after a kill decides alike, and runs it no second time.
-    lines = path.read_text().splitlines(keepends=True)
-    until = next(i for i, line in enumerate(lines) if '"event": "planning"' in line)
-    kept = "".join(lines[:until])
-    assert '"FileNotFoundError' in kept
-    path.write_text(kept.replace('"FileNotFoundError', f'"{before}FileNotFoundError'))
-    after, _ = execute(again, again, again, journal=path)
-    assert (after.unplanned, READ) == (done.unplanned, [])
-
-
-def test_the_same_call_is_told_by_what_it_is_given() -> None:
-    """A result in place of the same words is the same call; of a longer plan only what comes first
-    counts."""
-    count = ("numbers", {"count": 2})
-    first = nodes(count, ("read", {"path": "<node-0>"}))
-    same = nodes(("read", {"path": "[1, 2]"}), ("say", {"text": "<node-2>"}))
-    done, client = execute(first, same, same)
-    assert len(READ) == 1
-    assert "is the call of node 1" in done.unplanned
-    assert len(client.calls) == 3
-
-
 def test_a_long_result_is_cut_with_a_mark() -> None:
     plan = nodes(("numbers", {"count": 1000}), ("read", {"path": "no.txt"}))
     _, client = execute(plan, '{"nodes": []}')
@@ -365,74 +321,6 @@ def test_a_long_result_is_cut_with_a_mark() -> None:
     told = client.calls[1].messages[1].content or ""
     more = f" ... ({len(shown) - SHOWN_RESULT:,} more characters)"
     assert json.dumps(shown[:SHOWN_RESULT] + more) in told
-
-
-def test_a_number_that_is_written_in_another_way_may_be_tried() -> None:
-    """3 may be right where 3.0 was wrong: a parameter may take integers alone."""
-    first, other = (nodes(("root", {"number": number})) for number in (-4, -4.0))
-    done, _ = execute(first, other, first, first)
-    assert len(done.plan.nodes) == 2
-    assert "is the call of node 0" in done.unplanned
-
-
-def test_a_call_that_failed_may_be_made_again_after_another_one() -> None:
-    call = {"tool": "read", "arguments": {"path": "no.txt"}}
-    count = {"tool": "numbers", "arguments": {"count": 2}}
-    first = nodes(("read", {"path": "no.txt"}))
-    for more in ([count, {**call, "after": [1]}], [count, call]):
-        execute(first, json.dumps({"nodes": more}), '{"nodes": []}')
-        assert READ == ["no.txt", "no.txt"]
-    # What ended after it began may have changed what it depends on.
-    both = nodes(("read", {"path": "no.txt"}), ("slow", {}))
-    execute(both, first, '{"nodes": []}')
-    assert READ == ["no.txt", "no.txt"]
-
-
-def tries_until_one_ends_well(error: Exception) -> int:
-    """How often a call that fails the first time is made by plans that only repeat it."""
-    tries: list[str] = []
-
-    @tool
-    def fetch(page: str) -> str:
-        """Fetch it."""
-        tries.append(page)
-        if len(tries) < 2:
-            raise error
-        return "here"
-
-    plan = nodes(("fetch", {"page": "/"}))
-    llm, _ = planner(plan, plan, plan, tools={"fetch": fetch})
-    done = OrchestrationSystem(llm, ToolPool({"fetch": fetch})).execute("Fetch it")
-    assert done.success is (len(tries) == 2)
-    return len(tries)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionResetError("by peer"), TimeoutError("late"), ToolError("status 503"),
-        ToolError("the server is busy"), ToolError("it cannot be asked: ConnectError"),
-        sqlite3.OperationalError("database is locked"), RuntimeError("Service Unavailable"),
-        ToolError("server overloaded, retry later"),
-        HTTPError("/", 429, "Too Many Requests", Message(), None),
-        socket.gaierror(-2, "Name or service not known"), IncompleteRead(b""),
-        ssl.SSLError(8, "EOF occurred in violation of protocol"), ToolError("it does not work"),
-        json.JSONDecodeError("Expecting value", "<html>", 0), PermissionError(13, "in use"),
-    ],
-)  # fmt: skip
-def test_a_call_that_failed_by_what_may_pass_may_be_made_again(error: Exception) -> None:
-    assert tries_until_one_ends_well(error) == 2
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        TypeError("unhashable"), ValueError("no page"), KeyError("/"), IndexError(),
-        FileNotFoundError(2, "No such file or directory", "/"), NotImplementedError(),
-    ],
-)  # fmt: skip
-def test_a_call_that_failed_by_its_arguments_is_not_repeated(error: Exception) -> None:
-    assert tries_until_one_ends_well(error) == 1
 
 
 def test_a_further_plan_cannot_take_what_has_no_result() -> None:

@@ -13,11 +13,11 @@ from tutelage.orchestration.planner.settings import PlannerConfig
 from tutelage.orchestration.setup import PlannerDatasets, read_sets
 
 
-def row(number: int, *calls: str, tools: Any = None, words: str = "") -> dict[str, Any]:
-    """One row of NESTFUL."""
-    listed = [{"name": name, "label": f"var{k}"} for k, name in enumerate(calls, 1)]
-    found = {"input": words or f"do {number}", "output": listed, "sample_id": str(number)}
-    return found if tools is None else found | {"tools": [{"name": name} for name in tools]}
+def row(number: int, *tools: str, words: str = "") -> dict[str, Any]:
+    """One row of a training set: a chain of tools."""
+    parents = [[k - 1] if k else [] for k in range(len(tools))]
+    targets = {"task_types": tools, "dependencies": parents}
+    return {"instruction": words or f"do {number}", "targets": targets}
 
 
 def write(path: Path, rows: Any) -> str:
@@ -41,18 +41,6 @@ def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) 
     assert found.facts["leaks"] == "seen, row 2; result.json has all names"
 
 
-def test_tools_that_the_rows_do_not_describe_are_told_or_refused(tmp_path: Path) -> None:
-    rows = [row(k, "read", "say", "say", tools=["read", "other"]) for k in range(4)]
-    rows.append(row(9, "hum", tools=["read"]))
-    train = write(tmp_path / "a.json", rows)
-    found = sets_of(train=train)
-    told = "2 tools in 9 subtasks: say (8), hum (1)"
-    assert found.facts["missing tools"] == f"{told}; added by their names alone"
-    assert {"read", "other", "say", "hum"} == set(found.catalog.names)
-    with pytest.raises(DataError, match=r"say \(8\), hum \(1\).*--missing-tools add"):
-        sets_of(train=train, missing_tools="refuse")
-
-
 def test_tools_that_a_catalog_lacks_are_refused_or_added(tmp_path: Path) -> None:
     train = write(tmp_path / "a.json", [row(k, "read", "say") for k in range(4)])
     catalog = write(tmp_path / "tools.json", [{"name": "read"}, {"name": "hum"}])
@@ -61,13 +49,3 @@ def test_tools_that_a_catalog_lacks_are_refused_or_added(tmp_path: Path) -> None
     found = sets_of(train=train, catalog=catalog, missing_tools="add")
     assert found.catalog.names == ("read", "hum", "say")
     assert "missing tools" not in sets_of(train=train).facts
-
-
-def test_references_that_no_plan_can_have_are_counted(tmp_path: Path) -> None:
-    calls = [
-        {"name": "read", "label": "$var_1", "arguments": {}},
-        {"name": "say", "label": "$var_2", "arguments": {"text": "$var_1.Exchange Rate$"}},
-    ]
-    rows = [{"input": f"Say {k}", "output": calls} for k in range(4)]
-    told = sets_of(train=write(tmp_path / "a.json", rows)).facts["arguments"]
-    assert told.startswith("4 references that no plan can have, such as '$var_1.Exchange Rate$'")

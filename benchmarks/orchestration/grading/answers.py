@@ -23,9 +23,8 @@ from benchmarks.orchestration.grading.facts import (
     weekdays_in,
 )
 from benchmarks.orchestration.grading.names import TIP, calendar, orders_of, person_of
-
-from tutelage.orchestration.kit.contents import CALENDAR
-from tutelage.orchestration.kit.text_tools import count_words, extract_numbers
+from benchmarks.orchestration.kit.contents import CALENDAR
+from benchmarks.orchestration.kit.text_tools import count_words, extract_numbers
 
 CENT = 0.005
 _PROBLEMS = ("WARN", "ERROR")

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from benchmarks.orchestration.grading.facts import lines_of
 from benchmarks.orchestration.grading.state import FolderState, change_fault
-
-from tutelage.orchestration.kit import FolderContents
-from tutelage.orchestration.kit.contents import Person
+from benchmarks.orchestration.kit import FolderContents
+from benchmarks.orchestration.kit.contents import Person
 
 _SHORTEST = 8
 """Characters of a line that is looked for in an answer: shorter ones stand there by chance."""

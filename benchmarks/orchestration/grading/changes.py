@@ -19,9 +19,8 @@ from benchmarks.orchestration.grading.case import (
 )
 from benchmarks.orchestration.grading.facts import WEEKDAYS, says, says_file, weekdays_in
 from benchmarks.orchestration.grading.state import change_fault
-
-from tutelage.orchestration.kit.contents import CALENDAR
-from tutelage.orchestration.kit.text_tools import sort_lines
+from benchmarks.orchestration.kit.contents import CALENDAR
+from benchmarks.orchestration.kit.text_tools import sort_lines
 
 
 def _moved(case: Case, moves: Mapping[str, str]) -> str:

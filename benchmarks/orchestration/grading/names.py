@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from tutelage.orchestration.kit import FolderContents
-from tutelage.orchestration.kit.contents import CALENDAR, Order, Person
+from benchmarks.orchestration.kit import FolderContents
+from benchmarks.orchestration.kit.contents import CALENDAR, Order, Person
 
 T = TypeVar("T")
 Names = dict[str, str]

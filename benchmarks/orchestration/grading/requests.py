@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.orchestration.grading.names import CannotFillError, names_for
+from benchmarks.orchestration.kit import FolderContents, folder_contents
 
-from tutelage.orchestration.kit import FolderContents, folder_contents
 from tutelage.seeds import SeedTree
 
 FILE = Path(__file__).parents[1] / "requests" / "kit.jsonl"

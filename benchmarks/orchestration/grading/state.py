@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutelage.orchestration.kit.contents import DATABASE
+from benchmarks.orchestration.kit.contents import DATABASE
 
 Rows = tuple[tuple[object, ...], ...]
 

@@ -19,10 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.orchestration.kit import make_tools
 from benchmarks.orchestration.training.agent import succeeds
 from benchmarks.orchestration.training.tasks import requests, strangers, write_tasks
 
-from tutelage.orchestration.kit import make_tools
 from tutelage.orchestration.planner.llm import demonstration
 
 HERE = Path(__file__).resolve().parent

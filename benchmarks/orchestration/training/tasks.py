@@ -2,7 +2,7 @@
 
 `requests.json` and the files of `families/` have sentences and plans with placeholders, which are
 filled from the folder of a seed. Their writers had not seen the requests of `../requests` nor those
-of the stranger in `../development`, and share no five words in a row with either, which a test
+of the stranger in `../requests`, and share no five words in a row with either, which a test
 holds. A task is graded by what its own plan brings about (`agent.py`); a demonstration is the
 request as the planner asks it, with that plan for the reply. The stranger's requests are the test.
 """
@@ -18,13 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tutelage.orchestration.kit import FolderContents, folder_contents
-from tutelage.orchestration.kit.contents import CALENDAR
+from benchmarks.orchestration.kit import FolderContents, folder_contents
+from benchmarks.orchestration.kit.contents import CALENDAR
+
 from tutelage.seeds import SeedTree
 
 HERE = Path(__file__).parent
 FILES = (HERE / "requests.json", *sorted(HERE.glob("families/*.json")))
-STRANGER = [HERE.parent / "development" / f"stranger_{half}.jsonl" for half in ("looked", "kept")]
+STRANGER = [HERE.parent / "requests" / f"stranger_{half}.jsonl" for half in ("looked", "kept")]
 STRANGERS_SEED = 2
 _UNITS = (("km", "miles"), ("kg", "pounds"), ("hours", "minutes"), ("meters", "feet"))
 _PHRASES = ("bring cake", "call Owen back", "water the tomatoes", "the code is 7731", "back at six")

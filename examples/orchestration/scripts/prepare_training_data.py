@@ -1,12 +1,32 @@
 """`python scripts/prepare_training_data.py --logs execution_logs/ --output training_data.json`.
 
-The document's script: it is `tutelage orchestrate prepare`, with all its options.
+The document's script: what succeeded in execution logs becomes a training set.
 """
 
+import argparse
 import sys
+from pathlib import Path
 
-from tutelage.cli import main
+from tutelage.errors import TutelageError
+from tutelage.orchestration.data.prepare import write_training_set
+
+
+def main() -> int:
+    """Prepare, and print what became of the logs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--logs", nargs="+", required=True)
+    parser.add_argument("--output", type=Path, default=Path("training_data.json"))
+    parser.add_argument("--catalog", type=Path)
+    given = parser.parse_args()
+    try:
+        made, tools = write_training_set(given.logs, given.output, given.catalog)
+    except TutelageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{made.executions} executions, {made.failed} of them failed")
+    print(f"{len(made.workflows)} examples: {given.output}, with their tools in {tools}")
+    return 0
+
 
 if __name__ == "__main__":
-    sys.argv[1:1] = ["orchestrate", "prepare"]
-    main()
+    sys.exit(main())

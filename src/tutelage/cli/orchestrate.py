@@ -1,16 +1,16 @@
-"""`tutelage orchestrate`: the verbs of orchestration. This file has those that execute nothing.
+"""`tutelage orchestrate plan | run | collect | tools`. `run` has a file of its own.
 
 `plan` draws the plan of an instruction, with what the pool expects of the workers that would be
-asked first, so that it has a price before it is run. `prepare` makes a training set of execution
-logs, `eval` scores a planner on a set of workflows. `run`, `collect` and `audit` have files of
-their own, and what several verbs need is in `orchestrate_parts.py`.
+asked first, so that it has a price before it is run. `collect` executes many instructions, logs
+them, and makes a training set of logs or shows what a reward makes of them. `tools` lists what can
+be planned with.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +18,20 @@ import typer
 
 from tutelage.cli.failures import PLAIN
 from tutelage.cli.options import AsJson, as_command
-from tutelage.cli.orchestrate_audit import audit
-from tutelage.cli.orchestrate_collect import collect
-from tutelage.cli.orchestrate_parts import describe_pool, make_planner
 from tutelage.cli.orchestrate_run import run
-from tutelage.config.fields import CountOrZero, Paths, Section, Share
-from tutelage.orchestration.execution.config import PlanningConfig
+from tutelage.config.fields import Paths, Share
+from tutelage.orchestration.data.collect import CollectConfig
+from tutelage.orchestration.evaluation.rewards import Preset
+from tutelage.orchestration.execution.config import PlanningConfig, ToolsConfig
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.execution.workers import Worker, WorkerEstimate, WorkerPool
-    from tutelage.orchestration.plan.catalog import Catalog
-    from tutelage.orchestration.plan.dag import Plan
+    from tutelage.orchestration.data.collect import CollectionRun
+    from tutelage.orchestration.evaluation.audit import RewardAudit
     from tutelage.types import JSON
 
 
 def orchestrate_app() -> typer.Typer:
-    """The group with its verbs."""
+    """Return the group with its verbs."""
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
@@ -41,119 +39,14 @@ def orchestrate_app() -> typer.Typer:
     )
     group.command("plan")(as_command(_plan, "instruction"))
     group.command("run")(as_command(run, "instruction"))
-    verbs = {"collect": collect, "prepare": _prepare, "eval": _evaluate, "audit": audit}
-    for name, verb in verbs.items():
-        group.command(name)(as_command(verb))
+    group.command("collect")(as_command(_collect))
+    group.command("tools")(as_command(_tools))
     return group
 
 
-# ---------------------------------------------------------------- prepare
-
-
-class _PrepareConfig(Section):
-    """Which logs become a training set."""
-
-    logs: Paths
-    """Logs, or folders of them; may be repeated."""
-    output: Path = Path("training_data.json")
-    """The training set to write."""
-    catalog: Path | None = None
-    """Tools that plans may use; else the built-in."""
-
-
-_UNUSABLE = "which take results of subtasks that failed, or have no other ones"
-
-
-def _prepare(asked: _PrepareConfig) -> None:
-    """Make a training set of what succeeded in execution logs."""
-    from tutelage.cli.console import facts, number, shown_path
-    from tutelage.cli.console import output as console_output
-    from tutelage.errors import counted
-    from tutelage.files import write_new
-    from tutelage.orchestration.data.prepare import prepare
-    from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.plan.catalog import read_catalog
-
-    known, output = None if asked.catalog is None else read_catalog(asked.catalog), asked.output
-    made = prepare([Path(path) for path in asked.logs], known)
-    if known is None:
-        own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
-        known = own if used <= set(own.names) else made.catalog()
-    tools = output.with_name(f"{output.stem}.catalog.json")
-    listed = [tool.to_row() for tool in known.tools]
-    rows = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
-    texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
-    write_new(texts, "--output")
-    examples, cheaper = number(len(made.workflows)), counted(made.cheaper, "subtask")
-    several = f"{counted(made.disagreed, 'instruction')} done by more than one plan"
-    facts(
-        console_output(),
-        [
-            ("executions", f"{number(made.executions)}, {number(made.failed)} of them failed"),
-            *([("left out", f"{number(made.unusable)}, {_UNUSABLE}")] if made.unusable else []),
-            ("examples", f"{examples}, one an instruction, the cheapest that succeeded"),
-            ("disagreeing", f"{several}; the cheapest plan is kept, of equals the fastest"),
-            ("cheaper", f"{cheaper} with a cheaper worker that also succeeded"),
-            ("written", shown_path(output)),
-            ("catalog", shown_path(tools)),
-            ("next", f"tutelage train planner --phase 1 --train {output} --catalog {tools}"),
-        ],
-    )
-
-
-# ---------------------------------------------------------------- eval
-
-
-class _EvaluateConfig(Section):
-    """Which planner is scored, and on what."""
-
-    test: Path
-    """Workflows to plan."""
-    checkpoint: Path
-    """The planner: a run folder or a checkpoint."""
-    catalog: Path | None = None
-    """Tools that plans may use; else the built-in."""
-    train: Path | None = None
-    """What it learned from, for the baselines."""
-    output: Path | None = None
-    """Write its plans there, one a line."""
-    seed: CountOrZero = 0
-    """Where all draws come from."""
-
-
-def _evaluate(asked: _EvaluateConfig, as_json: AsJson = False) -> None:
-    """Score a trained planner on a set of workflows."""
-    from tutelage.cli.console import output, say, show_table, waiting
-    from tutelage.cli.failures import tell
-    from tutelage.files import write_new
-    from tutelage.orchestration.data.formats import read_workflows
-    from tutelage.orchestration.evaluation.tables import planning_tables
-    from tutelage.orchestration.plan.catalog import read_catalog
-    from tutelage.seeds import SeedTree
-
-    with waiting("planning ..."):
-        from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
-        from tutelage.orchestration.planner.saving import load_planner
-
-        model = load_planner(asked.checkpoint, tell)
-        if asked.catalog is not None:
-            model.use_catalog(read_catalog(asked.catalog))
-        gold = read_workflows(asked.test, model.catalog)
-        learned = [] if asked.train is None else read_workflows(asked.train, model.catalog)
-        seeds = SeedTree(asked.seed).child("planner", "bootstrap")
-        result, planned = evaluate(model, learned, gold, seeds)
-    if asked.output is not None:
-        rows = prediction_rows(planned, gold, model)
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_new({asked.output: text}, "--output")
-    if as_json:
-        say(output(), json.dumps(result))
-        return
-    for table in planning_tables(result):
-        show_table(output(), table)
-
-
 # ---------------------------------------------------------------- plan
+
+_ENDINGS = [".json", ".mmd", ".txt"]
 
 
 class _PlanConfig(PlanningConfig):
@@ -164,122 +57,236 @@ class _PlanConfig(PlanningConfig):
     explain: bool = False
     """Workers, expected cost and latency of each subtask."""
     out: Path | None = None
-    """Write it as .txt, .mmd (Mermaid), .svg or .json."""
+    """Write it as .txt, .mmd (Mermaid) or .json, which run --plan reads."""
     min_confidence: Share | None = None
     """The least confidence that the planner plans at; by default its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """Who would be asked first for a node, and what that may come to."""
-
-    kind: str
-    """What the worker must be able to do."""
-    worker: Worker
-    estimate: WorkerEstimate
-
-
-def _plan(asked: _PlanConfig) -> None:
+def _plan(config: _PlanConfig) -> None:
     """Draw the plan of an instruction; nothing is executed."""
-    from tutelage.cli.console import messages, output, prose, say, shown_path, visible
+    from tutelage.cli.console import (
+        facts,
+        messages,
+        number,
+        output,
+        plain_table,
+        prose,
+        say,
+        shown_path,
+        visible,
+    )
     from tutelage.errors import ConfigError
     from tutelage.files import write_new
-    from tutelage.orchestration.plan.dag import to_text
+    from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.orchestration.execution.journal import plan_json
+    from tutelage.orchestration.execution.worker_files import describe_pool, tool_kind
+    from tutelage.orchestration.execution.workers import Subtask, capable_workers
+    from tutelage.orchestration.plan.dag import critical_path, to_mermaid, to_text
+    from tutelage.orchestration.planner.choose import trained_planner
 
-    out = asked.out
-    if not asked.instruction.strip():
-        raise ConfigError(f"the instruction is {asked.instruction!r}; say what is to be done")
+    out = config.out
+    if not config.instruction.strip():
+        raise ConfigError(f"the instruction is {config.instruction!r}; say what is to be done")
     if out is not None and out.suffix not in _ENDINGS:
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {_ENDINGS}")
-    known, there = asked.read_catalog(), asked.make_pool()
-    planner = make_planner(asked.checkpoint, known)
-    made = planner.sure_plan(asked.instruction, asked.min_confidence)
-    expected = _expect(made, known, there) if asked.explain or out is not None else {}
-    say(output(), visible(to_text(made)))
-    if asked.explain:
-        _explain(made, expected)
-        prose(messages(), f"workers: {describe_pool(there)}", "dim")
-    prose(messages(), f"plan: {planner.source}", "dim")
+    catalog, pool = config.read_catalog(), config.make_pool()
+    model, source = trained_planner(config.checkpoint, catalog)
+    plan = model.plan(config.instruction, config.min_confidence)
+    say(output(), visible(to_text(plan)))
+    if config.explain:
+        columns = ("node", "subtask", "kind", "after", "worker", "USD", "seconds")
+        table, costs, seconds = (
+            plain_table(*columns, right=columns[-2:]),
+            list[float](),
+            list[float](),
+        )
+        for index, node in enumerate(plan.nodes):
+            kind = tool_kind(node.tool, catalog=catalog or builtin_graph().catalog)
+            prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
+            work = Subtask(index, node.tool, kind, plan.instruction, node.description, prompt)
+            able = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
+            priced = [(pool.estimate(worker, work), worker.name) for worker, can in able if can]
+            cheapest, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
+            parents = ", ".join(map(str, node.parents))
+            words = map(visible, (node.tool, kind, parents, worker))
+            table.add_row(str(index), *words, number(cheapest.cost), number(cheapest.seconds))
+            costs.append(cheapest.cost)
+            seconds.append(cheapest.seconds)
+        output().print(table)
+        longest, path = critical_path(plan, seconds)
+        along = " -> ".join(map(str, path))
+        pairs = [
+            ("cost", f"{number(sum(costs))} USD expected"),
+            ("latency", f"{number(longest)} s along {along}"),
+        ]
+        facts(output(), pairs)
+        prose(messages(), f"workers: {describe_pool(pool)}", "dim")
+    prose(messages(), f"plan: {source}", "dim")
     if out is not None:
-        write_new({out: _written(out.suffix, made, expected)}, "--out")
+        if out.suffix == ".json":
+            text = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
+        else:
+            text = to_mermaid(plan) if out.suffix == ".mmd" else to_text(plan)
+        write_new({out: f"{text}\n"}, "--out")
         say(output(), f"written to {shown_path(out)}")
 
 
-def _expect(plan: Plan, catalog: Catalog | None, pool: WorkerPool) -> dict[int, _Expected]:
-    """The cheapest worker that can do each node. Raises `ConfigError` where none can."""
+# ---------------------------------------------------------------- tools
+
+
+def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
+    """List the tools that can be planned with, and which planner plans over them."""
+    from tutelage.cli.console import messages, output, plain_table, prose, say, visible
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.execution.worker_files import tool_kind
-    from tutelage.orchestration.execution.workers import Subtask, capable_workers
+    from tutelage.tools.registry import close_tools
 
-    tools = catalog or builtin_graph().catalog
-    values: dict[int, _Expected] = {}
-    for index, node in enumerate(plan.nodes):
-        kind = tool_kind(node.tool, catalog=tools)
-        prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
-        work = Subtask(index, node.tool, kind, plan.instruction, node.description, prompt)
-        can = capable_workers(pool.workers, work)
-        able = [worker for worker, fits in zip(pool.workers, can, strict=True) if fits]
-        priced = [_Expected(kind, worker, pool.estimate(worker, work)) for worker in able]
-        values[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))
-    return values
-
-
-def _sums(plan: Plan, expected: Mapping[int, _Expected]) -> dict[str, str]:
-    """What the plan as a whole may come to, in words."""
-    from tutelage.cli.console import number
-    from tutelage.orchestration.plan.dag import critical_path
-
-    estimates = [expected[i].estimate for i in range(len(plan.nodes))]
-    seconds, path = critical_path(plan, [estimate.seconds for estimate in estimates])
-    return {
-        "cost": f"{number(sum(estimate.cost for estimate in estimates))} USD expected",
-        "latency": f"{number(seconds)} s along {' -> '.join(str(node) for node in path)}",
-    }
+    loaded = config.load_tools()
+    try:
+        catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
+        if as_json:
+            say(output(), json.dumps([tool.to_row() for tool in catalog.tools]))
+            return
+        table = plain_table("tool", "takes", "gives", "what it does")
+        for tool in catalog.tools:
+            about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
+            table.add_row(visible(tool.name), *map(visible, about))
+        output().print(table)
+        if loaded:
+            told = "These tools run, so a language model plans: --endpoint URL --model NAME, or "
+            told += "--model RUN."
+        else:
+            told = "Workers do these, and the trained planner plans over them: orchestrate plan."
+        prose(messages(), told, "dim")
+    finally:
+        close_tools(loaded)
 
 
-def _explain(plan: Plan, expected: Mapping[int, _Expected]) -> None:
-    from tutelage.cli.console import facts, number, output, plain_table, visible
+# ---------------------------------------------------------------- collect
 
-    table = plain_table(
-        "node", "subtask", "kind", "after", "worker", "USD", "seconds", right=("USD", "seconds")
-    )
-    for index, node in enumerate(plan.nodes):
-        about = expected[index]
-        parents = ", ".join(str(parent) for parent in node.parents)
-        names = (node.tool, about.kind, parents, about.worker.name)
-        numbers = (number(about.estimate.cost), number(about.estimate.seconds))
-        table.add_row(str(index), *map(visible, names), *numbers)
+
+class _CollectConfig(CollectConfig):
+    """What is executed, and what is made of the logs."""
+
+    logs: Paths = ()
+    """Execute nothing: logs, or folders of them, for --prepare and --audit; may be repeated."""
+    prepare: Path | None = None
+    """Write a training set of what succeeded in the logs to this file."""
+    audit: bool = False
+    """Show what each reward makes of the executions in the logs."""
+    preset: Preset | None = None
+    """Audit only this reward, and exit with 1 when it rewards the wrong thing."""
+
+
+def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
+    """Execute many instructions and log them; make training data of logs, and audit rewards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from tutelage.cli.console import messages, prose
+    from tutelage.errors import ConfigError
+    from tutelage.orchestration.data.collect import run_collection
+    from tutelage.orchestration.data.prepare import write_training_set
+    from tutelage.orchestration.evaluation.audit import PRESETS, audit_logs
+
+    audit = config.audit or config.preset is not None
+    if config.logs and config.prepare is None and not audit:
+        raise ConfigError("--logs reads logs that are there: add --prepare FILE, or --audit")
+    found: JSON = {}
+    logs: Sequence[str | Path] = config.logs
+    if not logs:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=messages(), transient=True) as bar:
+            task = bar.add_task("executing", total=config.num_executions)
+            made = run_collection(
+                config,
+                note=lambda text: prose(messages(), text, "dim"),
+                on_done=lambda _: bar.advance(task),
+            )
+        logs = (config.output_dir,)
+        found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
+        if not as_json:
+            _show_collection(made)
+    audits: list[RewardAudit] = []
+    if audit:
+        chosen = PRESETS if config.preset is None else (config.preset,)
+        audits, logged = audit_logs(logs, chosen)
+        found["audit"] = [asdict(each) | {"warning": each.warning} for each in audits]
+        if not as_json:
+            _show_audit(audits, logged)
+    if config.prepare is not None:
+        training, tools = write_training_set(logs, config.prepare, config.catalog)
+        counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
+        found["prepared"] = {**counts, "examples": len(training.workflows), "catalog": str(tools)}
+        if not as_json:
+            _show_training_set(found["prepared"], config.prepare)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    if config.preset is not None and audits[0].warning is not None:
+        raise typer.Exit(1)
+
+
+def _show_collection(made: CollectionRun) -> None:
+    from tutelage.cli.console import facts, number, output, percent, say, shown_path
+    from tutelage.errors import counted
+    from tutelage.runs.stored_evaluation import SUCCESS, evaluation_of_record, judged_text
+
+    found = made.collection
+    record = asdict(found) | {"success": found.success_rate, "rollouts": found.instructions}
+    evaluation = evaluation_of_record(record)
+    done = f"{number(found.succeeded)} of {number(found.judged)}"
+    if not evaluation.withheld:
+        done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
+    pairs = [("succeeded", done)]
+    if evaluation.eventful:
+        pairs.append(("judged", judged_text(evaluation)))
+    pairs += [
+        ("executions", number(found.executions)),
+        ("cost", f"{found.cost:.6f} USD, {found.alternatives_cost:.6f} USD for alternatives"),
+        ("cheaper", f"{counted(found.alternatives_passed, 'alternative')} could do it as well"),
+        ("latency", f"{found.mean_latency:.2f} s on average"),
+    ]
+    if found.refused:
+        reason = "a plan that nobody can do, with wrong arguments, or that the budget cannot begin"
+        pairs.append(("refused", f"{counted(found.refused, 'instruction')} with {reason}"))
+    facts(output(), [*pairs, ("log", shown_path(made.log)), ("run", shown_path(made.folder))])
+    again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+    say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
+
+
+def _show_audit(audits: Sequence[RewardAudit], logged: int) -> None:
+    from tutelage.cli.console import output, percent, plain_table, say
+    from tutelage.errors import counted
+    from tutelage.orchestration.evaluation.audit import TERMS
+
+    lost = logged - audits[0].executions
+    more = f"; {lost} more were lost to their workers' servers" if lost else ""
+    numbers = ("mean (95 %)", "fail at once", *TERMS)
+    table = plain_table("preset", *numbers, right=numbers)
+    for each in audits:
+        ends = "" if each.interval is None else " ({:.4f} to {:.4f})".format(*each.interval)
+        shares = [percent(each.variance[term]) for term in TERMS]
+        table.add_row(each.preset, f"{each.mean:.4f}{ends}", f"{each.fail_at_once:.4f}", *shares)
     output().print(table)
-    facts(output(), _sums(plan, expected).items())
+    executions = counted(audits[0].executions, "judged execution")
+    words = f"mean of the {executions} of the log{more}; the terms' shares of their variance"
+    say(output(), (words, "dim"))
+    for each in audits:
+        if each.warning is not None:
+            say(output(), ("Warning: ", "yellow"), each.warning)
 
 
-_ENDINGS = [".json", ".mmd", ".svg", ".txt"]
+def _show_training_set(made: JSON, path: Path) -> None:
+    from tutelage.cli.console import facts, output, shown_path
 
-
-def _written(ending: str, plan: Plan, expected: Mapping[int, _Expected]) -> str:
-    """The plan as a file of this ending holds it; JSON is what `run --plan` reads."""
-    from tutelage.cli.console import number
-    from tutelage.orchestration.execution.journal import plan_json
-    from tutelage.orchestration.plan.dag import to_mermaid, to_text
-    from tutelage.orchestration.plan.drawing import to_svg
-
-    if ending == ".json":
-        rows: list[JSON] = []
-        for node, e in expected.items():
-            come = {"cost": e.estimate.cost, "seconds": e.estimate.seconds}
-            rows.append({"node": node, "kind": e.kind, "worker": e.worker.name, **come})
-        fields = {**plan_json(plan), "expected": rows}
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-    sums = _sums(plan, expected)
-    # Two lines for each box: who does it, and what that may come to.
-    notes: dict[int, tuple[str, str]] = {}
-    for node, e in expected.items():
-        come = f"{number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD"
-        notes[node] = (f"{e.kind}: {e.worker.name}", come)
-    if ending == ".svg":
-        return to_svg(plan, notes, "; ".join(sums.values()))
-    if ending == ".mmd":
-        return to_mermaid(plan, notes) + "\n"
-    lines = [f"[{node}] {', '.join(note)}" for node, note in notes.items()]
-    whole = [f"{name}: {words}" for name, words in sums.items()]
-    return "\n".join([to_text(plan), "", *lines, *whole, ""])
+    tools = shown_path(Path(made["catalog"]))
+    lost = "take results of subtasks that failed, or have no other ones"
+    pairs = [
+        ("executions", f"{made['executions']}, {made['failed']} of them failed"),
+        *([("left out", f"{made['unusable']}, which {lost}")] if made["unusable"] else []),
+        ("examples", f"{made['examples']}, one an instruction, the cheapest that succeeded"),
+        ("disagreeing", f"{made['disagreed']} instructions done by more than one plan"),
+        ("cheaper", f"{made['cheaper']} subtasks with a cheaper worker that also succeeded"),
+        ("written", shown_path(path)),
+        ("catalog", tools),
+        ("next", f"tutelage train planner --phase 1 --train {path} --catalog {tools}"),
+    ]
+    facts(output(), pairs)

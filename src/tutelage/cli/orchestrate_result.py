@@ -15,9 +15,9 @@ from tutelage.orchestration.execution.record import steps_by_node
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.cli.orchestrate_planner import Sure
     from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.record import Execution
+    from tutelage.orchestration.planner.choose import Sure
     from tutelage.runs.folder import RunFolder
 
 _OUTPUT_LINES = 6

@@ -20,15 +20,15 @@ import typer
 
 from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import describe_pool
-from tutelage.cli.orchestrate_planner import ChosenPlan, Sure, choose_plan, llm_planner, spent_words
 from tutelage.cli.orchestrate_result import show_result, usd
 from tutelage.cli.orchestrate_tools import Permission, check_place, check_terminal, keep_place
-from tutelage.cli.orchestrate_unplanned import keep_unplanned
+from tutelage.cli.orchestrate_unplanned import keep_unplanned, spent_words
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError
 from tutelage.orchestration.execution.config import ExecutionConfig
+from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.plan.arguments import check_arguments
+from tutelage.orchestration.planner.choose import ChosenPlan, Sure, choose_plan, llm_planner
 from tutelage.runs.progress import Progress
 from tutelage.tools.registry import close_tools
 
@@ -246,19 +246,25 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
 
 def _prepare(asked: ExecutionConfig, *, begun: bool = False) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
+    from tutelage.cli.console import fetch, waiting
+
     tools, permission = asked.load_tools(), Permission(yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     began = time.time() if asked.plan is None else None
-    chosen = _planned(asked, catalog, tools)
-    if asked.plan is not None and tools and not begun:
-        check_arguments(chosen.plan, tools)  # a model corrects its own plans
+    if asked.endpoint is None:
+        fetch(asked.model)
+    with waiting("loading the planner ..."):
+        llm = llm_planner(asked, tools, catalog)
     try:
+        chosen = _planned(asked, catalog, tools, llm)
+        if asked.plan is not None and tools and not begun:
+            check_arguments(chosen.plan, tools)  # a model corrects its own plans
         system = asked.make_system(pool, catalog, [chosen.plan], planner=chosen.llm, warn=tell)
         system.check(chosen.plan, asked.budget, begun=begun)
     except (TutelageError, KeyboardInterrupt) as error:
-        error.calls = chosen.plan.calls  # pyright: ignore[reportAttributeAccessIssue]
-        if chosen.llm is not None and chosen.llm.calls:
-            tell(spent_words(chosen.llm))
+        if llm is not None and llm.calls:
+            error.calls = tuple(llm.calls)  # pyright: ignore[reportAttributeAccessIssue]
+            tell(spent_words(llm))
         raise
     told = {"workers": describe_pool(pool), "plan": chosen.source}
     parts = (chosen.llm, began, chosen.sure)
@@ -266,7 +272,10 @@ def _prepare(asked: ExecutionConfig, *, begun: bool = False) -> _Prepared:
 
 
 def _planned(
-    asked: ExecutionConfig, catalog: Catalog | None, tools: Mapping[str, Tool]
+    asked: ExecutionConfig,
+    catalog: Catalog | None,
+    tools: Mapping[str, Tool],
+    llm: LLMPlanner | None,
 ) -> ChosenPlan:
     instruction, path = asked.instruction, asked.plan
     if path is not None:
@@ -286,10 +295,10 @@ def _planned(
         if not plan.nodes:
             raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
         whole = replace(plan, instruction=instruction or plan.instruction)
-        return ChosenPlan(whole, str(path), llm_planner(asked, tools))
+        return ChosenPlan(whole, str(path), llm)
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
-    return choose_plan(asked, instruction, catalog, tools)
+    return choose_plan(asked, instruction, catalog, tools, llm)
 
 
 @dataclass(slots=True)

@@ -6,12 +6,13 @@ plans cost something, though, so what was asked, and said, is kept as that of an
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tutelage.cli.failures import tell
-from tutelage.errors import TutelageError
+from tutelage.errors import TutelageError, counted
 from tutelage.orchestration.evaluation.judged import DEADLINE
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
@@ -21,6 +22,7 @@ from tutelage.types import Sampling
 
 if TYPE_CHECKING:
     from tutelage.orchestration.execution.config import ExecutionConfig
+    from tutelage.orchestration.planner.llm import LLMPlanner
     from tutelage.runs.lifecycle import Run
     from tutelage.types import JSON
 
@@ -71,3 +73,13 @@ def keep_unplanned(
         tell(f"What was asked is kept: tutelage show {shown_path(folder.path)}")
         if stopped and asked.output is not None:
             error.add_note("The same command with another --output begins again.")
+
+
+def spent_words(llm: LLMPlanner) -> str:
+    """Return what planning took that gave nothing that can run, in words."""
+    read, written = sum(c.tokens_in for c in llm.calls), sum(c.tokens_out for c in llm.calls)
+    cost = f"{math.fsum(c.cost for c in llm.calls):.6f} USD" if llm.priced else "unknown"
+    bound = [c for c in llm.calls if not c.tokens_in and not c.tokens_out and c.cost]
+    left = f", {len(bound)} without an answer, at its bound" if bound else ""
+    requests = counted(len(llm.calls), "request")
+    return f"Planning made {requests}{left}: {read} tokens read, {written} written, cost {cost}."

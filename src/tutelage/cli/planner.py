@@ -2,7 +2,7 @@
 
 It has options of its own, so it is a command of its own: `KeyedCommand` delegates when the recipe
 is `planner`. The run itself is `orchestration/job.py`, what `--dry-run` shows is made by
-`orchestration/preview.py`; the keys are those of the document.
+`orchestration/setup.py`; the keys are those of the document.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
     from tutelage.orchestration.plan.dag import to_text
 
     with waiting("reading workflows ..."):
-        from tutelage.orchestration.preview import preview
+        from tutelage.orchestration.setup import preview
 
         found = preview(request)
     console = output()
@@ -184,7 +184,6 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     path, example = shown_path(folder.path), _example(folder)
     if planner.is_file():
         say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
-        say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
         options = f"--router {router} {_worker_options(folder)}"

@@ -123,7 +123,7 @@ class PlannerTraining(RunKind):
             )
         if not folder.config.is_file():
             if self.sets is not None:
-                self.sets.check_against(request.against, partial(_warn, progress))
+                self.sets.check_against(request.against)
             return
         path = folder.checkpoints / LAST
         for checkpoint in (path, folder.path / PHASE2 / LAST2):
@@ -178,7 +178,10 @@ class PlannerTraining(RunKind):
             fitting.restore(dict(self.last["fit"]))
             progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
         self._fit(run, fitting, 0 if self.last is None else int(self.last["tick"]))
-        _keep(folder, fitting)
+        at, optimizer = fitting.at, fitting.optimizer.state_dict()
+        content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
+        for name in (saving.PHASE1, saving.BEST):
+            saving.write(folder.checkpoints / name, content)
         self._found[PHASE1] = _measure(self.request, run, fitting, sets)
         write_json(done, self._found[PHASE1])
         for name in (LAST, f"previous_{LAST}"):
@@ -294,13 +297,6 @@ def _warn(progress: Progress, told: str) -> None:
     progress.note(f"Warning: {told}")
 
 
-def _keep(folder: RunFolder, fitting: PlannerTrainer) -> None:
-    at, optimizer = fitting.at, fitting.optimizer.state_dict()
-    content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
-    for name in (saving.PHASE1, saving.BEST):
-        saving.write(folder.checkpoints / name, content)
-
-
 def _measure(
     request: PlannerConfig, run: Run, fitting: PlannerTrainer, sets: PlannerDatasets
 ) -> dict[str, Any]:
@@ -321,7 +317,7 @@ def _measure(
         progress.evaluation("test workflows", 0, len(sets.test))
         before = None
         if request.against is not None:
-            before = saving.load_planner(request.against, partial(_warn, progress))
+            before = saving.load_planner(request.against)
             result["against"] = request.against
         result["leaks"] = list(sets.leaks)
         result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)

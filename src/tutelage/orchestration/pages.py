@@ -1,4 +1,4 @@
-"""`report.html` of a planner's run: tables against baselines, curves, plans, and phase 2's plots.
+"""`report.html` of a planner's run: tables against baselines, curves and plans.
 
 A pure function of the run folder that stands alone: no script, no network, no other file. It shares
 the look and the escaping of other runs' reports. What the folder lacks is left out.
@@ -7,7 +7,6 @@ the look and the escaping of other runs' reports. What the folder lacks is left 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -23,11 +22,6 @@ from tutelage.runs.report.svg import Panel, Series, draw
 from tutelage.statistics.intervals import has_interval
 
 _EXAMPLES = 6
-_PLOTS: Mapping[str, str] = {
-    "pareto.png": "Routing: success against cost",
-    "aiq.png": "Routing: curves and their hulls",
-    "training.png": "Routing: reward in training",
-}
 
 
 def write_report(folder: RunFolder) -> None:
@@ -37,17 +31,27 @@ def write_report(folder: RunFolder) -> None:
     test = phase1.get("test")
     routing = routing_tables(result.get("phase2", {}))
     lines = [x for x in folder.read_metrics() if x.get("phase") == "phase1" and not x.get("refit")]
+    facts: list[tuple[str, str]] = []
+    if phase1:
+        against, search = phase1.get("against"), phase1["search"]
+        learned = f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"
+        sizes = f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"
+        facts = [
+            *([] if against is None else [("Compared with", against)]),
+            ("Learned from", learned),
+            ("Network", sizes),
+            ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),
+        ]
     page = render_page(
         "orchestration/report.html.j2",
         name=folder.name,
         what="planner",
         headline=_headline(test, result.get("phase2", {})),
         pill=None,
-        story=_facts(phase1),
+        story=facts,
         tables=[*(planning_tables(test) if test else []), *routing],
         chart=_chart(lines),
         examples=_examples(folder),
-        plots=_plots(folder),
     )
     write_text(folder.report, page)
 
@@ -90,19 +94,6 @@ def _points(gain: Mapping[str, float]) -> str:
     return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
 
 
-def _facts(phase1: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if not phase1:
-        return []
-    search = phase1["search"]
-    against = phase1.get("against")
-    return [
-        *([] if against is None else [("Compared with", against)]),
-        ("Learned from", f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"),
-        ("Network", f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"),
-        ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),
-    ]
-
-
 def _chart(lines: Sequence[Mapping[str, Any]]) -> Chart | None:
     """Losses and validation scores over the epochs; none before the second."""
     if len(lines) < 2:
@@ -137,9 +128,3 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
 def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:
     made = tuple(Node(n["task"], after=tuple(p)) for n, p in zip(nodes, parents, strict=True))
     return to_text(Plan("", made))
-
-
-def _plots(folder: RunFolder) -> list[tuple[str, str]]:
-    paths = {title: folder.path / "phase2" / name for name, title in _PLOTS.items()}
-    there = ((title, path) for title, path in paths.items() if path.is_file())
-    return [(title, base64.b64encode(path.read_bytes()).decode()) for title, path in there]

@@ -70,7 +70,17 @@ def routed_rollouts(
     out: list[Rollout] = []
     for b in range(min(most, len(flows))):
         place = seeds.child(label or mode.value, step, b)
-        task = _task(f"{mode.value}-{step}-{b}", b, query_table, flows)
+        queries = [int(q) for q in flows.query_BN[b] if q >= 0]
+        limits = {"budget": flows.budget_B[b], "deadline": flows.deadline_B[b]}
+        fields: dict[str, Any] = {
+            "instruction": "\n".join(query_table.table.instructions[q] for q in queries),
+            "queries": [query_table.table.ids[q] for q in queries],
+            "after": [
+                np.flatnonzero(flows.parents_BNN[b][:, n]).tolist() for n in range(len(queries))
+            ],
+            **{key: float(v) if math.isfinite(v) else None for key, v in limits.items()},
+        }
+        task = Task(f"{mode.value}-{step}-{b}", fields)
         played = _attempt(place, b, query_table, flows, outcome, terms)
         out.append(stored_rollout(place, run_id, task, label, mode=mode, step=step, **played))
     return out
@@ -81,20 +91,6 @@ def _call(
 ) -> Call:
     call_id = place.child("call", index).id("call")
     return stored_call(call_id, index, agent, (Message("user", asked),), said, seconds=seconds)
-
-
-def _task(name: str, b: int, query_table: QueryTable, flows: WorkflowBatch) -> Task:
-    """A workflow by its queries, its edges and its limits; null is none."""
-    queries = [int(q) for q in flows.query_BN[b] if q >= 0]
-    parents_NN = flows.parents_BNN[b]
-    limits = {"budget": flows.budget_B[b], "deadline": flows.deadline_B[b]}
-    fields: dict[str, Any] = {
-        "instruction": "\n".join(query_table.table.instructions[q] for q in queries),
-        "queries": [query_table.table.ids[q] for q in queries],
-        "after": [np.flatnonzero(parents_NN[:, n]).tolist() for n in range(len(queries))],
-        **{key: float(v) if math.isfinite(v) else None for key, v in limits.items()},
-    }
-    return Task(name, fields)
 
 
 def _attempt(

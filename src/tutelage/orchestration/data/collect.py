@@ -4,7 +4,8 @@ Labels must come from what worked. So an instruction may bring several candidate
 tried until one succeeds; where the world knows what was asked for (`goal`), a plan that does
 something else has failed, however well its workers did; and on every node that succeeded, workers
 that are cheaper than the one that did it are tried too, so that `prepare.py` may choose one of
-them. Lines are written in the order of the instructions, whatever ends first.
+them. Lines are written in the order of the instructions, whatever ends first. `run_collection` does
+that as a run of its own.
 """
 
 from __future__ import annotations
@@ -13,22 +14,39 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from tutelage.config.fields import Count, CountOrZero, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, counted
+from tutelage.orchestration.data.formats import read_workflows
+from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
+from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution, NodeStep
+from tutelage.orchestration.execution.runs import ExecutionRun
+from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.execution.workers import ErrorKind, WorkerError, capable_workers
 from tutelage.orchestration.plan.dag import Plan, levels
+from tutelage.orchestration.planner.choose import plan_candidates, trained_planner
+from tutelage.runs import lifecycle
+from tutelage.runs.folder import create, place_of
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.progress import Progress
+from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
+from tutelage.types import JSON
 
+RECIPE = "collect"
 _UNSERVED: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "timeout")
 """Errors that tell of the server and not of the worker's answer."""
 _LOST: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "rate_limited")
@@ -97,15 +115,15 @@ def _same_plan(gold: Plan) -> _Goal:
 
 
 def assignments_of(
-    workflows: Iterable[Workflow],
-    plans: Callable[[Workflow], Sequence[Plan]] | None = None,
+    workflows: Iterable[Workflow], plans: Mapping[str, Sequence[Plan]] | None = None
 ) -> Iterator[Assignment]:
-    """Assignments from workflows whose plan is known to be right.
+    """Yield assignments of workflows whose plan is known to be right.
 
-    `plans` gives the candidates (a planner's beam); without it the workflow's own plan is executed.
+    `plans` has the candidates of each instruction (a planner's beam); without it the workflow's own
+    plan is executed.
     """
     for workflow in workflows:
-        values = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
+        values = tuple(plans.get(workflow.instruction, ())) if plans else (workflow.plan,)
         if not values:
             raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
         yield values, _same_plan(workflow.plan)
@@ -135,11 +153,24 @@ async def collect(
         done = await asyncio.gather(
             *(_one(system, number, given, alternatives, budget) for number, given in chunk)
         )
-        _check_served(done)
+        executions = [execution for collected in done for execution in collected.executions]
+        errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
+        if errors:
+            raise EngineError(
+                f"of {counted(len(errors), 'request')} none was answered by a worker, the first: "
+                f"{errors[0].message}. Fix that; executions without a worker are not logged"
+            )
         gathered += done
         for collected in done:
-            if logger is not None:
-                _log(logger, collected)
+            for place, execution in enumerate(collected.executions if logger is not None else ()):
+                last = place == len(collected.executions) - 1
+                assert logger is not None
+                logger.log_execution(
+                    instruction=execution.plan.instruction,
+                    planner_outputs=execution.plan,
+                    execution_result=execution,
+                    alternatives=collected.alternatives if last else (),
+                )
             if on_done is not None:
                 on_done(collected)
     if not gathered:
@@ -148,17 +179,6 @@ async def collect(
     if refused is not None and not any(found.executions for found in gathered):
         raise refused
     return _added_up(gathered)
-
-
-def _check_served(done: Sequence[CollectedInstruction]) -> None:
-    """Raise where every request of these executions found nobody who serves it."""
-    executions = [execution for collected in done for execution in collected.executions]
-    errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
-    if errors:
-        raise EngineError(
-            f"of {counted(len(errors), 'request')} none was answered by a worker, the first: "
-            f"{errors[0].message}. Fix that; executions without a worker are not logged"
-        )
 
 
 def _errors(steps: Sequence[NodeStep], kinds: Sequence[ErrorKind]) -> list[WorkerError]:
@@ -176,7 +196,7 @@ def _unserved(execution: Execution) -> WorkerError | None:
 
 
 def _judgement(place: int, collected: CollectedInstruction) -> RolloutOutcome:
-    """What became of an instruction. Each is a task of its own."""
+    """Return the outcome of an instruction. Each is a task of its own."""
     failed = [execution for execution in collected.executions if not execution.success]
     gone = next((e for execution in failed if (e := _unserved(execution)) is not None), None)
     if collected.success:
@@ -185,19 +205,15 @@ def _judgement(place: int, collected: CollectedInstruction) -> RolloutOutcome:
         return RolloutOutcome(str(place), None, False, gone.kind, gone.message)
     if not failed:
         return RolloutOutcome(str(place), 0.0, False, "refused")
-    return RolloutOutcome(str(place), 0.0, False, _cause(failed[-1]))
-
-
-def _cause(execution: Execution) -> str | None:
-    """Why an execution failed, where it was not its answers."""
+    execution = failed[-1]
     if execution.reason in (DEADLINE, "budget", WRONG_PLAN):
-        return execution.reason
-    failed = {node.node for node in execution.nodes if node.status == "failed"}
+        return RolloutOutcome(str(place), 0.0, False, execution.reason)
+    lost = {node.node for node in execution.nodes if node.status == "failed"}
     last = {step.node: step.answer for step in execution.steps if step.answer is not None}
-    errors = [last[node].error for node in sorted(failed & set(last))]
+    errors = [last[node].error for node in sorted(lost & set(last))]
     late = any(error is not None and error.kind == "timeout" for error in errors)
     late |= any(n.reason.startswith("timeout") for n in execution.nodes)
-    return "timeout" if late else None
+    return RolloutOutcome(str(place), 0.0, False, "timeout" if late else None)
 
 
 async def _one(
@@ -279,17 +295,6 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
     return records
 
 
-def _log(logger: ExecutionLogger, collected: CollectedInstruction) -> None:
-    for place, execution in enumerate(collected.executions):
-        last = place == len(collected.executions) - 1
-        logger.log_execution(
-            instruction=execution.plan.instruction,
-            planner_outputs=execution.plan,
-            execution_result=execution,
-            alternatives=collected.alternatives if last else (),
-        )
-
-
 def _added_up(gathered: Sequence[CollectedInstruction]) -> Collection:
     outcome_sums = add_up(
         [_judgement(place, found) for place, found in enumerate(gathered)], RewardKind()
@@ -325,3 +330,98 @@ def _shape(plan: Plan) -> tuple[str, ...]:
             text = repr((told.tool, before)).encode("utf-8", "surrogatepass")
             digests[node] = hashlib.blake2b(text, digest_size=16).hexdigest()
     return tuple(sorted(digests.values()))
+
+
+# ------------------------------------------------------------------ as a run
+
+
+class CollectConfig(WorkConfig, RunSettings):
+    """What is executed, by which workers, and how often it is tried."""
+
+    num_executions: Count = 200
+    """Instructions to execute."""
+    output_dir: Path = Path("execution_logs")
+    """Folder of the log."""
+    tasks: Path | None = None
+    """Workflows to execute, instead of synthetic ones."""
+    candidates: Count = 1
+    """Plans of the planner that are tried for an instruction."""
+    router: str = "accurate"
+    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    the file of a router that phase 2 trained."""
+    alternatives: CountOrZero = 2
+    """Cheaper workers tried where a subtask succeeded."""
+    max_nodes: Count = 6
+    """Maximum number of nodes of a synthetic workflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRun:
+    """A collection with its log and the folder of its run."""
+
+    collection: Collection
+    log: Path
+    folder: Path
+
+
+def run_collection(
+    config: CollectConfig,
+    *,
+    note: Callable[[str], None],
+    on_done: Callable[[CollectedInstruction], None] | None = None,
+) -> CollectionRun:
+    """Collect as a run. `note` is called with who works, whose plans are executed and what is
+    unusual, before anything runs; `on_done` with each instruction. Mock workers are executed on a
+    clock that jumps.
+
+    Raises what `collect` raises, and `KeyboardInterrupt` with where what had ended is kept.
+    """
+    pool, catalog = config.make_pool(), config.read_catalog()
+    count = config.num_executions
+    if config.tasks is not None:
+        workflows = read_workflows(config.tasks, catalog)[:count]
+    else:
+        graph = builtin_graph() if catalog is None else graph_of(catalog)
+        seeds = SeedTree(config.seed).child("collect")
+        workflows = generate(graph, count, seeds, max_nodes=config.max_nodes)
+    made: dict[str, list[Plan]] = {}
+    source = "those that the instructions were made from"
+    if config.checkpoint is not None:
+        model, source = trained_planner(config.checkpoint, catalog)
+        texts = list(dict.fromkeys(workflow.instruction for workflow in workflows))
+        made = dict(zip(texts, plan_candidates(model, texts, config.candidates), strict=True))
+    elif config.candidates > 1:
+        raise ConfigError(f"--candidates {config.candidates} needs a planner: --checkpoint FILE")
+    system = config.make_system(pool, catalog, [w.plan for w in workflows], warn=note)
+    logger = ExecutionLogger(config.output_dir, workers=pool.workers, catalog=catalog)
+    note(f"workers: {describe_pool(pool)}")
+    note(f"plans: {source}")
+    done: list[Collection] = []
+
+    async def play() -> Collection:
+        try:
+            return await collect(
+                system, assignments_of(workflows, made), logger,
+                alternatives=config.alternatives, budget=config.budget, on_done=on_done,
+            )  # fmt: skip
+        finally:
+            await pool.close()
+
+    def work(run: Run) -> JSON:
+        system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
+        logger.run_id = run.id
+        done.append(run_virtual(play(), jumps=pool.mock))
+        row = asdict(done[0])
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        run.log({"phase": RECIPE, "step": 0, **numbers})
+        return {"status": "succeeded", **row, "log": str(logger.path)}
+
+    folder = create(place_of(config.output, RECIPE))
+    try:
+        lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
+    except KeyboardInterrupt as stopped:
+        again = "The same command" + (" with another --output" if config.output else "")
+        stopped.add_note(f"What ended is in {logger.path}. {again} begins again and adds to it;")
+        stopped.add_note("another --output-dir keeps them apart.")
+        raise
+    return CollectionRun(done[0], logger.path, folder.path)

@@ -1,10 +1,8 @@
 """Files of workflows: what is read, and as what, decided by their content and not by their name.
 
-Four kinds of row are known, each a class: what a row must have, under which keys, and what its
+Two kinds of row are known, each a class: what a row must have, under which keys, and what its
 values may look like. `_Document` is one of the training set (`instruction`, `targets`, `rewards`),
-`_Log` one line of an execution log, `_TaskBench` has `tool_nodes` or `task_nodes` with links by
-tool name, `_Nestful` a list of calls whose arguments refer to each other as `$var1.field$`.
-`rows.py` reads the JSON; `prepare.py` makes training sets of logs.
+`_Log` one line of an execution log. `rows.py` reads the JSON; `prepare.py` makes training sets.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -28,7 +25,6 @@ from pydantic import (
 )
 
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.labels import meant, referring, untaken, variables
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
@@ -37,7 +33,6 @@ from tutelage.orchestration.data.rows import (
     Texts,
     Whole,
     objects,
-    parse_nested_json,
     read_as,
     read_rows,
     spelled,
@@ -45,21 +40,12 @@ from tutelage.orchestration.data.rows import (
 from tutelage.orchestration.data.workflows import (
     Workflow,
     forward_order,
-    link_indices,
     sorted_workflow,
 )
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import dependencies_of, references
 
-INSTRUCTION_KEYS = ("instruction", "user_request", "request", "query", "question", "input")
-NODE_KEYS = ("tool_nodes", "task_nodes", "nodes")
-LINK_KEYS = ("tool_links", "task_links", "links")
-STEP_KEYS = ("tool_steps", "task_steps", "steps")
-CALL_KEYS = ("output", "calls")
-TOOL_KEYS = ("task", "tool", "name", "id")
 TRIED = ("node", "worker", "passed", "correct", "verdict", "cost", "latency")
-RESULT_CALL = "var_result"
-"""NESTFUL's last entry, which collects answers and calls nothing."""
 
 
 def _name_or_number(noun: str, value: Any) -> int | str:
@@ -82,20 +68,6 @@ def _task_type(value: Any, info: ValidationInfo) -> str:
     return f"type {found}" if catalog is None else catalog.names[found]
 
 
-def _node(value: Any) -> Any:
-    """A node that is only a name, and one that has it under another key."""
-    row: Mapping[str, Any] = value if isinstance(value, Mapping) else {"task": value}
-    name = next((row[key] for key in TOOL_KEYS if isinstance(row.get(key), str)), None)
-    return {**row, "task": name}
-
-
-def _link(value: Any) -> Any:
-    """A link that is a list of two."""
-    pair = cast("list[Any]", value)
-    both = isinstance(value, list) and len(pair) == 2
-    return dict(zip(("source", "target"), pair, strict=True)) if both else value
-
-
 _TaskTypes = Annotated[list[Annotated[str, PlainValidator(_task_type)]], Opened]
 _Worker = Annotated[int | str, PlainValidator(partial(_name_or_number, "a worker"))]
 _Workers = Annotated[list[_Worker], Opened]
@@ -106,9 +78,7 @@ _Matrix = Annotated[list[list[Any]], Opened, AfterValidator(dependencies_of)]
 class _Asked(FileRecord):
     """What every kind of row has."""
 
-    instruction: Annotated[str, Field(pattern=r"\S")] = Field(
-        validation_alias=AliasChoices(*INSTRUCTION_KEYS)
-    )
+    instruction: Annotated[str, Field(pattern=r"\S")]
     id: AsText = ""
 
 
@@ -274,71 +244,9 @@ class _Log(_Asked):
             ) from error
 
 
-class _ToolNode(FileRecord):
-    task: str
-    arguments: Annotated[Any, Opened] = None
-
-
-class _Link(FileRecord):
-    source: Any
-    target: Any
-
-
-class _TaskBench(_Asked):
-    """One row of TaskBench, of either of its forms; edges are references and links."""
-
-    nodes: Annotated[list[Annotated[_ToolNode, BeforeValidator(_node)]], Opened] = Field(
-        validation_alias=AliasChoices(*NODE_KEYS)
-    )
-    links: Annotated[list[Annotated[_Link, BeforeValidator(_link)]], Opened] = Field(
-        [], validation_alias=AliasChoices(*LINK_KEYS)
-    )
-    steps: Texts = Field((), validation_alias=AliasChoices(*STEP_KEYS))
-
-    def workflow(self) -> Workflow:
-        tools = [node.task for node in self.nodes]
-        parents = [{*references(node.arguments)} - {i} for i, node in enumerate(self.nodes)]
-        for source, target in link_indices(tools, [(k.source, k.target) for k in self.links]):
-            parents[target].add(source)
-        return sorted_workflow(self.instruction, tools, parents, None, self.steps, {}, self.id)
-
-
-class _CallRecord(FileRecord):
-    name: Annotated[str, Field(min_length=1)]
-    arguments: Any = None
-    label: AsText = ""
-
-
-class _Nestful(_Asked):
-    """One row of NESTFUL: calls whose arguments refer to each other."""
-
-    output: Annotated[list[_CallRecord], Opened] = Field(validation_alias=AliasChoices(*CALL_KEYS))
-
-    def workflow(self) -> Workflow:
-        calls = [
-            ((call.label or f"var{place}").strip("$"), call)
-            for place, call in enumerate(self.output, 1)
-            if call.name != RESULT_CALL
-        ]
-        labels, tools = [label for label, _ in calls], [call.name for _, call in calls]
-        parents = [
-            [meant(label, node, labels, tools) for label in variables(call.arguments)]
-            for node, (_, call) in enumerate(calls)
-        ]
-        lost = [untaken(call.arguments) for _, call in calls]
-        arguments = [
-            {} if lost[node] else referring(call.arguments, node, labels, tools)
-            for node, (_, call) in enumerate(calls)
-        ]
-        made = sorted_workflow(self.instruction, tools, parents, name=self.id, arguments=arguments)
-        return replace(made, untaken=tuple(text for each in lost for text in each))
-
-
 _KINDS: Mapping[str, TypeAdapter[Any]] = {
     "targets": TypeAdapter(_Document),
     "planner_outputs": TypeAdapter(_Log),
-    **dict.fromkeys(NODE_KEYS, TypeAdapter(_TaskBench)),
-    **dict.fromkeys(CALL_KEYS, TypeAdapter(_Nestful)),
 }
 """What reads a row, by the first of these keys that it has."""
 
@@ -346,11 +254,10 @@ _KINDS: Mapping[str, TypeAdapter[Any]] = {
 def _kind(row: Mapping[str, Any]) -> TypeAdapter[Any]:
     """What reads this row. Raises `DataError` with what it lacks."""
     key = next((key for key in _KINDS if key in row), None)
-    if key is None or (key in CALL_KEYS and not isinstance(parse_nested_json(row[key]), list)):
+    if key is None:
         raise DataError(
-            f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set), "
-            f"'planner_outputs' (an execution log), 'tool_nodes' or 'task_nodes' (TaskBench), or "
-            f"'output' with a list of calls (NESTFUL)"
+            f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set) or "
+            "'planner_outputs' (an execution log)"
         )
     return _KINDS[key]
 

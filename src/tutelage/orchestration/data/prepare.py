@@ -8,21 +8,24 @@ be wrong (`correct` false) are left out. `formats.py` reads the lines, `planner/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, counted
+from tutelage.files import write_new
 from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
+from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import LostResultError, Workflow, catalog_of
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog, tools_of
 from tutelage.orchestration.plan.dag import Plan, numbered_calls
 
 
 @dataclass(slots=True)
-class _Prepared:
+class PreparedLogs:
     """The training set and what became of the log."""
 
     workflows: list[Workflow] = field(default_factory=list[Workflow])
@@ -45,8 +48,8 @@ class _Prepared:
         return catalog_of(self.workflows, [{"tools": list(self.tools.values())}])
 
 
-def _log_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The JSONL files of files and folders, sorted. Raises `DataError` if there is none."""
+def log_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the JSONL files of files and folders, sorted. Raises `DataError` if there is none."""
     items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
     if [] in items:
         raise DataError(
@@ -70,16 +73,16 @@ def _calls(plan: Plan, known: dict[str, int]) -> object:
     return tuple(sorted(numbers)), tuple(sorted((numbers[i], numbers[j]) for i, j in plan.edges))
 
 
-def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:
+def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> PreparedLogs:
     """Make a training set of logs.
 
     Raises `DataError` with file and row, and when no execution succeeded.
     """
-    made = _Prepared()
+    made = PreparedLogs()
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
     calls: dict[str, int] = {}
     done: dict[str, set[object]] = {}
-    for path in _log_files(paths):
+    for path in log_files(paths):
         for index, row in enumerate(read_rows(path)):
             made.executions += 1
             if not row.get("success") or row.get("correct") is False:
@@ -111,3 +114,24 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
     made.disagreed = sum(len(plans) > 1 for plans in done.values())
     made.workflows = [workflow for _, workflow in best.values()]
     return made
+
+
+def write_training_set(
+    logs: Sequence[str | Path], output: Path, catalog: Path | None = None
+) -> tuple[PreparedLogs, Path]:
+    """Write a training set of logs to `output`, and the tools that its numbers mean beside it.
+    Returns what became of the logs, and the file of the tools.
+
+    Raises `DataError` as `prepare` does, and for a file that is there already.
+    """
+    known = None if catalog is None else read_catalog(catalog)
+    made = prepare(logs, known)
+    if known is None:
+        own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
+        known = own if used <= set(own.names) else made.catalog()
+    tools = output.with_name(f"{output.stem}.catalog.json")
+    listed = [tool.to_row() for tool in known.tools]
+    rows = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
+    texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
+    write_new(texts, "output file")
+    return made, tools

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,6 @@ from tutelage.tasks.readers import check_characters
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
-_MOST_ALIASED = 1_000_000
-"""Values that the aliases of a YAML file may add to it."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -54,7 +51,7 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
     try:
         if Path(path).suffix in (".yaml", ".yml"):
-            value = _with_text_keys(parse_yaml(path, text), {})
+            value = _with_text_keys(parse_yaml(path, text))
         else:
             value = _json(path, text)
         check_characters(repr(str(path)), value)
@@ -80,68 +77,49 @@ def _json(path: str | Path, text: str) -> Any:
         return items
 
 
-def _with_text_keys(value: Any, known: dict[int, Any]) -> Any:
-    """A value of YAML with the keys that JSON would have: 2024 is "2024", unless that is a key
-    itself. `known` holds all that was read by its id, since aliases may repeat it."""
-    if id(value) in known or not isinstance(value, (dict, list)):
-        return known.get(id(value), value)
+def _with_text_keys(value: Any) -> Any:
+    """Return a value of YAML with the keys that JSON would have: 2024 is "2024", unless that is a
+    key itself."""
     if isinstance(value, list):
-        made: Any = [_with_text_keys(each, known) for each in cast("list[Any]", value)]
-    else:
-        made = {}
-        for key, each in cast("dict[Any, Any]", value).items():
-            text = key if isinstance(key, str) else json.dumps(key)
-            made[key if text in value else text] = _with_text_keys(each, known)
-    known[id(value)] = made
+        return [_with_text_keys(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    named, made = cast("dict[Any, Any]", value), dict[Any, Any]()
+    for key, each in named.items():
+        text = key if isinstance(key, str) else json.dumps(key)
+        made[key if text in named else text] = _with_text_keys(each)
     return made
 
 
 def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
-    """The value of a YAML file that holds this text. Raises `error` where it is none."""
+    """Return the value of a YAML file that holds this text, as JSON would have it: a date stays a
+    text, and nothing is repeated by an alias. Raises `error` where it is none."""
     import yaml
 
-    sizes: dict[Any, float] = {}
+    base: Any = yaml.SafeLoader
+
+    def compose_node(self: Any, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("it has an alias (*name); write out what is meant")
+        return base.compose_node(self, parent, index)
+
+    def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:
+        plain = [key for key, _ in node.value if isinstance(key.value, str)]
+        unique_keys([(self.construct_object(k), None) for k in plain if k.tag != _TAG + "merge"])
+        return base.construct_mapping(self, node, deep)
+
+    lost = (_TAG + "binary", _TAG + "set")
+    made = {k: v for k, v in base.yaml_constructors.items() if k not in lost}
+    made[_TAG + "timestamp"] = base.construct_yaml_str
+    names = {"compose_node": compose_node, "construct_mapping": construct_mapping}
+    loader: Any = type("JSONLikeLoader", (base,), {**names, "yaml_constructors": made})
     try:
-        loader = _json_like(yaml.SafeLoader)(text)
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        if _written_out(root, sizes, loader) - len(sizes) <= _MOST_ALIASED:
-            return loader.construct_document(root)
-    except RecursionError as deep:
-        raise error(f"{str(path)!r} is nested too deeply to be read") from deep
+        return yaml.load(text, loader)
+    except RecursionError as deep_error:
+        raise error(f"{str(path)!r} is nested too deeply to be read") from deep_error
     except (yaml.YAMLError, ValueError, LookupError) as misfit:  # as by `!!int ''`
         where = " ".join(str(misfit).split())
         raise error(f"{str(path)!r} is no YAML: {where}") from misfit
-    raise error(
-        f"{str(path)!r}: its YAML aliases make more than {_MOST_ALIASED:,} values of it; write "
-        "out what is meant"
-    )
-
-
-def _json_like(loader: Any) -> Any:
-    """A loader of YAML that reads what JSON has too: a date stays the text that it is."""
-    lost = (_TAG + "binary", _TAG + "set")
-    made = {k: v for k, v in loader.yaml_constructors.items() if k not in lost}
-    made[_TAG + "timestamp"] = loader.construct_yaml_str
-    return type("JSONLikeLoader", (loader,), {"yaml_constructors": made})
-
-
-def _written_out(node: Any, sizes: dict[Any, float], loader: Any) -> float:
-    """How many values a YAML node has with its aliases written out; infinite within itself.
-
-    `sizes` gets that of each node once, so a file whose aliases multiply is counted quickly.
-    Raises `ValueError` for a key that stands twice in one mapping.
-    """
-    if node not in sizes:
-        sizes[node] = math.inf
-        below = node.value if isinstance(node.value, list) else ()
-        keys = [each[0] for each in below if isinstance(each, tuple)]
-        plain = [k for k in keys if isinstance(k.value, str) and k.tag != _TAG + "merge"]
-        unique_keys([(loader.construct_object(k), None) for k in plain])
-        parts = (part for each in below for part in (each if isinstance(each, tuple) else (each,)))
-        sizes[node] = 1 + sum(_written_out(part, sizes, loader) for part in parts)
-    return sizes[node]
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Literal, cast
 
 from tutelage.errors import DataError
@@ -35,8 +34,6 @@ class Workflow:
     """`success`, `cost`, `latency` as the document writes them: costs are negative."""
     name: str = ""
     """The row's own identifier, empty without one."""
-    untaken: tuple[str, ...] = ()
-    """References of its row that no plan can have: the calls with them stand without arguments."""
 
     @property
     def instruction(self) -> str:
@@ -141,36 +138,6 @@ def forward_order(dependencies: Sequence[Sequence[int]]) -> list[int]:
         done.add(node)
         order.append(node)
     return order
-
-
-def link_indices(tools: Sequence[str], links: Sequence[tuple[Any, Any]]) -> list[tuple[int, int]]:
-    """Links by tool name (or node number) as pairs of node numbers.
-
-    A tool that stands twice makes a name ambiguous. Where the links walk the list from node to node
-    they are taken by their place; otherwise a link joins the nearest pair that stands in its order
-    and is not joined yet. Raises `DataError` for a name that no node has.
-    """
-    steps = list(pairwise(tools))
-    if list(links) == steps:
-        return [(i, i + 1) for i in range(len(steps))]
-    places: dict[str, list[int]] = {}
-    for index, tool in enumerate(tools):
-        places.setdefault(tool, []).append(index)
-    found: list[tuple[int, int]] = []
-    for number, (source, target) in enumerate(links):
-        ends: list[list[int]] = []
-        for side, end in (("source", source), ("target", target)):
-            where = [int(end)] if end in range(len(tools)) else places.get(end)
-            if not where:
-                raise DataError(
-                    f"the {side} of link {number} is {end!r}, and no node of the workflow is that; "
-                    f"its nodes are {list(tools)}"
-                )
-            ends.append(where)
-        pairs = [(i, j) for i in ends[0] for j in ends[1] if i != j or source == target]
-        free = [pair for pair in pairs if pair not in found] or pairs
-        found.append(min(free, key=lambda p: (p[0] >= p[1], abs(p[0] - p[1]), p)))
-    return found
 
 
 def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] = ()) -> Catalog:

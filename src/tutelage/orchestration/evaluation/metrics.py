@@ -7,26 +7,18 @@ Comparisons between planners are paired bootstraps over the same workflows (`eva
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import (
-    REFERENCE,
-    Node,
-    Plan,
-    adjacency,
-    is_valid_dag,
-    numbered_calls,
-)
+from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
-K = TypeVar("K", str, tuple[str, str], tuple[str, str, str])
+K = TypeVar("K", str, tuple[str, str])
 SCORES = ("node_f1", "edge_f1", "exact_nodes", "exact")
 """Scores that every sample has, so that planners can be compared on them."""
 
@@ -41,8 +33,6 @@ class PlanScores:
     """The same tools as often, whatever the edges."""
     exact: list[float] = field(default_factory=list[float])
     """The same tools as often and the same edges between them."""
-    argument_f1: list[float] = field(default_factory=list[float])
-    """Of the arguments by tool, name and value, where the gold plan has any."""
     shapes: list[str] = field(default_factory=list[str])
     node_f1_micro: float = 0.0
     edge_f1_micro: float = 0.0
@@ -70,8 +60,6 @@ class PlanScores:
                 mean = self.mean(name, shape)
                 if mean is not None:
                     values[name if shape is None else f"{name}/{shape}"] = mean
-        if self.argument_f1:
-            values["argument_f1"] = sum(self.argument_f1) / len(self.argument_f1)
         whole = ("node_f1_micro", "edge_f1_micro", "validity", "raw_validity", "hallucination")
         fields = {name: getattr(self, name) for name in whole}
         return values | {name: value for name, value in fields.items() if value is not None}
@@ -92,11 +80,6 @@ class PlanScores:
             links, wishes = _edges(plan), _edges(wanted.plan)
             made.node_f1.append(_f1(has, needs, nodes))
             made.edge_f1.append(_f1(links, wishes, edges))
-            if any(node.arguments for node in wanted.plan.nodes):
-                several = {tool for tool, count in needs.items() if count > 1}
-                known: dict[str, int] = {}
-                own, right = (_arguments(p, several, known) for p in (plan, wanted.plan))
-                made.argument_f1.append(_f1(own, right, [0, 0, 0]))
             made.exact_nodes.append(float(has == needs))
             made.exact.append(float(has == needs and links == wishes))
             made.shapes.append(wanted.shape)
@@ -115,38 +98,12 @@ class PlanScores:
 
     def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
         """These minus `baseline` on each score, with paired bootstrap intervals."""
-        names = (*SCORES, "argument_f1") if self.argument_f1 else SCORES
-        sides = {name: (getattr(baseline, name), getattr(self, name)) for name in names}
+        sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
 
 def _nodes(plan: Plan) -> Counter[str]:
     return Counter(node.tool for node in plan.nodes)
-
-
-def _arguments(
-    plan: Plan, several: Container[str], known: dict[str, int]
-) -> Counter[tuple[str, str, str]]:
-    """Arguments by tool, name and value; references are, in their order, the tools that they refer
-    to, of those in `several` with the number of their call, which `known` has for both plans: that
-    tells which node is meant."""
-
-    numbers = numbered_calls(plan, known)
-
-    def called(match: re.Match[str]) -> str:
-        node = int(match[1])
-        tool = plan.nodes[node].tool
-        return f"<{tool} {numbers[node]}>" if tool in several else f"<{tool}>"
-
-    def told(value: object) -> str:
-        names = [called(match) for match in REFERENCE.finditer(str(value))]
-        return f"{names}" if names else str(value).strip().lower()
-
-    return Counter(
-        (node.tool, name, told(value))
-        for node in plan.nodes
-        for name, value in node.arguments.items()
-    )
 
 
 def _edges(plan: Plan) -> Counter[tuple[str, str]]:

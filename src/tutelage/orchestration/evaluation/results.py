@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from tutelage.orchestration.data.workflows import Workflow
@@ -19,12 +19,10 @@ from tutelage.orchestration.evaluation.metrics import (
     without_edges,
 )
 from tutelage.orchestration.planner.decode import PlanPrediction
-from tutelage.orchestration.planner.described import has_schemas
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.retrieval import SparseRows
-from tutelage.orchestration.planner.text import features
-from tutelage.orchestration.setup import overlap_of
+from tutelage.orchestration.planner.text import SparseRows, features
 from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import content_of, count_overlap
 
 PLANNER, BEFORE = "planner", "before"
 _SAME = 0.9999
@@ -44,15 +42,21 @@ def evaluate(
     `in_training` counts the test instructions that stand in the training set. `before` is an older
     planner, which plans with the same catalog from then on: it is one more
     row, and `before_learned` counts the test instructions that stood in its own training set.
-    Arguments are only measured over a catalog that has schemas.
     """
-    planned, scores = _scored(model, test)
-    scores = {PLANNER: scores}
-    number = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
+    planned = model.plan_all([w.instruction for w in test])
+    raw = [p.raw_valid for p in planned]
+    scores = {PLANNER: PlanScores.of([p.plan for p in planned], test, model.catalog, raw)}
+    number = _learned_by(model, test)
+    if train:
+        number = count_overlap(
+            train, (), test, key=lambda w: content_of(w.instruction)
+        ).test_in_train
     more: dict[str, Any] = {"in_training": number}
     if before is not None:
         before.use_catalog(model.catalog)
-        _, scores[BEFORE] = _scored(before, test)
+        older = before.plan_all([w.instruction for w in test])
+        raw = [p.raw_valid for p in older]
+        scores[BEFORE] = PlanScores.of([p.plan for p in older], test, model.catalog, raw)
         more["before_learned"] = _learned_by(before, test)
     if train:
         known = SparseRows.of([features(w.instruction) for w in train], model.idf)
@@ -62,8 +66,6 @@ def evaluate(
             scores[name] = PlanScores.of(found, test, model.catalog)
     bare = [without_edges(p.plan) for p in planned]
     scores["no edges"] = PlanScores.of(bare, test, model.catalog)
-    if not has_schemas(model.catalog):  # over which no planner can fill arguments: not measured
-        scores = {name: replace(found, argument_f1=[]) for name, found in scores.items()}
     gains = {
         name: scores[PLANNER].gain(found, seeds.child(name)).items()
         for name, found in scores.items()
@@ -83,32 +85,21 @@ def evaluate(
 def coverage_curve(
     planned: Sequence[PlanPrediction], right: Sequence[float]
 ) -> list[dict[str, float]]:
-    """How many of the surest plans have the right tools, by tenths of all, or by single plans where
-    there are fewer; empty for a planner that has no confidence."""
+    """Return how many of the surest plans have the right tools, by tenths of all; empty for a
+    planner that has no confidence."""
     if not planned or any(each.confidence is None for each in planned):
         return []
     pairs = zip(planned, right, strict=True)
     surest = sorted(((each.confidence or 0.0, score) for each, score in pairs), reverse=True)
-    points: list[dict[str, float]] = []
     counts = (max(1, round(len(surest) * tenth / 10)) for tenth in range(1, 11))
-    for count in dict.fromkeys(counts):
-        kept = surest[:count]
-        points.append(
-            {
-                "coverage": count / len(surest),
-                "accuracy": sum(score for _, score in kept) / count,
-                "confidence": kept[-1][0],
-            }
-        )
-    return points
-
-
-def _scored(
-    model: PlannerModel, test: Sequence[Workflow]
-) -> tuple[list[PlanPrediction], PlanScores]:
-    planned = model.plan_all([w.instruction for w in test])
-    raw = [p.raw_valid for p in planned]
-    return planned, PlanScores.of([p.plan for p in planned], test, model.catalog, raw)
+    return [
+        {
+            "coverage": count / len(surest),
+            "accuracy": sum(score for _, score in surest[:count]) / count,
+            "confidence": surest[count - 1][0],
+        }
+        for count in dict.fromkeys(counts)
+    ]
 
 
 def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:

@@ -21,7 +21,6 @@ _SCORES: Mapping[str, str] = {
     "edge_f1_micro": "micro",
     "exact_nodes": "exact tools",
     "exact": "exact plan",
-    "argument_f1": "arguments F1",
 }
 _COMPARED = {key: name for key, name in _SCORES.items() if name != "micro"}
 

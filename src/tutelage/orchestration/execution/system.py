@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -27,20 +25,17 @@ from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.pools.tools import ToolPool, described
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.consent import check_consent
 from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
-
-_LOG = logging.getLogger(__name__)
 
 
 class _Planner(Protocol):
@@ -242,12 +237,6 @@ class OrchestrationSystem:
             budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
             raise
 
-    @property
-    def _tools(self) -> Catalog | None:
-        """The tools that run here, where there are any."""
-        tools = self.pool.tools if isinstance(self.pool, ToolPool) else {}
-        return Catalog(described(tools)) if tools else None
-
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
         where it declines."""
@@ -255,13 +244,15 @@ class OrchestrationSystem:
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
-            self.planner = _embedded(self.executor.catalog or self._tools)
+            if isinstance(self.pool, ToolPool):
+                raise ConfigError(
+                    "tools of your own need a language model that plans: give "
+                    "OrchestrationSystem(LLMPlanner(...), pool), or execute(..., plan=...)"
+                )
+            self.planner = _embedded(self.executor.catalog)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
-        plan = cast("Callable[..., Plan]", make)(instruction, **bound)
-        if hasattr(self.planner, "confidence") and isinstance(self.pool, ToolPool):
-            check_consent(plan, self.pool.tools, trained=_is_trained(self.planner))
-        return plan
+        return cast("Callable[..., Plan]", make)(instruction, **bound)
 
 
 def _check_planner(planner: PlannerLike) -> None:
@@ -280,18 +271,11 @@ def _check_planner(planner: PlannerLike) -> None:
         return  # what is written in C may not tell
 
 
-def _is_trained(planner: object) -> bool:
-    """Whether a planner is ours, which copies arguments; without torch none is."""
-    module = sys.modules.get("tutelage.orchestration.planner.model")
-    return module is not None and isinstance(planner, module.PlannerModel)
-
-
 def _embedded(catalog: Catalog | None) -> PlannerLike:
-    """The planner that is there without training one."""
-    from tutelage.orchestration.planner.packages import check_torch
+    """Return the planner that is there without training one."""
+    from tutelage.orchestration.planner import check_torch
 
     check_torch()
     from tutelage.orchestration.planner.embedded import embedded_planner
 
-    _LOG.info("planning with the embedded planner; the first use over own tools trains one")
     return embedded_planner(catalog).model

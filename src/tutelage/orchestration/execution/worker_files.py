@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_as, read_json
-from tutelage.orchestration.execution.workers import Latency, Worker, check_workers
+from tutelage.orchestration.execution.workers import Latency, Worker, WorkerPool, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
 
 WORKERS = "workers.json"
@@ -105,3 +105,18 @@ def worker_from(given: object, where: str = "a worker") -> Worker:
 def worker_to(worker: Worker) -> dict[str, Any]:
     """The JSON object that `worker_from` reads."""
     return _WORKER.dump_python(worker, mode="json", exclude_none=True)
+
+
+def describe_pool(pool: WorkerPool) -> str:
+    """Return which workers there are, and whether they are real."""
+    tools = sum(worker.tool for worker in pool.workers)
+    if tools:
+        models = len(pool.workers) - tools
+        beside = f", and {models} model{'s' * (models != 1)} over HTTP" if models else ""
+        return f"{tools} tool{'s' * (tools != 1)} that run here{beside}"
+    count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
+    mocks = {
+        "simulated": "SIMULATED: no model is asked; real ones with --pool openai --workers FILE",
+        "replay": "REPLAYED from recorded outcomes: no model is asked",
+    }
+    return f"{count}, {mocks.get(pool.name, 'real, over HTTP')}"

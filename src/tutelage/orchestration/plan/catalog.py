@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -26,7 +25,6 @@ from tutelage.orchestration.data.rows import (
     without_nulls,
 )
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.plan.parameters import finds
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
 TEXT_KEYS = ("desc", "description", "api_description")
@@ -114,11 +112,6 @@ class Catalog:
     def names(self) -> tuple[str, ...]:
         """The names in the order of the catalog: what an index into it means."""
         return tuple(self._index)
-
-    @cached_property
-    def finder(self) -> CatalogTool | None:
-        """The first tool that searches by a pattern, and lists what it finds."""
-        return next((tool for tool in self.tools if finds(tool)), None)
 
     def index(self, name: str) -> int:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""

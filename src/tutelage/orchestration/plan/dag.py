@@ -27,19 +27,14 @@ REFERENCE = re.compile(r"<node-(\d+)>")
 
 
 def references(value: object) -> tuple[int, ...]:
-    """The nodes that an argument names, ascending; looks into lists and mappings."""
+    """Return the nodes that an argument names, ascending; looks into lists and mappings."""
     numbers: set[int] = set()
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case str() as text:
-                numbers.update(int(k) for k in REFERENCE.findall(text))
-            case Mapping() as inner:
-                waiting.extend(cast("Mapping[object, object]", inner).values())
-            case list() | tuple() as inner:
-                waiting.extend(cast("Sequence[object]", inner))
-            case _:
-                pass
+
+    def look(text: str) -> str:
+        numbers.update(int(k) for k in REFERENCE.findall(text))
+        return text
+
+    with_texts(value, look)
     return tuple(sorted(numbers))
 
 
@@ -346,18 +341,11 @@ def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> str:
-    """A Mermaid flowchart; `notes` are further lines in the boxes.
-
-    Characters that Mermaid reads as syntax are written as entities.
-    """
+def to_mermaid(plan: Plan) -> str:
+    """Return a Mermaid flowchart; what Mermaid reads as syntax is written as entities."""
     lines = ["flowchart LR"]
     for index, node in enumerate(plan.nodes):
-        values = (node.tool, *(notes or {}).get(index, ()))
-        label = "<br/>".join(
-            "".join(c if c.isalnum() or c in " _-.,:" else f"#{ord(c)};" for c in line)
-            for line in values
-        )
+        label = "".join(c if c.isalnum() or c in " _-.,:" else f"#{ord(c)};" for c in node.tool)
         lines.append(f'    n{index}["{label}"]')
     lines.extend(f"    n{before} --> n{after}" for before, after in plan.edges)
     return "\n".join(lines)

@@ -1,6 +1,16 @@
-"""The planner: a small network that turns an instruction into a DAG of typed subtasks.
+"""Planners: `choose.py` says which one plans, `model.py` is trained, `llm.py` asks a model."""
 
-Read `model.py` for the calls, `network.py` for the parameters, `loss.py` for what it learns by,
-`decode.py` and `retrieval.py` for how plans are searched, `fit.py` for the training loop and
-`saving.py` for checkpoints.
-"""
+from __future__ import annotations
+
+import importlib.util
+
+from tutelage.errors import MissingExtraError
+
+
+def check_torch() -> None:
+    """Raise `MissingExtraError` where torch, which the trained planner is made of, is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError(
+            "the trained planner needs the package 'torch', which is not installed; install it "
+            "with: pip install 'tutelage[train]'"
+        )

@@ -1,9 +1,8 @@
 """The planner that is there before a user trained one: learned once, from synthetic workflows.
 
-`tutelage orchestrate` plans with it until `tutelage train planner` has left another. The one over
-the built-in tools is part of the package (`artefacts/planner`). The first use over another catalog
-trains one in 80 to 130 CPU seconds and keeps it in the user's cache directory, under a hash of the
-recipe, the catalog and the code that makes it; a change of any trains another.
+The one over the built-in tools is part of the package (`artefacts/planner`). The first use over
+another catalog trains one in 80 to 130 CPU seconds and keeps it in the user's cache directory,
+under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
 It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
 user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`).
 """
@@ -12,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -32,11 +33,9 @@ from tutelage.orchestration.data.synthetic import (
     generate_single,
     graph_of,
 )
-from tutelage.orchestration.data.tool_requests import tool_requests
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.described import has_schemas
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Phase1Settings
@@ -45,7 +44,7 @@ from tutelage.policy.sources import artefact
 from tutelage.seeds import SeedTree
 
 Watch = Callable[[int, int], None]
-"""Told after each epoch how many of how many are done."""
+"""Called before the first epoch and after each with the epochs that are done, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +74,23 @@ class PlannerRecipe:
         digest = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=10)
         here = files("tutelage.orchestration")
         code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
-        made_by = (
-            "data/synthetic.py", "data/builtin_tools.json", "data/elsewhere.py",
-            "data/other_requests.json", "data/everyday.json", "data/neighbours.py",
-            "data/tool_requests.py", "data/request_values.py", "data/ways.json",
-            "plan/parameters.py", "plan/spans.py", "plan/titles.py", "plan/queries.py",
-        )  # fmt: skip
-        code += [here / name for name in made_by]
+        names = ("synthetic.py", "builtin_tools.json", "everyday.json", "other_requests.json")
+        code += [here / "data" / name for name in names]
         for entry in sorted(code, key=lambda found: found.name):
             digest.update(entry.read_bytes())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class _Embedded:
+class EmbeddedPlanner:
     """A planner, ready, and where it is kept."""
 
     model: PlannerModel
     path: Path
     fresh: bool
-    """Whether it was trained just now."""
+    """True if it was trained just now."""
     unkept: str = ""
-    """Why it could not be kept, where it could not."""
+    """Why it could not be written to the cache, empty if it was."""
 
 
 RECIPE = PlannerRecipe()
@@ -105,15 +99,25 @@ SINGLE_SHARE = 0.35
 plain."""
 
 
+def print_progress(done: int, of: int) -> None:
+    """Write how far the training of an embedded planner is, a line an epoch, to standard error."""
+    if done == 0:
+        line = "No planner was trained over these tools yet. One is trained now, once: 80 to 130 s."
+    else:
+        line = f"training the embedded planner: epoch {done} of {of}, {time.strftime('%H:%M:%S')}"
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def embedded_planner(
     catalog: Catalog | None = None,
     cache: Path | None = None,
     *,
     recipe: PlannerRecipe | None = None,
-    watch: Watch | None = None,
-) -> _Embedded:
-    """The planner over a catalog, from the cache or trained now; without a catalog and a recipe,
-    the shipped one over the built-in tools.
+    watch: Watch = print_progress,
+) -> EmbeddedPlanner:
+    """Return the planner over a catalog, from the cache or trained now; without a catalog and a
+    recipe, the shipped one over the built-in tools.
 
     A cache that cannot be written is no reason to fail: `unkept` gives the reason. Processes that
     train the same one at once write the same file. Raises `ConfigError` for a catalog with too few
@@ -121,40 +125,40 @@ def embedded_planner(
     """
     if catalog is None and recipe is None:
         shipped = artefact("planner") / saving.SHIPPED
-        return _Embedded(saving.load_shipped(shipped), shipped, fresh=False)
+        return EmbeddedPlanner(saving.load_shipped(shipped), shipped, fresh=False)
     recipe = recipe or RECIPE
     root = cache_folder("planner") if cache is None else cache
     path = root / f"{recipe.fingerprint(catalog)}.pth"
     if path.is_file():
         with contextlib.suppress(ModelError):  # one that is damaged is trained again
-            return _Embedded(saving.load_planner(path), path, fresh=False)
+            return EmbeddedPlanner(saving.load_planner(path), path, fresh=False)
     fitting = train(catalog, recipe, watch)
     content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
     try:
         saving.write(path, content)
     except RunError as error:
-        return _Embedded(fitting.model, path, fresh=True, unkept=str(error))
-    return _Embedded(saving.load_planner(path), path, fresh=True)
+        return EmbeddedPlanner(fitting.model, path, fresh=True, unkept=str(error))
+    return EmbeddedPlanner(saving.load_planner(path), path, fresh=True)
 
 
-def train(catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None) -> PlannerTrainer:
+def train(
+    catalog: Catalog | None, recipe: PlannerRecipe, watch: Watch | None = None
+) -> PlannerTrainer:
     """Train the planner of a recipe over a catalog, by default the built-in one."""
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
     known, new = by_words(graph)
     size = recipe.size(graph.catalog)
     held = min(recipe.held_out, size // 5)
-    if has_schemas(graph.catalog):
-        made = tool_requests(graph.catalog, size - held, seeds.child("known"), "known")
-        fresh = tool_requests(graph.catalog, held, seeds.child("new words"), "new")
-    else:
-        made = _made(known, size - held, seeds.child("known"))
-        fresh = _made(new, held, seeds.child("new words"))
+    made = _made(known, size - held, seeds.child("known"))
     taken = {workflow.instruction for workflow in made}
+    fresh = _made(new, held, seeds.child("new words"))
     held_out = [workflow for workflow in fresh if workflow.instruction not in taken]
     settings = Phase1Settings(
         num_epochs=recipe.epochs, width=recipe.width, early_stopping=recipe.epochs
     )
+    if watch is not None:
+        watch(0, recipe.epochs)
     with one_thread():
         fitting = PlannerTrainer(made, held_out, graph.catalog, settings, seeds.child("fit"))
         for epoch in count(1):

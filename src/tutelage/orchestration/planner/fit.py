@@ -25,9 +25,7 @@ from torch import nn
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.planner.arguments import fit_scorer
-from tutelage.orchestration.planner.calibration import calibrate
-from tutelage.orchestration.planner.confidence import Confidence
+from tutelage.orchestration.planner.confidence import Confidence, calibrate
 from tutelage.orchestration.planner.decode import BeamResult, EncodedInstructions, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
@@ -199,7 +197,7 @@ class PlannerTrainer:
         return {"val_loss": loss, **self._scores(greedy)}
 
     def _scores(self, search: SearchSettings) -> dict[str, float]:
-        planned = self.model.plan_all(self._held_out[0], search, arguments=False)
+        planned = self.model.plan_all(self._held_out[0], search)
         raw = [p.raw_valid for p in planned]
         plans = [p.plan for p in planned]
         values = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
@@ -234,7 +232,6 @@ class PlannerTrainer:
         self.model.remember(self.train)
         self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
         self.model.settings = self.search
-        self.model.scorer = fit_scorer(self.train, self.catalog)
         self.confidence = calibrate(self.model, self.held_out, self.seeds.child("confidence"))
         if not self.settings.refit or self.best is None:
             self._finish()
@@ -245,7 +242,6 @@ class PlannerTrainer:
 
     def _finish(self) -> None:
         self.model.remember(self.remembered)
-        self.model.scorer = fit_scorer(self.remembered, self.catalog)
         self.model.settings, self.model.confidence = self.search, self.confidence
         self.model.eval()
         self.at.stage = "done"
@@ -347,7 +343,7 @@ def _sample_scores(
     beams: Sequence[BeamResult],
     how: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for found in beams for plan in model.decided(found, how, arguments=False)]
+    planned = [plan for found in beams for plan in model.decided(found, how)]
     plan_scores = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
     parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)

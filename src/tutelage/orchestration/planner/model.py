@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,26 +23,25 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan, check_length, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
-from tutelage.orchestration.planner.arguments import ArgumentScorer, unused
-from tutelage.orchestration.planner.confidence import Confidence, Evidence, word_rarity
+from tutelage.orchestration.planner.confidence import Confidence, plan_signals
 from tutelage.orchestration.planner.decode import (
     BeamResult,
     EncodedInstructions,
+    PlanIndex,
     PlanPrediction,
     SearchSettings,
     search,
 )
-from tutelage.orchestration.planner.described import (
-    check_instructions,
-    compatibility,
-    described,
-    inverse_frequency,
-    read_request,
-)
 from tutelage.orchestration.planner.network import Encoded, Mentions, PlannerNetwork, PlannerShape
-from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import PlanTargets, Vocabulary, builtin_vocabulary
-from tutelage.orchestration.planner.text import BUCKETS, TextBatch
+from tutelage.orchestration.planner.text import (
+    BUCKETS,
+    Features,
+    SparseRows,
+    TextBatch,
+    features,
+    inverse_frequency,
+)
 
 SET_WEIGHT = 0.5
 """Weight of "which tools, in any order" in the cross-entropy."""
@@ -115,7 +114,6 @@ class PlannerModel(nn.Module):
         self.settings = SearchSettings()
         self.memory: PlanIndex | None = None
         self.confidence: Confidence | None = None
-        self.scorer = ArgumentScorer()
         self.use_catalog(vocabulary.catalog)
 
     @classmethod
@@ -128,7 +126,7 @@ class PlannerModel(nn.Module):
         if not workflows:
             raise DataError("there are no workflows to learn from; give at least one")
         vocabulary = Vocabulary.of(workflows, catalog)
-        texts = [read_request(w.instruction, catalog) for w in workflows]
+        texts = [features(w.instruction) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
         for text in texts + described(catalog):
             active[torch.from_numpy(text.ids)] = True
@@ -162,7 +160,7 @@ class PlannerModel(nn.Module):
         check_instructions(instructions)
         if not instructions:
             raise DataError("there are no instructions; give at least one")
-        items = [read_request(text, self.catalog) for text in instructions]
+        items = [features(text) for text in instructions]
         return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
     def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
@@ -229,11 +227,11 @@ class PlannerModel(nn.Module):
     def remember(self, workflows: Sequence[Workflow]) -> None:
         """Keep these plans as the memory of the retrieval prior."""
         plans = PlanTargets.of(workflows, self.vocabulary).types_BN
-        texts = [read_request(w.instruction, self.catalog) for w in workflows]
+        texts = [features(w.instruction) for w in workflows]
         self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
-        """What an `OrchestrationSystem` asks for. Raises what `PlanPrediction.sure` does."""
+        """Return the plan of an instruction. Raises what `PlanPrediction.sure` raises."""
         check_length(str(instruction))
         return self.plan_all([instruction])[0].sure(min_confidence)
 
@@ -242,23 +240,17 @@ class PlannerModel(nn.Module):
         self,
         instructions: Sequence[str] | EncodedInstructions,
         settings: SearchSettings | None = None,
-        *,
-        arguments: bool = True,
     ) -> list[PlanPrediction]:
-        """A plan for each instruction; without `arguments`, its tools and edges alone. Raises
-        `DataError` for an empty one."""
+        """Return a plan for each instruction. Raises `DataError` for an empty one."""
         chosen = settings or self.settings
-        return [
-            plan
-            for found in self.searched(instructions, chosen)
-            for plan in self.decided(found, chosen, arguments=arguments)
-        ]
+        beams = self.searched(instructions, chosen)
+        return [plan for found in beams for plan in self.decided(found, chosen)]
 
     @torch.no_grad()
     def searched(
         self, instructions: Sequence[str] | EncodedInstructions, settings: SearchSettings
     ) -> Iterator[BeamResult]:
-        """The beams of the instructions, batch by batch; `decided` chooses among them. Raises
+        """Yield the beams of the instructions, batch by batch; `decided` chooses among them. Raises
         `DataError` for an empty instruction."""
         encoded = isinstance(instructions, EncodedInstructions)
         texts = instructions.instructions if encoded else instructions
@@ -273,89 +265,52 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
             for begin in range(0, len(texts), size):
                 some = range(begin, min(begin + size, len(texts)))
-                known = instructions.rows(some) if encoded else None
-                yield self._searched(known or self.prepare([texts[i] for i in some]), settings)
+                batch = (
+                    instructions.rows(some) if encoded else self.prepare([texts[i] for i in some])
+                )
+                text, prior = self._read(batch), None
+                if settings.prior_weight > 0 and self.memory is not None:
+                    new_T = self._known < 0
+                    prior = self.memory.prior(
+                        batch.items, self.idf, self._numbers, new_T, settings.prior_weight
+                    )
+                yield BeamResult(batch, text, *search(self.network, text, settings, prior))
         finally:
             self.train(training)
 
-    def _searched(self, given: EncodedInstructions, settings: SearchSettings) -> BeamResult:
-        text, prior = self._read(given), None
-        if settings.prior_weight > 0 and self.memory is not None:
-            prior = self.memory.prior(
-                given.items, self.idf, self._numbers, self._known < 0, settings.prior_weight
-            )
-        return BeamResult(given, text, *search(self.network, text, settings, prior))
-
     @torch.no_grad()
-    def decided(
-        self, found: BeamResult, settings: SearchSettings, *, arguments: bool = True
-    ) -> list[PlanPrediction]:
-        """A plan for each instruction that was searched for."""
-        text, rows = found.text, torch.arange(len(found.instructions))
-        chosen = found.tools_BKN[rows, found.pick(settings.consensus)]
+    def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
+        """Return a plan for each instruction that was searched for."""
+        text, chosen = found.text, found.best(settings.consensus)
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
         state, _, mentioned = self._states(text, placed)
         edges = torch.sigmoid(self._edges(text, state, placed, mentioned, lengths))
-        workers = None
-        if self.vocabulary.workers:
+        names, workers = self.vocabulary.workers, None
+        if names:
             workers = self.network.worker_logits(state, text.out_TD[placed]).argmax(-1)
         planned: list[PlanPrediction] = []
         for row, size in enumerate(lengths.tolist()):
             there = edges[row, :size, :size] >= settings.edge_threshold
-            nodes = self._nodes(chosen[row, :size].tolist(), torch.triu(there, diagonal=1))
-            names = self.vocabulary.workers
-            plan, missing = Plan(found.instructions[row], nodes), ()
-            if arguments:
-                plan, missing = self.scorer.fill(plan, self.catalog)
+            tools = [self.catalog.tools[place] for place in chosen[row, :size].tolist()]
+            after = [column.nonzero().flatten() for column in torch.triu(there, diagonal=1).T]
+            nodes = tuple(
+                Node(tool.name, after=tuple(parents.tolist()), description=tool.description)
+                for tool, parents in zip(tools, after, strict=True)
+            )
             planned.append(
                 PlanPrediction(
-                    plan,
+                    Plan(found.given.instructions[row], nodes),
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
-                    missing=missing,
                 )
             )
-        if self.confidence is None or not arguments:
+        if self.confidence is None:
             return planned
-        sure = self.confidence.of(self.signals(found, planned, chosen)).tolist()
+        sure = self.confidence.of(plan_signals(self, found, chosen)).tolist()
         both, least = zip(planned, sure, strict=True), self.confidence.threshold
         return [replace(each, confidence=own, least=least) for each, own in both]
-
-    @torch.no_grad()
-    def signals(
-        self,
-        found: BeamResult,
-        planned: Sequence[PlanPrediction],
-        chosen_BN: Tensor | None = None,
-    ) -> Tensor:
-        """(B, S): what tells how sure the plans are that were made of these beams."""
-        if chosen_BN is None:
-            rows = torch.arange(len(found.instructions))
-            chosen_BN = found.tools_BKN[rows, found.pick(self.settings.consensus)]
-        text, items = found.text, found.given.items
-        similar = torch.zeros(len(items))
-        if self.memory is not None:
-            similar = self.memory.texts.products(items, self.idf).amax(1)
-        active = self.network.row_of < len(self.network.table) - 1
-        rarity = word_rarity(items, self.idf, active, text.real_BP.shape[1])
-        evidence = Evidence(
-            found.scores_BK, similar, found.given.shared_BT, self.network.set_logits(text),
-            text.speaks_BPT, text.real_BP, *rarity,
-            torch.tensor([unused(each.plan, self.catalog) for each in planned]),
-            torch.tensor([float(len(each.missing)) for each in planned]),
-        )  # fmt: skip
-        return evidence.signals(chosen_BN)
-
-    def _nodes(self, chosen: Sequence[int], edges: Tensor) -> tuple[Node, ...]:
-        """The nodes of a plan: places in the catalog, and which waits for which."""
-        tools = [self.catalog.tools[place] for place in chosen]
-        after = [tuple(column.nonzero().flatten().tolist()) for column in edges.T]
-        return tuple(
-            Node(tool.name, after=parents, description=tool.description)
-            for tool, parents in zip(tools, after, strict=True)
-        )
 
     def greedy(self, outputs: _Outputs) -> dict[str, Any]:
         """The fields of `_Outputs`, with gradients, along the greedy plan."""
@@ -397,3 +352,30 @@ class PlannerModel(nn.Module):
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
         return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
+
+
+def check_instructions(texts: object) -> None:
+    """Raise `DataError` for what is no list of texts: of one text each letter would be planned."""
+    check_given("instructions", texts, (list, tuple), "a list of texts, ['Say it']", DataError)
+    for index, text in enumerate(cast("Sequence[object]", texts)):
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"instruction {index} is {text!r:.80}; say what is to be done")
+
+
+def described(catalog: Catalog) -> list[Features]:
+    """Return the features of each tool: its name, what it does, what it takes and gives."""
+    check_given("the catalog", catalog, Catalog, "a Catalog(tools); read_catalog(FILE) reads one")
+    return [
+        features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
+        for tool in catalog.tools
+    ]
+
+
+def compatibility(catalog: Catalog) -> Tensor:
+    """Return (T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5
+    where nothing is known of either."""
+    gives = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
+    takes = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
+    return torch.tensor(
+        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in takes] for a in gives]
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,19 +24,18 @@ from safetensors.torch import load_file, save_file
 
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
-from tutelage.orchestration.planner.arguments import ArgumentScorer
-from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
-from tutelage.orchestration.planner.decode import SearchSettings
+from tutelage.orchestration.planner.confidence import Confidence
+from tutelage.orchestration.planner.decode import PlanIndex, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import PlannerShape
-from tutelage.orchestration.planner.origins import Origins
-from tutelage.orchestration.planner.retrieval import PlanIndex, SparseRows
 from tutelage.orchestration.planner.targets import Vocabulary
+from tutelage.orchestration.planner.text import SparseRows
 
 PHASE1 = "phase1_best.pth"
 BEST = "checkpoint_best.pth"
 SHIPPED = "planner.safetensors"
-FORMAT = 1
+FORMAT = 2
+"""1 had weights for arguments, which plans of a trained planner no longer have."""
 _UNREADABLE = (
     OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
     AttributeError,
@@ -60,8 +58,6 @@ def checkpoint(
         "task_types": dict(enumerate(model.vocabulary.catalog.names)),
         "shape": asdict(model.shape),
         "search": asdict(model.settings),
-        "arguments": list(model.scorer.weights),
-        "origins": asdict(model.scorer.origins),
         "confidence": model.confidence and asdict(model.confidence),
         "memory": memory and {"texts": list(memory.texts), "plans": memory.plans_MN},
     }
@@ -117,7 +113,7 @@ def save_shipped(content: Mapping[str, Any], path: Path) -> None:
         "memory.ids": ids.to(torch.uint16),
         "memory.plans": plans.short(),
     }
-    plain = ("vocabulary", "shape", "search", "arguments", "origins", "confidence")
+    plain = ("vocabulary", "shape", "search", "confidence")
     save_file(tensors, path, {"record": json.dumps({key: content[key] for key in plain})})
 
 
@@ -169,37 +165,33 @@ def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[st
     return found
 
 
-def load_planner(path: str | Path, warn: Callable[[str], None] = warnings.warn) -> PlannerModel:
-    """The planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
+def load_planner(path: str | Path) -> PlannerModel:
+    """Return the planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
 
-    Raises `ModelError` when there is none, or another program wrote it. `warn` is told where it is
-    of a version that knew less.
+    Raises `ModelError` when there is none, or one of another format.
     """
     place = _find(path)
     values = read(place)
     needed = ("model_state_dict", "vocabulary", "shape", "search")
-    missing = [key for key in needed if key not in values]
-    if missing or values.get("format") != FORMAT:
+    if missing := [key for key in needed if key not in values]:
         raise ModelError(
-            f"{str(place)!r} is no planner of this version: it lacks {missing or 'its format'}; "
-            f"train one with: tutelage train planner"
+            f"{str(place)!r} is no planner: it lacks {missing}; train one with: tutelage train "
+            "planner"
+        )
+    if values.get("format") != FORMAT:
+        raise ModelError(
+            f"{str(place)!r} is a planner of format {values.get('format')!r}, and this version "
+            f"reads {FORMAT}; train it again with: tutelage train planner"
         )
     try:
-        model = _planner_of(values)
+        return _planner_of(values)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
         # Torch lists every missing tensor on a line of its own; all but the head say the same.
         reason = " ".join(str(error).split())[:160]
         raise ModelError(
-            f"{str(place)!r} is a planner of another version of Tutelage and no longer loads "
-            f"({reason}); train it again with: tutelage train planner"
+            f"{str(place)!r} is a planner that no longer loads ({reason}); train it again with: "
+            "tutelage train planner"
         ) from error
-    if "origins" not in values:
-        warn(
-            f"the planner {str(place)!r} is of a version that did not count where plans have their "
-            "arguments from, so it fills arguments as one that was not trained on any; train it "
-            "again with: tutelage train planner"
-        )
-    return model
 
 
 def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
@@ -214,14 +206,8 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
-    if "origins" in found:
-        weights, first = tuple(found["arguments"]), model.scorer.weights
-        if len(weights) != len(first):
-            raise ValueError(f"{len(weights)} weights for arguments, not {len(first)}")
-        model.scorer = ArgumentScorer(weights, Origins.read(found["origins"]))
-    sure = found.get("confidence")
-    if sure is not None and len(sure["mean"]) == len(SIGNALS):
-        model.confidence = Confidence(**sure)
+    if found["confidence"] is not None:
+        model.confidence = Confidence(**found["confidence"])
     if found["memory"] is not None:
         texts, plans = found["memory"]["texts"], found["memory"]["plans"]
         model.memory = PlanIndex(SparseRows(*texts), plans)

@@ -142,8 +142,15 @@ class PlanTargets(NamedTuple):
             told = f"{counted(len(types), 'plan')} for {counted(plans, 'instruction')}"
             raise DataError(f"the targets are of {told}")
         lengths = ((types >= 0) & (types < end)).sum(1)
-        if targets.get("length") is not None:
-            _check_sizes("length", _lengths(targets["length"]), lengths)
+        if (given := targets.get("length")) is not None:
+            try:
+                sizes = torch.as_tensor(given).reshape(-1)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"'length' is {given!r:.80}; give the number of subtasks of each plan, such as "
+                    "[2]"
+                ) from error
+            _check_sizes("length", sizes, lengths)
         workers = torch.full_like(types, IGNORED)
         if targets.get("model_selections") is not None:
             tensor = _padded("model_selections", targets["model_selections"], names)
@@ -248,7 +255,10 @@ def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Ten
     adjacency = torch.zeros(plans, count, count)
     if targets.get("adjacency") is not None:
         try:
-            matrix = _cut(torch.as_tensor(targets["adjacency"]).float(), count)
+            whole = torch.as_tensor(targets["adjacency"]).float()
+            matrix = whole[:, :count, :count]  # without the padding that only longer plans need
+            if int((matrix > 0).sum()) < int((whole > 0).sum()):
+                raise IndexError("it has an edge of a subtask that no plan has")
             if not bool(((matrix == 0) | (matrix == 1) | (matrix < 0)).all()):  # those are padding
                 raise ValueError("an entry is neither 0 nor 1")
             adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
@@ -285,24 +295,6 @@ def _edges(dependencies: Any, lengths: Sequence[int]) -> Iterable[tuple[int, int
                 yield row, index(parent), child
 
 
-def _lengths(given: Any) -> Tensor:
-    """The subtasks of each plan, as they are counted in `given`."""
-    try:
-        return torch.as_tensor(given).reshape(-1)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise DataError(
-            f"'length' is {given!r:.80}; give the number of subtasks of each plan, such as [2]"
-        ) from error
-
-
-def _cut(matrix_BNN: Tensor, count: int) -> Tensor:
-    """Without the padding that only longer plans need."""
-    kept = matrix_BNN[:, :count, :count]
-    if int((kept > 0).sum()) < int((matrix_BNN > 0).sum()):
-        raise IndexError("it has an edge of a subtask that no plan has")
-    return kept
-
-
 def _padded(key: str, rows: Any, names: Sequence[str], end: int | None = None) -> Tensor:
     """Ragged lists of names or numbers, or padded arrays, as one tensor; `end` is put after each
     list, where one is given. Raises `DataError` for what is not among the names."""
@@ -336,16 +328,11 @@ def _place(key: str, value: Any, names: Sequence[str]) -> int:
         return names.index(value)
     if not isinstance(value, int):
         raise TypeError(value)
-    number = value
-    if number < 0:
-        raise DataError(f"{key!r} has {number}; numbers are at least 0")
-    if number >= len(names):
-        raise DataError(_too_large(key, number, names))
-    return number
-
-
-def _too_large(key: str, number: int, names: Sequence[str]) -> str:
-    return (
-        f"{key!r} has {number}, and the planner was made with {len(names)}, numbered from 0; make "
-        f"it of the data: {_MADE}"
-    )
+    if value < 0:
+        raise DataError(f"{key!r} has {value}; numbers are at least 0")
+    if value >= len(names):
+        raise DataError(
+            f"{key!r} has {value}, and the planner was made with {len(names)}, numbered from 0; "
+            f"make it of the data: {_MADE}"
+        )
+    return value

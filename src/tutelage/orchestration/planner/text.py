@@ -9,10 +9,12 @@ text for its meaning and over each word for the attention of its decoder.
 from __future__ import annotations
 
 import re
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +28,8 @@ _WORD = re.compile(r"[^\W\d_]+|\d")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _STEM = 5
 _GRAM = 4
+_ROWS = 256
+"""Texts that are multiplied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,51 @@ class TextBatch:
         ids, shares = (np.concatenate([getattr(t, k) for t in texts]) for k in ("ids", "shares"))
         words = np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])
         return cls(*map(torch.from_numpy, (ids, shares, words, starts, places, real)))
+
+
+def inverse_frequency(texts: Sequence[Features]) -> Tensor:
+    """Return the (BUCKETS,) IDF: log(N / texts with the bucket) + 0.1; a bucket that no text has
+    counts as one."""
+    counts = np.zeros(BUCKETS)
+    for text in texts:
+        counts[np.unique(text.ids)] += 1
+    idf = np.log(max(2, len(texts)) / np.maximum(counts, 1.0)) + 0.1
+    return torch.from_numpy(idf.astype(np.float32))
+
+
+class SparseRows(NamedTuple):
+    """Texts as sparse unit vectors over the buckets (CSR)."""
+
+    starts_M1: Tensor
+    ids_F: Tensor
+    values_F: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
+        """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
+        pairs = [_unit(text, weights.numpy()) for text in texts]
+        sizes = np.cumsum([len(ids) for ids, _ in pairs])
+        parts = ([[0], sizes], *zip(*pairs, strict=True))
+        return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
+
+    def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:
+        """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with these."""
+        size = (len(self.starts_M1) - 1, BUCKETS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
+            matrix = torch.sparse_csr_tensor(*self, size=size, check_invariants=False)
+        parts: list[Tensor] = []
+        for begin in range(0, len(texts), _ROWS):
+            some = texts[begin : begin + _ROWS]
+            dense = torch.zeros(BUCKETS, len(some))
+            for column, text in enumerate(some):
+                ids, values = _unit(text, weights.numpy())
+                dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
+            parts.append((matrix @ dense).T)
+        return torch.cat(parts)
+
+
+def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    found = np.unique(text.ids)
+    values = weights[found]
+    return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)

@@ -110,7 +110,7 @@ def make_folder(path: Path, seed: int) -> FolderContents:
 
 @cache
 def _words() -> Mapping[str, Any]:
-    text = (files("tutelage.orchestration.kit") / "words.json").read_text(encoding="utf-8")
+    text = (files("benchmarks.orchestration.kit") / "words.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx2
+from benchmarks.orchestration.kit.contents import FolderContents
 
-from tutelage.orchestration.kit.contents import FolderContents
 from tutelage.tools.tool import ToolError
 
 MAX_BYTES = 100_000

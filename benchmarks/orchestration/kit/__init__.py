@@ -6,8 +6,8 @@ the tools. Read `contents.py` for what is in the folder, `file_tools.py`, `text_
 requests that these tools can serve, and what grades them.
 """
 
-from tutelage.orchestration.kit.contents import FolderContents, folder_contents, make_folder
-from tutelage.orchestration.kit.make import make_tools
-from tutelage.orchestration.kit.pages import serve_pages
+from benchmarks.orchestration.kit.contents import FolderContents, folder_contents, make_folder
+from benchmarks.orchestration.kit.make import make_tools
+from benchmarks.orchestration.kit.pages import serve_pages
 
 __all__ = ["FolderContents", "folder_contents", "make_folder", "make_tools", "serve_pages"]

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from tutelage.orchestration.kit.contents import DATABASE
-from tutelage.orchestration.kit.file_tools import inside
+from benchmarks.orchestration.kit.contents import DATABASE
+from benchmarks.orchestration.kit.file_tools import inside
+
 from tutelage.tools.tool import ToolError, tool
 
 MAX_ROWS, MAX_CHARS = 1000, 1_000_000

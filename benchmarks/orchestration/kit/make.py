@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from tutelage.orchestration.kit import text_tools
-from tutelage.orchestration.kit.file_tools import FileTools
-from tutelage.orchestration.kit.pages import fetch
-from tutelage.orchestration.kit.table_tools import TableTools
+from benchmarks.orchestration.kit import text_tools
+from benchmarks.orchestration.kit.file_tools import FileTools
+from benchmarks.orchestration.kit.pages import fetch
+from benchmarks.orchestration.kit.table_tools import TableTools
+
 from tutelage.tools.tool import Tool, tool
 
 

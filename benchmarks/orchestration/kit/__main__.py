@@ -1,6 +1,5 @@
 """How many of the thirty requests of the kit a planner brings to their end, and what it declines.
 
-    python -m benchmarks.orchestration.kit FOLDER                     # auto, without a model
     python -m benchmarks.orchestration.kit FOLDER --planner llm --model smollm2
     python -m benchmarks.orchestration.kit FOLDER --endpoint http://127.0.0.1:8000/v1 --model NAME
     python -m benchmarks.orchestration.kit FOLDER --off-catalog       # none can be served
@@ -31,11 +30,11 @@ from benchmarks.measure import machine, table
 from benchmarks.orchestration.grading.grade import grade
 from benchmarks.orchestration.grading.requests import FILE, FilledRequest, fill, read_requests
 from benchmarks.orchestration.grading.state import read_state
+from benchmarks.orchestration.kit import make_folder
 
-from tutelage.orchestration.kit import make_folder
 from tutelage.statistics.intervals import wilson
 
-TOOLS = Path(__file__).with_name("kit_tools.py").resolve()
+TOOLS = Path(__file__).parents[1].joinpath("kit_tools.py").resolve()
 DECLINED = 2
 """The exit code of a request that nothing was run for."""
 

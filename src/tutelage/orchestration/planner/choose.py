@@ -1,0 +1,213 @@
+"""Which planner plans an instruction: `trained`, `llm`, or `auto`.
+
+`trained` plans over the catalog that it was trained on: a planner of `train planner`, or the
+embedded one. `llm` is a language model, behind a server or of this machine; it plans over any
+tools, with arguments. `auto` takes the trained planner where it is sure, then the language model
+where there is one. Tools that run take arguments, so they need a language model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.system import planned_within
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import NoPlanError, Plan, check_length
+from tutelage.orchestration.planner import check_torch
+from tutelage.orchestration.planner.llm import LLMPlanner
+from tutelage.tools.schema import Signature
+from tutelage.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.execution.config import ExecutionConfig
+    from tutelage.orchestration.planner.model import PlannerModel
+
+_WAYS = (
+    "Give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
+    "your own (--plan FILE)"
+)
+
+
+class Sure(NamedTuple):
+    """How sure a planner was of its plan, and the least that it plans at."""
+
+    confidence: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlan:
+    """A plan, whose it is in words, and the language model that plans further where it fails."""
+
+    plan: Plan
+    source: str
+    llm: LLMPlanner | None = None
+    sure: Sure | None = None
+    """None for plans of planners that have no confidence."""
+
+
+def choose_plan(
+    config: ExecutionConfig,
+    instruction: str,
+    catalog: Catalog | None,
+    tools: Mapping[str, Tool],
+    llm: LLMPlanner | None,
+) -> ChosenPlan:
+    """Return the plan of an instruction over `tools` that run, else over `catalog`, by default the
+    built-in one. `llm` is what `llm_planner` made.
+
+    Raises `ConfigError` for a planner that is not there, `DataError` where none has a plan.
+    """
+    if config.planner == "llm" and llm is None:
+        raise ConfigError(f"--planner llm needs a language model. {_WAYS}")
+    if tools and (llm is None or config.planner == "trained"):
+        raise ConfigError(f"tools of your own need a language model that plans. {_WAYS}")
+    if not tools and config.planner != "llm":
+        try:
+            check_length(instruction)
+            model, source = trained_planner(config.checkpoint, catalog)
+            made = model.plan_all([instruction])[0]
+            plan = made.sure(config.min_confidence)
+        except (NoPlanError, MissingExtraError) as error:
+            if llm is None:
+                raise type(error)(f"{error}. {_WAYS}") from error
+        else:
+            least = made.least if config.min_confidence is None else config.min_confidence
+            sure = None if made.confidence is None else Sure(made.confidence, least)
+            return ChosenPlan(plan, source, llm, sure)
+    assert llm is not None
+    request = llm.aplan(instruction, Budget(config.budget, config.budget_mode))
+    plan = asyncio.run(planned_within(config.deadline, request))
+    source = f"of the language model {config.model}"
+    source += f" at {config.endpoint}" if config.endpoint else ""
+    source += ", at its second try" if len(plan.calls) > 1 else ""
+    source += (
+        "" if llm.priced else "; its price is not known, so what planning costs is not counted"
+    )
+    return ChosenPlan(plan, source, llm)
+
+
+def trained_planner(
+    checkpoint: str | Path | None = None, catalog: Catalog | None = None
+) -> tuple[PlannerModel, str]:
+    """Return the planner of a checkpoint, without one the newest that was trained below the working
+    directory, else the embedded one; and where it is from, in words.
+
+    The first use of the embedded planner over another catalog than the built-in one trains it.
+    Raises `MissingExtraError` without torch, `ModelError` for a checkpoint that cannot be read.
+    """
+    check_torch()
+    from tutelage.orchestration.planner.embedded import RECIPE, embedded_planner
+    from tutelage.orchestration.planner.saving import PHASE1, load_planner
+    from tutelage.runs.folder import RUNS
+
+    if checkpoint is None:
+        places = [Path("checkpoints") / PHASE1, *RUNS.glob(f"*/{PHASE1}")]
+        places += RUNS.glob(f"*/checkpoints/{PHASE1}")
+        there = [place for place in places if place.is_file()]
+        checkpoint = max(there, key=lambda place: place.stat().st_mtime, default=None)
+    if checkpoint is not None:
+        model = load_planner(checkpoint)
+        if catalog is not None:
+            model.use_catalog(catalog)
+        return model, f"of the planner {checkpoint}"
+    embedded = embedded_planner(catalog)
+    kept = f"; it could not be kept: {embedded.unkept}" if embedded.unkept else ""
+    return embedded.model, (
+        f"of the EMBEDDED planner: it learned from {RECIPE.size(catalog)} synthetic workflows, "
+        "not from your data; to train on it: tutelage train planner --train FILE, then "
+        f"--checkpoint{kept}"
+    )
+
+
+def plan_candidates(
+    model: PlannerModel, instructions: Sequence[str], count: int
+) -> list[list[Plan]]:
+    """Return up to `count` different plans of each instruction, the best first: what the planner's
+    own settings find, then those with other edges, other lengths, without its memory."""
+    own = model.settings
+    searches = [
+        replace(
+            own, length_bonus=own.length_bonus + longer, prior_weight=prior, edge_threshold=edge
+        )
+        for longer in (0.0, 1.0, -1.0, 2.0)
+        for prior in dict.fromkeys((own.prior_weight, 0.0))
+        for edge in dict.fromkeys((own.edge_threshold, 0.3, 0.7))
+    ]
+    plans: list[list[Plan]] = [[] for _ in instructions]
+    for settings in searches:
+        open_to = [i for i, found in enumerate(plans) if len(found) < count]
+        if not open_to:
+            break
+        made = model.plan_all([instructions[i] for i in open_to], settings)
+        for i, planned in zip(open_to, made, strict=True):
+            if planned.plan not in plans[i]:
+                plans[i].append(planned.plan)
+    return plans
+
+
+def llm_planner(
+    config: ExecutionConfig, tools: Mapping[str, Tool], catalog: Catalog | None = None
+) -> LLMPlanner | None:
+    """Return the language model that plans over `tools`, without any over the catalog; None where
+    the configuration names none. Raises `ConfigError` for one that cannot be had or priced."""
+    if config.endpoint is None and config.model is None:
+        return None
+    if config.planner == "trained":
+        raise ConfigError("--planner trained asks no language model; leave out --endpoint, --model")
+    tools = tools or catalog_tools(catalog or builtin_graph().catalog)
+    if config.endpoint is None:
+        from tutelage.evaluate.targets import served
+
+        assert config.model is not None
+        policy = served(config.model, slots=1, max_length=None, seed=config.seed)
+        return LLMPlanner(lambda: policy, tools)
+    from tutelage.engine.prices import load_prices, price_of
+    from tutelage.engine.remote import RemoteChatClient
+    from tutelage.evaluate.config import EvaluationConfig
+    from tutelage.evaluate.targets import server_of
+
+    known = EvaluationConfig(test=(), model=() if config.model is None else (config.model,))
+    server = server_of(config.endpoint, known)
+    assert server is not None
+    price = price_of(load_prices(), server.model, local=server.on_loopback)
+    if price is None and config.budget is not None:
+        raise ConfigError(
+            f"--budget counts what planning costs, and the price of {server.model!r} is not known; "
+            "write it into prices.toml, or leave out --budget"
+        )
+    llm = LLMPlanner(
+        lambda: RemoteChatClient(server.base_url, server.api_key, server.model, name="planner"),
+        tools,
+        priced=price is not None,
+    )
+    if price is not None:
+        llm.price = price.of
+    return llm
+
+
+def catalog_tools(catalog: Catalog) -> dict[str, Tool]:
+    """Return the tools of a catalog as a language model plans with them: workers do them, so they
+    have no function, and where no schema is known one text, `input`, says what is to be done."""
+    plain: dict[str, Any] = {"type": "object", "properties": {"input": {"type": "string"}}}
+
+    def unavailable(**arguments: object) -> object:
+        raise ConfigError("this tool is only described; a worker does it")
+
+    return {
+        tool.name: Tool(
+            tool.name,
+            tool.description,
+            unavailable,
+            Signature(dict(tool.schema) or plain, json.loads),
+        )
+        for tool in catalog.tools
+    }
