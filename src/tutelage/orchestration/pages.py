@@ -1,4 +1,4 @@
-"""`report.html` of a planner's run: tables against baselines, curves, plans, and phase 2's plots.
+"""`report.html` of a planner's run: tables against baselines, curves and plans.
 
 A pure function of the run folder that stands alone: no script, no network, no other file. It shares
 the look and the escaping of other runs' reports. What the folder lacks is left out.
@@ -7,7 +7,6 @@ the look and the escaping of other runs' reports. What the folder lacks is left 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -23,11 +22,6 @@ from tutelage.runs.report.svg import Panel, Series, draw
 from tutelage.statistics.intervals import has_interval
 
 _EXAMPLES = 6
-_PLOTS: Mapping[str, str] = {
-    "pareto.png": "Routing: success against cost",
-    "aiq.png": "Routing: curves and their hulls",
-    "training.png": "Routing: reward in training",
-}
 
 
 def write_report(folder: RunFolder) -> None:
@@ -47,7 +41,6 @@ def write_report(folder: RunFolder) -> None:
         tables=[*(planning_tables(test) if test else []), *routing],
         chart=_chart(lines),
         examples=_examples(folder),
-        plots=_plots(folder),
     )
     write_text(folder.report, page)
 
@@ -137,9 +130,3 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
 def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:
     made = tuple(Node(n["task"], after=tuple(p)) for n, p in zip(nodes, parents, strict=True))
     return to_text(Plan("", made))
-
-
-def _plots(folder: RunFolder) -> list[tuple[str, str]]:
-    paths = {title: folder.path / "phase2" / name for name, title in _PLOTS.items()}
-    there = ((title, path) for title, path in paths.items() if path.is_file())
-    return [(title, base64.b64encode(path.read_bytes()).decode()) for title, path in there]

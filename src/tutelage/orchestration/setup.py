@@ -74,7 +74,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         augmented: list[Workflow] = []
     else:
         catalog, workflows, test, fields = _files(request, settings, seeds)
-        count = settings.synthetic_augmentations
+        count = settings.synthetic_augmentations or 0
         place = seeds.child("synthetic")
         augmented = generate(graph_of(catalog), count, place) if count else []
         if augmented:
@@ -102,7 +102,8 @@ def _embedded(
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
     known = request.catalog
     graph = builtin_graph() if known is None else graph_of(read_catalog(known))
-    count = (settings.train_data_size or EXPERTS) + (settings.synthetic_augmentations or AUGMENTED)
+    more = settings.synthetic_augmentations
+    count = (settings.train_data_size or EXPERTS) + (AUGMENTED if more is None else more)
     made = generate(graph, count + TESTED, seeds.child("synthetic"))
     given, test = made[:count], made[count:]
     taken = {w.instruction for w in made}
