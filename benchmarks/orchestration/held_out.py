@@ -17,17 +17,17 @@ from typing import Any, get_args
 
 import numpy as np
 from benchmarks.measure import table as markdown
+from benchmarks.orchestration.query_level import CALIBRATED, measure_queries
 
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.evaluation.rewards import Preset
-from tutelage.orchestration.routing.choosers import greedy, policy_chooser, run_chooser
-from tutelage.orchestration.routing.decisions import RewardTerms
-from tutelage.orchestration.routing.evaluation import paired_difference
+from tutelage.orchestration.routing.contract import lookahead, paired_difference
 from tutelage.orchestration.routing.phase2 import GROUPS, train_phase2
+from tutelage.orchestration.routing.policy import policy_chooser
 from tutelage.orchestration.routing.predictor import OutcomePredictor
-from tutelage.orchestration.routing.query_level import CALIBRATED, measure_queries
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import Phase2Settings, weights_of
+from tutelage.orchestration.routing.simulator import RewardTerms, run_chooser
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
@@ -104,7 +104,7 @@ def _run_presets(
     for preset in get_args(Preset):
         terms = RewardTerms(preset, weights_of(preset), newer.scenario.rates)
         one, two = (
-            run_chooser(board, flows, terms, greedy(terms)).reward_B for board in (older, newer)
+            run_chooser(board, flows, terms, lookahead(terms)).reward_B for board in (older, newer)
         )
         rewards.setdefault(f"refit, {preset}", []).append((one, two, flows.group_B + 1000 * number))
 
@@ -128,7 +128,7 @@ def _run_ppo(
         flows = WorkflowBatch.draw(board, WORKFLOWS, SeedTree(number).child("ppo"), GROUPS)
         one, two = (
             run_chooser(board, flows, terms, choose).reward_B
-            for choose in (greedy(terms), policy_chooser(result.model, terms))
+            for choose in (lookahead(terms), policy_chooser(result.model, terms))
         )
         rewards.setdefault(f"PPO, {name}", []).append((one, two, flows.group_B + 1000 * number))
 

@@ -1,8 +1,7 @@
 """Routing: PPO beside every baseline, over several seeds, and where it only ties.
 
     python -m benchmarks.orchestration.routing --outcomes FILE --models FILE
-        [--seeds 3] [--episodes 1000] [--beta 5] [--gamma-latency 3] [--newcomer NAME]
-        [--results routing.json]
+        [--seeds 3] [--episodes 1000] [--beta 5] [--gamma-latency 3] [--results routing.json]
 
 Without files the outcomes are simulated. First each tenth of the table is held out in turn
 (`held_out.py`): what is shipped, before and after it is fitted on all other rows, and PPO less the
@@ -10,7 +9,6 @@ lookahead on queries that neither saw. For each seed (which cuts the table, draw
 and starts the policy): phase 2 as it is by default, evaluated once on test workflows; phase 2 that
 starts from the plain utility, which shows what PPO adds to a greedy router; and single nodes with
 one try, where no choice depends on another. Differences pool the paired rewards of all seeds.
-Then one worker is left out of training and joins after it.
 """
 
 from __future__ import annotations
@@ -30,22 +28,21 @@ import torch
 from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
 from benchmarks.orchestration.held_out import held_out, held_out_page
-from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
-from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
-from tutelage.orchestration.routing.choosers import (
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, simulate_outcomes
+from tutelage.orchestration.routing.contract import (
     GREEDY,
     LOOKAHEAD,
-    greedy,
+    POLICY,
+    lookahead,
     node_utility,
-    policy_chooser,
-    run_chooser,
+    paired_difference,
 )
-from tutelage.orchestration.routing.evaluation import POLICY, paired_difference
 from tutelage.orchestration.routing.phase2 import GROUPS, SIMULATED, Phase2Result, train_phase2
+from tutelage.orchestration.routing.policy import policy_chooser
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, Scenario, WorkflowBatch
+from tutelage.orchestration.routing.simulator import run_chooser
+from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
 
@@ -62,7 +59,7 @@ def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rew
     choosers = {
         POLICY: policy_chooser(result.model, world.terms),
         GREEDY: node_utility(world.terms),
-        LOOKAHEAD: greedy(world.terms),
+        LOOKAHEAD: lookahead(world.terms),
     }
     rewards = {
         name: [float(r) for r in run_chooser(query_table, flows, world.terms, choose).reward_B]
@@ -136,23 +133,6 @@ def brief(tables: Sequence[OutcomeTable], settings: Phase2Settings, folder: Path
     }
 
 
-def newcomer(
-    table: OutcomeTable, name: str, settings: Phase2Settings, folder: Path
-) -> list[dict[str, Any]]:
-    """Train without a worker, let it join, and draw what came of it."""
-    settings = settings.model_copy(update={"num_episodes": max(16, settings.num_episodes // 2)})
-    others = table.only([known for known in table.names if known != name])
-    result = train_phase2(folder / "newcomer", table=others, settings=settings, evaluate=False)
-    seeds = SeedTree(0).child("phase2")
-    train, _, test = table.split(seeds)
-    rows = newcomer_rows(
-        train, test, name, result.world.train.predictor, result.model, result.world.terms,
-        Scenario(), seeds, workflows=settings.test_workflows,
-    )  # fmt: skip
-    draw_newcomer(Path(__file__).parent / "newcomer.png", name, rows)
-    return [asdict(row) for row in rows]
-
-
 def mean_rows(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The table's numbers, each the mean over seeds; by name, in the first seed's order."""
     tables = [{row["name"]: row for row in part["evaluation"]["rows"]} for part in seeds]
@@ -179,7 +159,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--beta", type=float)
     parser.add_argument("--gamma-latency", type=float)
-    parser.add_argument("--newcomer")
     parser.add_argument("--tenths", type=int, default=10, help="tenths that are held out in turn")
     parser.add_argument("--only-held-out", action="store_true", help="and nothing else")
     parser.add_argument("--brief", action="store_true", help="phase 2 and the greedy routers only")
@@ -187,8 +166,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     settings = Phase2Settings(
-        algorithm="PPO", num_episodes=given.episodes, test_workflows=10_000, beta=given.beta,
-        gamma_latency=given.gamma_latency,
+        algorithm="PPO", num_episodes=given.episodes, test_workflows=10_000, normalize=True,
+        beta=given.beta, gamma_latency=given.gamma_latency,
     )  # fmt: skip
     parts: list[dict[str, Any]] = []
     apart: dict[str, Any] | None = None
@@ -212,8 +191,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             parts.append(one_seed(table, seed, settings, folder))
             print(f"seed {seed}: {parts[-1]['cpu_seconds']:.0f} CPU seconds", flush=True)
         table = _table(given.outcomes, given.models, 0)
-        name = given.newcomer or table.names[2]
-        joined = newcomer(table, name, settings, folder)
     found = {
         **_stamp(),
         **({} if apart is None else {"held_out": apart}),
@@ -228,8 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "differences": pooled([part["rewards"] for part in parts]),
         "from_plain_utility": pooled([part["plain"] for part in parts]),
         "separable": pooled([part["apart"] for part in parts]),
-        "by_query": [part["evaluation"]["by_query"]["rows"] for part in parts],
-        "newcomer": {"name": name, "rows": joined},
+        "presets": [part["evaluation"]["presets"] for part in parts],
     }
     _write(given.results, found)
     if apart is not None:
@@ -279,24 +255,17 @@ def page(found: Mapping[str, Any]) -> str:
         ]  # fmt: skip
         parts.append(f"{title}:\n")
         parts.append(markdown(["less", "difference", "95 % interval", "by seed", ""], lines))
+    rewards: dict[str, dict[str, list[float]]] = {}
+    for seed in found["presets"]:
+        for preset, rows in seed.items():
+            for row in rows:
+                rewards.setdefault(row["name"], {}).setdefault(preset, []).append(row["reward"])
     lines = [
-        [rows[0]["name"], f"{np.mean([row['aiq'] for row in rows]):.3f}",
-         f"{np.mean([row['accuracy'] for row in rows]):.3f}",
-         f"{1e3 * np.mean([row['cost'] for row in rows]):.4f}"]
-        for rows in zip(*found["by_query"], strict=True)
-    ]  # fmt: skip
-    parts.append("One try a query, without workflows:\n")
-    parts.append(markdown(["router", "AIQ", "best score", "USD per 1,000 there"], lines))
-    joined = found["newcomer"]
-    lines = [
-        [row["name"], f"{row['reward']:.3f}", f"{100 * row['success']:.1f} %",
-         f"{100 * row['share']:.0f} %",
-         f"{row['gain']['mean']:+.3f} ({row['gain']['low']:+.3f} to {row['gain']['high']:+.3f})"]
-        for row in joined["rows"]
-    ]  # fmt: skip
-    parts.append(f"`{joined['name']}` joins after training:\n")
-    header = ["known of it", "reward", "success", "share of tries", "gain"]
-    parts.append(markdown(header, lines))
+        [name, *(f"{np.mean(of[preset]):.3f}" for preset in found["presets"][0])]
+        for name, of in rewards.items()
+    ]
+    parts.append("Mean reward under each preset:\n")
+    parts.append(markdown(["router", *found["presets"][0]], lines))
     return "\n".join(parts)
 
 

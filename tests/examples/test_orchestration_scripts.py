@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,13 @@ def test_phase_1_fails_with_the_reason_and_copies_nothing(folder: Path) -> None:
     assert done.returncode == 2
     assert "nowhere.json" in done.stderr
     assert not (folder / "checkpoints" / "phase1_best.pth").exists()
+
+
+def test_the_ppo_loop_of_the_document() -> None:
+    loop = runpy.run_path(str(HERE / "ppo_loop.py"))
+    means = loop["main"](2)
+    assert len(means) == 2
+    assert all(-8 <= mean <= 11 for mean in means)
 
 
 def test_the_files_are_sound() -> None:

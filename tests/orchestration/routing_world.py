@@ -1,4 +1,4 @@
-"""Helpers of the routing tests: a small simulated world, made once."""
+"""Helpers of the routing tests: a small world whose outcomes can be told from words, made once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
-from tutelage.orchestration.routing.phase2_data import Phase2Data
+from tutelage.orchestration.data.outcomes import SPREAD, OutcomeTable, stated_latency
+from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.routing.phase2 import Phase2Data
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import Scenario
 from tutelage.seeds import SeedTree
@@ -25,10 +25,78 @@ SMALL = Phase2Settings(
 )
 
 
+TYPES = (
+    "summarize",
+    "translate",
+    "extract",
+    "calculate",
+    "code",
+    "question",
+    "classify",
+    "rewrite",
+)
+TOPICS = 6
+"""Topics of each type."""
+SIZES = ((3, 0.1), (8, 0.2), (9, 0.25), (14, 0.35), (32, 0.6), (70, 0.9), (120, 1.8))
+"""Billions of parameters and USD per million tokens of the simulated workers."""
+
+
+def topical_outcomes(queries: int, seeds: SeedTree) -> OutcomeTable:
+    """A table of `queries` rows, whose words tell type and topic.
+
+    Every query has a type and a topic, its words come from both, and a difficulty that its topic
+    and chance decide; all workers feel the same difficulty, so they fail together, as real ones do.
+    Each worker has a strength, and is better at some types than at others. A worker is right when
+    strength + skill - difficulty + noise > 0.
+    """
+    rng = seeds.child("simulated-outcomes").numpy()
+    workers = tuple(
+        Worker(f"sim-{b}b", ("*",), price, price, stated_latency("", f"{b}B")) for b, price in SIZES
+    )
+    strength_W = 0.55 * np.log(np.array([size for size, _ in SIZES]) / 10.0)
+    skill_TW = 0.8 * rng.standard_normal((len(TYPES), len(workers)))
+    topic_skill_TPW = 0.4 * rng.standard_normal((len(TYPES), TOPICS, len(workers)))
+    topic_TP = 1.2 * rng.standard_normal((len(TYPES), TOPICS))
+    type_Q = np.arange(queries) % len(TYPES)
+    topic_Q = rng.integers(0, TOPICS, queries)
+    difficulty_Q = topic_TP[type_Q, topic_Q] + 0.8 * rng.standard_normal(queries)
+    margin_QW = strength_W + skill_TW[type_Q] + topic_skill_TPW[type_Q, topic_Q]
+    noise_QW = rng.logistic(0.0, 0.5, (queries, len(workers)))
+    right_QW = margin_QW - difficulty_Q[:, None] + noise_QW > 0
+    words = [_words(TYPES[t], int(p), float(d), rng)
+             for t, p, d in zip(type_Q, topic_Q, difficulty_Q, strict=True)]  # fmt: skip
+    tokens_in_Q = np.array([len(text) / 4 for text in words]) + rng.gamma(2.0, 100.0, queries)
+    tokens_out_Q = rng.gamma(4.0, 60.0, queries) * np.exp(0.15 * difficulty_Q)
+    tokens_out_QW = tokens_out_Q[:, None] * np.exp(0.1 * rng.standard_normal(right_QW.shape))
+    prices_W = np.array([worker.price_in for worker in workers])
+    per_token_W = np.array([worker.latency.per_token for worker in workers])
+    jitter_QW = np.exp(SPREAD * rng.standard_normal(right_QW.shape))
+    return OutcomeTable(
+        ids=tuple(f"sim-{i}" for i in range(queries)),
+        instructions=tuple(words),
+        types=tuple(TYPES[t] for t in type_Q),
+        workers=workers,
+        scores_QW=right_QW.astype(np.float64),
+        costs_QW=(tokens_in_Q[:, None] + tokens_out_QW) * prices_W / 1e6,
+        seconds_QW=(0.2 + tokens_out_QW * per_token_W) * jitter_QW,
+        tokens_in_Q=tokens_in_Q,
+        tokens_out_QW=tokens_out_QW,
+        draws_QW=rng.random(right_QW.shape),
+    )
+
+
+def _words(kind: str, topic: int, difficulty: float, rng: np.random.Generator) -> str:
+    """Words of the type, of the topic, and more clauses the harder it is."""
+    clauses = 2 + int(np.clip(round(difficulty + 2), 0, 5))
+    parts = [f"{kind} the {kind}{topic}x{rng.integers(0, 30)} of topic {kind}{topic}"]
+    parts += [f"with detail {kind}{topic}y{rng.integers(0, 30)}" for _ in range(clauses)]
+    return " ".join(parts)
+
+
 @functools.cache
 def table(seed: int = 0) -> OutcomeTable:
     """360 simulated queries whose prompts are as long as their text, as the router counts."""
-    made = simulate_outcomes(360, SeedTree(seed))
+    made = topical_outcomes(360, SeedTree(seed))
     tokens_in_Q = np.array([float(-(-len(text) // 4)) for text in made.instructions])
     prices_W = np.array([worker.price_in for worker in made.workers])
     costs_QW = (tokens_in_Q[:, None] + made.tokens_out_QW) * prices_W / 1e6

@@ -149,12 +149,13 @@ def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerMo
 def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     plan = Plan("x", (Node("summarize_text"),))
     result = OrchestrationSystem().execute("x", plan=plan)
-    assert compute_reward(result) == pytest.approx(result.earned().value)
-    assert compute_reward(RESULT, "seed") == pytest.approx(10 - 0.01 - 0.1 + 0.1)
+    assert compute_reward(result) == pytest.approx(result.earned("seed").value)
+    assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
+    assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
     listed = {**RESULT, "outputs": ["a", "", "b"]}
     assert compute_reward(listed, "seed") == pytest.approx(10 - 0.01 - 0.1 + 0.2)
-    with pytest.raises(ConfigError, match="preset='seed', the published formula"):
-        compute_reward(ExecutionResult(True))
+    with pytest.raises(ConfigError, match="preset='seed', the document's formula"):
+        compute_reward(ExecutionResult(True), "normalized")
     for wrong in ({"cost": 1.0}, None, "done", {**RESULT, "total_cost": "much"}):
         with pytest.raises(RewardError, match="execution's result"):
             compute_reward(wrong, "seed")  # type: ignore[arg-type]
@@ -208,7 +209,7 @@ def test_the_reward_of_what_tools_did_needs_nothing_else() -> None:
     pool = ToolPool({"summarise": summarise})
     plan = Plan("x", (Node("summarise", {"text": "a"}),))
     result = OrchestrationSystem(pool=pool).execute("x", plan=plan)
-    assert compute_reward(result) == pytest.approx(result.earned().value)
+    assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
     assert compute_reward(result, "gated") == pytest.approx(10.1, abs=0.01)
 
 

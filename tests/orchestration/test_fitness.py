@@ -76,11 +76,11 @@ def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Pa
     assert set(own[0].skills) == {"*", *made.types}
 
 
-def test_workers_that_a_router_does_not_know_are_named(checkpoint: Path) -> None:
-    said: list[str] = []
-    trained_router(str(checkpoint), [*table().workers, Worker("new-30b")], said.append)
-    assert len(said) == 1
-    assert "not trained on new-30b" in said[0]
+def test_a_worker_that_a_router_does_not_know_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"knows nothing of new-30b; give the workers"):
+        trained_router(str(checkpoint), [*table().workers, Worker("new-30b")])
+    tools = [replace(Worker("count"), tool=True)]
+    trained_router(str(checkpoint), [*table().workers, *tools])
 
 
 def test_replay_takes_the_row_of_the_instruction() -> None:

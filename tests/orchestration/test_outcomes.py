@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from routing_world import TYPES, topical_outcomes
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.outcomes import (
     OutcomeTable,
     read_outcomes,
+    simulate_outcomes,
     stated_latency,
 )
-from tutelage.orchestration.data.synthetic_outcomes import TYPES, simulate_outcomes
+from tutelage.orchestration.execution.worker_files import classic
 from tutelage.seeds import SeedTree
 
 MODELS = {
@@ -118,7 +120,7 @@ def test_bad_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_splits_share_no_row_and_have_every_type() -> None:
-    table = simulate_outcomes(400, SeedTree(0))
+    table = topical_outcomes(400, SeedTree(0))
     parts = table.split(SeedTree(1))
     sets = [set(part.ids) for part in parts]
     assert sum(map(len, sets)) == len(set.union(*sets)) == 400
@@ -142,13 +144,17 @@ def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) ->
         after.only(["x"])
 
 
-def test_simulated_outcomes_repeat_and_workers_fail_together() -> None:
-    table = simulate_outcomes(1600, SeedTree(3))
-    assert np.array_equal(table.scores_QW, simulate_outcomes(1600, SeedTree(3)).scores_QW)
-    right_QW = table.right_QW.astype(float)
-    best = right_QW.mean(axis=0).max()
-    oracle = right_QW.max(axis=1).mean()
-    independent = 1 - np.prod(1 - right_QW.mean(axis=0))
-    assert best < oracle < independent - 0.02
+def test_simulated_outcomes_are_those_of_the_default_workers() -> None:
+    table = simulate_outcomes(400, SeedTree(3))
+    again = simulate_outcomes(400, SeedTree(3))
+    assert np.array_equal(table.scores_QW, again.scores_QW, equal_nan=True)
+    assert table.workers == classic()
+    known = table.known_QW
+    assert known[:, 0].all(), "gpt-4 can do everything"
+    assert not known[:, 3].all(), "code-llama-7b cannot"
+    right = table.right_QW.astype(float)
+    best, oracle = right[:, 0].mean(), right.max(axis=1).mean()
+    independent = 1 - np.prod([1 - right[known[:, j], j].mean() for j in range(3)])
+    assert best < oracle < independent + 0.02
     with pytest.raises(ConfigError, match="queries=10"):
         simulate_outcomes(10, SeedTree(0))

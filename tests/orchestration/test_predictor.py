@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from routing_world import table
+from routing_world import table, topical_outcomes
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.routing.predictor import (
     OutcomePredictor,
     VerifierRates,
@@ -26,7 +25,7 @@ def log_loss(chances: np.ndarray, right: np.ndarray) -> float:
 
 @pytest.fixture(scope="module")
 def halves() -> tuple[OutcomeTable, OutcomeTable]:
-    made = simulate_outcomes(1200, SeedTree(5))
+    made = topical_outcomes(1200, SeedTree(5))
     return made.take(range(800)), made.take(range(800, 1200))
 
 
@@ -103,32 +102,6 @@ def test_costs_and_seconds_are_near_what_they_come_to(
     )
     assert costs.mean(axis=0) == pytest.approx(test.costs_QW.mean(axis=0), rel=0.1)
     assert seconds.mean(axis=0) == pytest.approx(test.seconds_QW.mean(axis=0), rel=0.15)
-
-
-def test_few_outcomes_make_a_new_worker_better_known(
-    halves: tuple[OutcomeTable, OutcomeTable],
-) -> None:
-    train, test = halves
-    name = train.names[4]
-    others = [known for known in train.names if known != name]
-    predictor, _ = OutcomePredictor.fit(train.only(others), SeedTree(0))
-    worker = train.workers[4]
-    right = test.right_QW[:, 4].astype(float)
-    support = predictor.support(test.instructions, test.types)
-    losses = []
-    for count in (1, 40, 200):
-        seen = train.take(range(count))
-        outcomes = [bool(r) for r in seen.right_QW[:, 4]]
-        adopted = predictor.adopt(worker, seen.instructions, seen.types, outcomes)
-        assert np.array_equal(adopted.right_QW[:, :-1], predictor.right_QW)
-        losses.append(log_loss(adopted.chances(support)[:, -1], right))
-    mean = train.right_QW[:200, 4].mean()
-    assert losses[2] < losses[0]
-    assert losses[1] < log_loss(np.full(len(right), mean), right)
-    with pytest.raises(DataError, match="knows a worker"):
-        predictor.adopt(train.only(others).workers[0], ["x"], ["code"], [True])
-    with pytest.raises(DataError, match="at least one"):
-        predictor.adopt(worker, [], [], [])
 
 
 def test_gaps_in_a_table_are_filled_by_the_type() -> None:

@@ -22,7 +22,8 @@ WEIGHTS = RewardWeights(alpha=1.0, beta=0.4, gamma_latency=0.2, shaped_reward=0.
 
 
 def test_the_documents_own_example_scores_below_failing_at_once() -> None:
-    score = compute_reward(EXAMPLE, "seed")
+    score = compute_reward(EXAMPLE)
+    assert score == compute_reward(EXAMPLE, "seed")
     assert score == pytest.approx(-1.7045, abs=1e-12)
     assert score < compute_reward(ExecutionResult(False), "seed")
 
@@ -54,7 +55,7 @@ def test_normalized_and_gated(preset: Any, success: bool, expected: float) -> No
 
 def test_terms_are_clipped_at_their_references() -> None:
     result = replace(EXAMPLE, total_cost=9.0, total_latency_ms=1e9)
-    parts = reward_parts(result, weights=WEIGHTS, references=REFERENCES)
+    parts = reward_parts(result, preset="normalized", weights=WEIGHTS, references=REFERENCES)
     assert parts == {"success": 1.0, "cost": -0.4, "latency": -0.2, "shaped": 0.1}
 
 

@@ -15,18 +15,18 @@ from tutelage.orchestration.evaluation.rewards import References, compute_reward
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.replay import ReplayPool
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Choice, RouteState
 from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector
 from tutelage.orchestration.routing.router import LearnedRouter
-from tutelage.orchestration.routing.simulator import WorkflowSimulator
+from tutelage.orchestration.routing.simulator import DecisionBatch, WorkflowSimulator, look_ahead
 from tutelage.orchestration.routing.workflows import Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
+from tutelage.tools import tool
 
 SCENARIOS = {
     "free": Scenario(budgets=0.0, deadlines=0.0),
@@ -110,16 +110,14 @@ def test_executor_and_environment_take_the_same_actions(name: str, trained: bool
     assert decided > 60
 
 
-def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
+def router_log_probs(router: LearnedRouter, at: DecisionBatch) -> np.ndarray:
     if router.model is None:
-        from tutelage.orchestration.routing.decisions import look_ahead
-
-        utility = look_ahead(at, router.terms)  # pyright: ignore
+        utility = look_ahead(at, router.terms)
         best = np.full_like(utility, -np.inf)
         best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
         return best
     with torch.no_grad():
-        return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()  # pyright: ignore
+        return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()
 
 
 def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
@@ -146,7 +144,7 @@ def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
         assert choice.log_prob <= 0
 
 
-def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> None:
+def test_other_workers_than_it_was_trained_on_are_refused() -> None:
     here = world(SCENARIOS["free"])
     table = here.val.table
     stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
@@ -157,23 +155,42 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
     executor = Executor(
         ReplayPool(renamed), router, settings=as_settings(here.train.scenario, flows, 0)
     )
-    ran = run_virtual(executor.run(plan, seeds=SeedTree(0), hints=hints))
-    assert ran.steps
-    known = router.adopt(stranger, table.instructions[:8], table.types[:8], [True] * 8)
-    assert known.predictor.workers[-1].name == "stranger"
-    assert known.model is router.model
+    with pytest.raises(
+        ConfigError, match=r"trained on .*sim-3b.*nothing of stranger.*workers\.json"
+    ):
+        run_virtual(executor.run(plan, seeds=SeedTree(0), hints=hints))
 
 
-def test_unknown_workers_are_escalated_when_an_answer_fails() -> None:
+@tool
+def shout(text: str) -> str:
+    """Write a text in capitals."""
+    return text.upper()
+
+
+def test_tools_need_no_training() -> None:
     here = world(SCENARIOS["free"])
-    router = LearnedRouter(here.train.predictor, here.terms)
-    pool = SimulatedPool(classic(), errors=0.0)
-    plan = Plan("Do it", (Node("write_text", {}), Node("write_text", {"text": "<node-0>"})))
-    asked: list[list[str]] = []
-    for seed in range(30):
-        ran = run_virtual(Executor(pool, router).run(plan, seeds=SeedTree(seed)))
-        assert ran.steps[0].action == "worker"  # a plan of likely subtasks is begun
-        first = [step.worker for step in ran.steps if step.node == 0 and step.worker]
-        asked.append(first)
-    assert any(len(names) > 1 for names in asked)
-    assert all(len(set(names)) == len(names) for names in asked)
+    router = LearnedRouter(here.train.predictor, here.terms, ModelSelector(0))
+    plan = Plan("Do it", (Node("shout", {"text": "hey"}),))
+    ran = run_virtual(Executor(ToolPool({"shout": shout}), router).run(plan, seeds=SeedTree(0)))
+    assert ran.outputs == {"0": "HEY"}
+
+
+def test_a_step_carries_what_the_loss_takes() -> None:
+    """The document's update, with the executions of a router as its data."""
+    here = world(SCENARIOS["free"])
+    flows = WorkflowBatch.draw(here.val, 12, SeedTree(4))
+    model = ModelSelector(0)
+    router = LearnedRouter(here.train.predictor, here.terms, model, sample=True)
+    runs = [execute(flows, b, SCENARIOS["free"], router) for b in range(len(flows))]
+    steps = [step for ran in runs for step in ran.steps if step.choice.features is not None]
+    assert len(steps) > 12
+    loss = model.compute_loss(
+        states=[step.choice.features for step in steps],
+        actions=[step.choice.action for step in steps],
+        old_log_probs=[step.choice.log_prob for step in steps],
+        advantages=[1.0] * len(steps),
+        returns=[0.0] * len(steps),
+    )
+    assert loss["policy_loss"].item() == pytest.approx(-1.0, abs=1e-4)  # the ratios are 1
+    assert loss["approx_kl"].item() == pytest.approx(0.0, abs=1e-6)
+    loss["total_loss"].backward()

@@ -17,24 +17,23 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     compute_reward,
 )
-from tutelage.orchestration.routing.choosers import (
-    Chooser,
-    baselines,
-    oracle,
-    run_chooser,
-)
-from tutelage.orchestration.routing.curves import aiq, hull, pareto_front
-from tutelage.orchestration.routing.decisions import DecisionBatch, look_ahead
-from tutelage.orchestration.routing.learning import collect
+from tutelage.orchestration.routing.contract import aiq, baselines, hull, oracle, pareto_front
 from tutelage.orchestration.routing.policy import (
     SCALE,
     DecisionFeatures,
     ModelSelector,
+    collect,
     compute_gae,
     draw_actions,
 )
 from tutelage.orchestration.routing.predictor import VerifierRates
-from tutelage.orchestration.routing.simulator import WorkflowSimulator
+from tutelage.orchestration.routing.simulator import (
+    Chooser,
+    DecisionBatch,
+    WorkflowSimulator,
+    look_ahead,
+    run_chooser,
+)
 from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
 from tutelage.seeds import SeedTree
 
@@ -97,7 +96,7 @@ def test_budgets_and_tries_and_deadlines_hold() -> None:
 def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
     scenario = Scenario(rates=VerifierRates(0.7, 0.4), budgets=0.0, deadlines=0.0)
     here, flows = world(scenario), flows_of(200, scenario)
-    outcome = run_chooser(here.val, flows, here.terms, rules()["kNN, escalating"])
+    outcome = run_chooser(here.val, flows, here.terms, rules()["kNN"])
     assert (outcome.success_B & (outcome.verified_B < 1)).any()
     assert (~outcome.success_B & (outcome.verified_B == 1)).any()
 
@@ -105,7 +104,7 @@ def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
 def test_a_workflow_longer_than_allowed_is_given_up() -> None:
     here, flows = world(), flows_of()
     terms = replace(here.terms, max_steps=2)
-    outcome = run_chooser(here.val, flows, terms, rules()["kNN, escalating"])
+    outcome = run_chooser(here.val, flows, terms, rules()["random"])
     assert outcome.steps_B.max() == 2
     assert (outcome.stopped_B | (outcome.steps_B <= 2)).all()
 

@@ -2,15 +2,16 @@
 --output_dir checkpoints/ --episodes 1000`.
 
 The document's script: a thin caller of `tutelage.orchestration.routing.phase2.train_phase2`. It
-leaves `checkpoint_best.pth` (which carries the planner of phase 1 along), `phase2.md` with the
-table of all routers, and the plots. `--outcomes` and `--models` name a table of real outcomes;
-without them outcomes are simulated. `--resume` goes on after a kill.
+leaves `checkpoint_best.pth` (which carries the planner of phase 1 along) and prints the comparison
+of all routers. `--outcomes` and `--models` name a table of real outcomes; without them outcomes are
+simulated. `--resume` goes on after a kill.
 """
 
 import argparse
 import sys
 
 from tutelage.errors import TutelageError
+from tutelage.orchestration.evaluation.tables import routing_tables
 from tutelage.orchestration.planner.settings import read_settings
 from tutelage.orchestration.routing.phase2 import train_phase2
 from tutelage.runs.signals import exit_code, handle_signals
@@ -41,6 +42,7 @@ def main() -> int:
             checkpoint=given.checkpoint,
             resume=given.resume,
             log=show,
+            warn=lambda message: print(f"warning: {message}", file=sys.stderr),
         )
     except TutelageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -48,7 +50,10 @@ def main() -> int:
     except KeyboardInterrupt as stopped:
         print("Stopped. Run it again with --resume to go on.", file=sys.stderr)
         return exit_code(stopped)
-    print((result.checkpoint.parent / "phase2.md").read_text(encoding="utf-8"))
+    for table in routing_tables({"evaluation": result.evaluation.to_json()}):
+        print(f"\n{table.title}. {table.lead}")
+        for cells in (table.columns, *(row.cells for row in table.rows)):
+            print("  ".join(f"{cell:<20.20}" for cell in cells))
     print(f"router: {result.checkpoint}")
     return 0
 

@@ -163,7 +163,6 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     test = result.get("phase1", {}).get("test")
     for table in planning_tables(test) if test else []:
         show_table(console, table)
-    told = folder.path / "phase2" / "phase2.md"
     planner = folder.checkpoints / "phase1_best.pth"
     pairs = [("run", shown_path(folder.path))]
     if planner.is_file():
@@ -171,10 +170,7 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     if "phase2" in result:
         for table in routing_tables(result["phase2"]):
             show_table(console, table)
-        pairs += [
-            ("router", shown_path(folder.path / result["phase2"]["checkpoint"])),
-            ("routing", shown_path(told)),
-        ]
+        pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
     pairs.append(("report", shown_path(folder.report)))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))

@@ -4,7 +4,7 @@
     metrics.jsonl                a line an epoch (phase1) and an update (phase2)
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
     checkpoints/phase1_last.pth  where training stands, until it ends
-    phase2/                      what phase 2 leaves; episodes/ and outcomes.json of real workers
+    phase2/                      the router; episodes/ and outcomes.json of real workers
     predictions.jsonl            the plans of the test set
     store.db                     the run with its metrics and rollouts
     result.json, report.html     the outcome
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,9 +27,13 @@ from tutelage.config.fields import RunSettings
 from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
 from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.config import WorkConfig
+from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.pages import write_report
+from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import (
@@ -37,12 +41,8 @@ from tutelage.orchestration.planner.settings import (
     PlannerConfig,
     PlannerTrainingSettings,
 )
-from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
-from tutelage.orchestration.routing.decisions import RewardTerms
-from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
-from tutelage.orchestration.routing.simulator import SimulationResult
-from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
+from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
 from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
@@ -52,12 +52,14 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.types import JSON
+from tutelage.types import JSON, Message, Reward, Rollout, Task
 
 PHASE1, PHASE2 = "phase1", "phase2"
 EPISODES = "episodes.json"
 """How many episodes were played with real workers, and what they cost."""
 LAST = "phase1_last.pth"
+PLANNED = "phase1/planner"
+"""Label of the rollouts that are plans of test workflows."""
 
 
 @register
@@ -92,13 +94,11 @@ class PlannerTraining(RunKind):
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """A planner is scored on plans, which stand in its own tables; its routing, where that is
-        all that it learned, against the greedy router's."""
-        routing = files.settings.get("phase") == "2"
-        tested = Labels(GREEDILY, ROUTED, PHASE2) if routing else Labels("", PLANNED, PHASE1)
+        """A planner is scored on plans and its routing on simulated workflows, which stand in
+        tables of their own."""
+        planned = files.settings.get("phase") != "2"
         return Figures(
-            labels={"greedy": tested},
-            success="success>=0.5" if routing else None,
+            labels={"greedy": Labels("", PLANNED, PHASE1)} if planned else {},
             trained="orchestration",
             algorithm=RECIPE,
             base="planner network",
@@ -144,8 +144,26 @@ class PlannerTraining(RunKind):
         )
 
     def open(self, run: Run) -> None:
-        """Say what begins."""
-        facts = {} if self.sets is None else self.sets.facts
+        """Say what begins: data, the rate of phase 1, and what phase 2 rewards."""
+        facts = {} if self.sets is None else dict(self.sets.facts)
+        if self.sets is not None:
+            facts["learning rate"] = f"{self.settings.phase1_supervised.learning_rate:g}"
+        if self.request.phase != "1":
+            phase2 = self.settings.phase2_rl
+            weights = ", ".join(
+                f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
+            )
+            facts["reward"] = f"{phase2.reward}: {weights}"
+            if phase2.reward in ("seed", "seed_seconds"):
+                example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
+                earned = compute_reward(example, phase2.reward, weights=phase2.weights)
+                if earned < 0:
+                    _warn(
+                        run.progress,
+                        f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, "
+                        "and doing nothing 0: set normalize: true, which measures cost and latency "
+                        "as shares, or change the weights",
+                    )
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -223,29 +241,6 @@ class PlannerTraining(RunKind):
             numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
             progress.step(int(given["step"]), numbers)
 
-        def record(
-            label: str,
-            step: int,
-            query_table: QueryTable,
-            flows: WorkflowBatch,
-            outcome: SimulationResult,
-        ) -> None:
-            most = len(flows) if label else phase.workflows_per_episode
-            terms = RewardTerms(phase.reward, phase.weights, query_table.scenario.rates)
-            run.writer.submit(
-                routed_rollouts(
-                    run.id,
-                    _place(request),
-                    label,
-                    step,
-                    query_table,
-                    flows,
-                    outcome,
-                    terms,
-                    most,
-                )
-            )
-
         phase2_result = train_phase2(
             place,
             settings=phase,
@@ -258,16 +253,16 @@ class PlannerTraining(RunKind):
             resume=(place / LAST2).is_file(),
             log=log,
             warn=partial(_warn, progress),
-            record=record,
         )
-        told = place / "phase2.json"
+        evaluation = phase2_result.evaluation
+        assert evaluation is not None
         self._found[PHASE2] = {
             "checkpoint": str(phase2_result.checkpoint.relative_to(folder.path)),
             "best_update": phase2_result.best_update,
             "val_reward": phase2_result.val_reward,
             "leaks": list(phase2_result.world.leaks),
             **({} if collected is None else {"episodes": read_json(place / EPISODES)}),
-            **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
+            "evaluation": evaluation.to_json(),
         }
 
     def _episodes(self, run: Run) -> tuple[Path, Path] | None:
@@ -324,15 +319,32 @@ def _measure(
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)
-        plans, place, epoch = [p.plan for p in planned], _place(request), fitting.at.best_epoch
-        run.writer.submit(plan_rollouts(run.id, place, plans, sets.test, model.catalog, epoch))
+        # A test workflow is a task, its plan a rollout, the reward what validation goes by.
+        plans = [each.plan for each in planned]
+        scores = PlanScores.of(plans, sets.test, model.catalog)
+        rollouts: list[Rollout] = []
+        for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
+            parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
+            value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
+            place = SeedTree(request.seed).child("planner", "stored", PLANNED, i)
+            fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
+            messages, answer = (Message("user", wanted.instruction),), to_text(plan)
+            call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
+            rollouts.append(
+                stored_rollout(
+                    place,
+                    run.id,
+                    Task(wanted.name or f"test-{i}", fields),
+                    PLANNED,
+                    step=fitting.at.best_epoch,
+                    calls=(call,),
+                    answer=answer,
+                    reward=Reward(value, parts),
+                )
+            )
+        run.writer.submit(rollouts)
         progress.evaluation("test workflows", len(sets.test), len(sets.test))
     return result
-
-
-def _place(request: PlannerConfig) -> SeedTree:
-    """Where the identifiers of rollouts come from."""
-    return SeedTree(request.seed).child("planner", "stored")
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:

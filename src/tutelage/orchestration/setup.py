@@ -78,8 +78,8 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
             builtin_graph() if request.catalog is None else graph_of(read_catalog(request.catalog))
         )
         catalog = graph.catalog
-        count = settings.train_data_size or EXPERTS
-        count += settings.synthetic_augmentations or AUGMENTED
+        more = settings.synthetic_augmentations
+        count = (settings.train_data_size or EXPERTS) + (AUGMENTED if more is None else more)
         made = generate(graph, count + TESTED, seeds.child("synthetic"))
         given, test = made[:count], made[count:]
         taken = {w.instruction for w in made}
@@ -92,8 +92,10 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         }
     else:
         catalog, workflows, test, fields = _files(request, settings, seeds)
-        if count := settings.synthetic_augmentations:
-            augmented = generate(graph_of(catalog), count, seeds.child("synthetic"))
+        count = settings.synthetic_augmentations or 0
+        place = seeds.child("synthetic")
+        augmented = generate(graph_of(catalog), count, place) if count else []
+        if augmented:
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
         left = counted(len(workflows), "workflow")

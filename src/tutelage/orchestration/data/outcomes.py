@@ -1,11 +1,11 @@
 """Tables of outcomes: which worker got which query right, at what cost and in what time.
 
 A table is read from the form that router data sets have (a row per query with `scores` by worker)
-beside a file of prices, or simulated (`synthetic_outcomes.py`). All that a policy or a predictor
-learns from comes out of such a table, so training needs no call to a model. What a file leaves out
-is filled by a stated model: cost from prices and tokens, seconds from the
-size of the model. `routing/predictor.py` learns from a table, `routing/workflows.py` makes
-workflows.
+beside a file of prices, or simulated: the simulated workers of an execution, on requests of the
+generator. All that a policy or a predictor learns from comes out of such a table, so training needs
+no call to a model. What a file leaves out is filled by a stated model: cost from prices and tokens,
+seconds from the size of the model. `routing/predictor.py` learns from a table,
+`routing/workflows.py` makes workflows.
 
 Legend: Q queries, W workers.
 """
@@ -24,9 +24,18 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field, TypeAdapter
 
 from tutelage.config.fields import NonNegative
-from tutelage.errors import DataError
+from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import AsText, FileRecord, nearest, read_as, read_json
-from tutelage.orchestration.execution.workers import Latency, Worker, check_workers, prompt_tokens
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.worker_files import classic, tool_kind
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Worker,
+    check_workers,
+    prompt_tokens,
+)
 from tutelage.seeds import SeedTree
 
 Floats = NDArray[np.float64]
@@ -195,15 +204,54 @@ def read_outcomes(
     perhaps `size` (such as "7B"), `latency_seconds`, `seconds_per_token`, `capabilities`.
     Raises `DataError` with file, row and field.
     """
-    rows = read_json(path)
-    if not isinstance(rows, list) or not rows:
+    data = read_json(path)
+    if not isinstance(data, list) or not data:
         raise DataError(f"{str(path)!r} needs a list of rows with 'scores'; it has none")
-    queries = [
+    rows = [
         read_as(_ROW, row, f"{str(path)!r}, row {index}")
-        for index, row in enumerate(cast("list[Any]", rows))
+        for index, row in enumerate(cast("list[Any]", data))
     ]
-    names = list(dict.fromkeys(name for row in queries for name in row.scores))
-    return _table(queries, _read_models(models, names), seeds or SeedTree(0))
+    names = list(dict.fromkeys(name for row in rows for name in row.scores))
+    known = read_json(models)
+    if not isinstance(known, dict):
+        raise DataError(f"{str(models)!r} needs an object: prices by the model's name")
+    listed = cast("Mapping[str, Any]", known)
+    if lost := [name for name in names if name not in listed]:
+        hint = nearest(lost[0], sorted(listed))
+        raise DataError(f"{str(models)!r} has no price of {lost[0]!r}; {hint}")
+    prices = read_as(_PRICES, {name: listed[name] for name in names}, repr(str(models)))
+    workers = check_workers([price.worker(name) for name, price in prices.items()])
+    tokens_in_Q = np.array(
+        [prompt_tokens(row.text) if row.input_tokens is None else row.input_tokens for row in rows],
+        dtype=np.float64,
+    )
+    scores_QW, cost_QW, latency_QW, out_QW = (
+        np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])
+        for key in ("scores", "cost", "latency", "output_tokens")
+    )
+    out_QW = np.where(np.isnan(out_QW) & np.isnan(cost_QW), TOKENS_OUT, out_QW)
+    price_in_W, price_out_W = _prices(workers)
+    costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
+    seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
+    for j, worker in enumerate(workers):
+        # A place of its own for each worker: one that comes later changes nobody else's draws.
+        rng = (seeds or SeedTree(0)).child("outcomes", worker.name).numpy()
+        draws_QW[:, j] = rng.random(len(rows))
+        written_Q = np.where(np.isnan(out_QW[:, j]), TOKENS_OUT, out_QW[:, j])
+        median_Q = worker.latency.seconds + worker.latency.per_token * written_Q
+        seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
+    return OutcomeTable(
+        ids=tuple(str(i) if row.id is None else row.id for i, row in enumerate(rows)),
+        instructions=tuple(row.text for row in rows),
+        types=tuple(row.type for row in rows),
+        workers=workers,
+        scores_QW=scores_QW,
+        costs_QW=np.where(np.isnan(cost_QW), costs_QW, cost_QW),
+        seconds_QW=np.where(np.isnan(latency_QW), seconds_QW, latency_QW),
+        tokens_in_Q=tokens_in_Q,
+        tokens_out_QW=out_QW,
+        draws_QW=draws_QW,
+    )
 
 
 def read_test_outcomes(
@@ -252,22 +300,6 @@ def with_skills(table: OutcomeTable) -> list[Worker]:
     return found
 
 
-def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:
-    """The workers of those names, by a file of prices.
-
-    Raises `DataError` for a worker without a price, with the nearest name that has one.
-    """
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise DataError(f"{str(path)!r} needs an object: prices by the model's name")
-    models = cast("Mapping[str, Any]", data)
-    if lost := [name for name in names if name not in models]:
-        hint = nearest(lost[0], sorted(models))
-        raise DataError(f"{str(path)!r} has no price of {lost[0]!r}; {hint}")
-    prices = read_as(_PRICES, {name: models[name] for name in names}, repr(str(path)))
-    return check_workers([price.worker(name) for name, price in prices.items()])
-
-
 def stated_latency(name: str, size: object = None) -> Latency:
     """Seconds of a model by its size in billions of parameters B, where nobody measured them.
 
@@ -279,43 +311,49 @@ def stated_latency(name: str, size: object = None) -> Latency:
     return Latency(0.2, SPREAD, 0.004 + 0.0003 * billions)
 
 
-def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree) -> OutcomeTable:
-    names = [worker.name for worker in workers]
-    tokens_in_Q = np.array(
-        [prompt_tokens(row.text) if row.input_tokens is None else row.input_tokens for row in rows],
-        dtype=np.float64,
-    )
-    values = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
-    out_QW = _matrix(rows, "output_tokens", names)
-    out_QW = np.where(np.isnan(out_QW) & np.isnan(values["cost"]), TOKENS_OUT, out_QW)
-    price_in_W, price_out_W = _prices(workers)
-    costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
-    costs_QW = np.where(np.isnan(values["cost"]), costs_QW, values["cost"])
-    seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
-    for j, worker in enumerate(workers):
-        # A place of its own for each worker: one that comes later changes nobody else's draws.
-        rng = seeds.child("outcomes", worker.name).numpy()
-        draws_QW[:, j] = rng.random(len(rows))
-        written_Q = np.where(np.isnan(out_QW[:, j]), TOKENS_OUT, out_QW[:, j])
-        median_Q = worker.latency.seconds + worker.latency.per_token * written_Q
-        seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
-    return OutcomeTable(
-        ids=tuple(str(i) if row.id is None else row.id for i, row in enumerate(rows)),
-        instructions=tuple(row.text for row in rows),
-        types=tuple(row.type for row in rows),
-        workers=workers,
-        scores_QW=values["scores"],
-        costs_QW=costs_QW,
-        seconds_QW=np.where(np.isnan(values["latency"]), seconds_QW, values["latency"]),
-        tokens_in_Q=tokens_in_Q,
-        tokens_out_QW=out_QW,
-        draws_QW=draws_QW,
-    )
-
-
 def _prices(workers: Sequence[Worker]) -> Floats:
     return np.array([(worker.price_in, worker.price_out) for worker in workers]).T
 
 
-def _matrix(rows: Sequence[_Query], key: str, names: Sequence[str]) -> Floats:
-    return np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])
+def simulate_outcomes(
+    queries: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
+) -> OutcomeTable:
+    """Outcomes of simulated workers, by default the preset `classic`, on `queries` requests that
+    one built-in tool does: those of a `SimulatedPool`, so a router that learns from them fits what
+    an execution with simulated workers does. Raises `ConfigError` for fewer than 20 queries.
+    """
+    if queries < 20:
+        raise ConfigError(f"queries={queries!r} must be at least 20")
+    graph = builtin_graph()
+    asked = generate(graph, queries, seeds.child("requests"), max_nodes=1)
+    pool = SimulatedPool(workers or classic(), errors=0.0)
+    rows: list[list[tuple[float, float, float, float]]] = []
+    for number, workflow in enumerate(asked):
+        tool = graph.catalog[workflow.tools[0]]
+        work = Subtask(
+            0, tool.name, tool_kind(tool.name, tool.description, graph.catalog),
+            prompt=workflow.instruction, seeds=seeds.child("simulated-outcomes", number),
+        )  # fmt: skip
+        rows.append([])
+        for worker in pool.workers:
+            if worker.can(*work.labels):
+                answer = pool.draw(worker, work)
+                numbers = (float(answer.correct or False), answer.cost, answer.seconds)
+                rows[-1].append((*numbers, float(answer.tokens_out)))
+            else:
+                expected = pool.estimate(worker, work)
+                rows[-1].append((math.nan, expected.cost, expected.seconds, TOKENS_OUT))
+    scores_QW, costs_QW, seconds_QW, tokens_out_QW = np.moveaxis(np.array(rows), 2, 0)
+    texts = tuple(workflow.instruction for workflow in asked)
+    return OutcomeTable(
+        ids=tuple(f"sim-{number}" for number in range(len(asked))),
+        instructions=texts,
+        types=tuple(workflow.tools[0] for workflow in asked),
+        workers=pool.workers,
+        scores_QW=scores_QW,
+        costs_QW=costs_QW,
+        seconds_QW=seconds_QW,
+        tokens_in_Q=np.array([float(prompt_tokens(text)) for text in texts]),
+        tokens_out_QW=tokens_out_QW,
+        draws_QW=seeds.child("draws").numpy().random(scores_QW.shape),
+    )

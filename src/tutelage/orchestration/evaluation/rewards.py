@@ -1,9 +1,11 @@
-"""What an executed workflow earns: the four reward presets, as pure functions of its result.
+"""The reward of an executed workflow: one formula, under four presets.
 
-`seed` is the published formula with latency in milliseconds, `seed_seconds` the same in seconds.
-Milliseconds let latency swamp success, so the default, `normalized`, measures cost and latency
-against the most expensive and the slowest legal single-worker plan; `gated` counts those two terms
-only on success. `plan/dag.py` gives the critical path that latency is measured along.
+`seed` is the document's: 10 for success, less 0.1 a dollar and 0.01 a millisecond, and 0.1 for each
+output. `seed_seconds` is the same in seconds. A second costs as much as a success under `seed`, so
+training's default is `normalized`, which measures cost and latency against the most expensive and
+the slowest legal single-worker plan; `gated` counts those two terms only on success. `reward_terms`
+is the formula, for numbers and for arrays of many workflows at once; `plan/dag.py` gives the
+critical path that latency is measured along.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast, get_args
+
+import numpy as np
 
 from tutelage.errors import ConfigError, RewardError, check_given, check_number
 from tutelage.orchestration.data.rows import spelled
@@ -114,20 +118,50 @@ def _numeric(name: str, value: Any) -> Any:
         raise ValueError(f"{name} is {value!r:.80}; give a number") from None
 
 
+def reward_terms(
+    preset: Preset,
+    weights: RewardWeights,
+    *,
+    success: Any,
+    cost: Any,
+    seconds: Any,
+    outputs: Any,
+    verified: Any,
+    references: tuple[Any, Any],
+) -> dict[str, Any]:
+    """Return the terms of the reward by name; numbers give numbers, arrays arrays.
+
+    `outputs` counts the outputs that are not empty, `verified` is the share of verified nodes, and
+    `references` are USD and seconds, which only `normalized` and `gated` read.
+    """
+    if preset in ("seed", "seed_seconds"):
+        latency, shaped = seconds * (1000.0 if preset == "seed" else 1.0), outputs * 1.0
+    else:
+        counted = success if preset == "gated" else 1.0
+        cost = counted * np.minimum(1.0, cost / references[0])
+        latency = counted * np.minimum(1.0, seconds / references[1])
+        shaped = verified
+    return {
+        "success": weights.alpha * success,
+        "cost": -weights.beta * cost,
+        "latency": -weights.gamma_latency * latency,
+        "shaped": weights.shaped_reward * shaped,
+    }
+
+
 def reward_parts(
     result: ExecutionResult | Mapping[str, Any],
     *,
-    preset: Preset = "normalized",
+    preset: Preset = "seed",
     weights: RewardWeights | None = None,
     references: References | None = None,
 ) -> dict[str, float]:
-    """The terms `success`, `cost`, `latency`, `shaped`; the reward is their sum.
+    """Return the terms `success`, `cost`, `latency`, `shaped` of a result; the reward is their sum.
 
     `normalized` and `gated` need `references`, which an executed result has itself (one whose
     workers cost nothing and take no known time is measured against 1 USD and 1 s); their cost and
-    latency ratios are clipped to 1.
-    Raises `ConfigError` for an unknown preset or missing references, `RewardError` for a result
-    with a negative or non-finite number.
+    latency ratios are clipped to 1. Raises `ConfigError` for an unknown preset or missing
+    references, `RewardError` for a result with a negative or non-finite number.
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
@@ -137,40 +171,37 @@ def reward_parts(
     check_given("weights", weights, RewardWeights, "RewardWeights(alpha, beta, ...)")
     if references is not None:
         check_given("references", references, References, "References(cost, latency)")
-    if preset in ("seed", "seed_seconds"):
-        cost = result.total_cost
-        latency = result.total_latency_ms / (1.0 if preset == "seed" else 1000.0)
-        shaped = float(sum(1 for output in result.outputs.values() if output))
-    else:
-        if references is None and hasattr(result, "references"):
-            own: References | None = getattr(result, "references", None)
-            references = own or References(1.0, 1.0)
-        if references is None:
-            raise ConfigError(
-                f"preset {preset!r} measures cost and latency against references, and this result "
-                "has none: give references=References(cost, latency), a result of execute(), or "
-                "preset='seed', the published formula"
-            )
-        counted = float(preset == "normalized" or result.success)
-        cost = counted * min(1.0, result.total_cost / references.cost)
-        latency = counted * min(1.0, result.total_latency_ms / 1000.0 / references.latency)
-        shaped = result.verified_fraction
-    return {
-        "success": weights.alpha * float(result.success),
-        "cost": -weights.beta * cost,
-        "latency": -weights.gamma_latency * latency,
-        "shaped": weights.shaped_reward * shaped,
-    }
+    elif hasattr(result, "references"):
+        references = getattr(result, "references", None) or References(1.0, 1.0)
+    elif preset in ("normalized", "gated"):
+        raise ConfigError(
+            f"preset {preset!r} measures cost and latency against references, and this result "
+            "has none: give references=References(cost, latency), a result of execute(), or "
+            "preset='seed', the document's formula"
+        )
+    against = references or References(1.0, 1.0)
+    terms = reward_terms(
+        preset,
+        weights,
+        success=float(result.success),
+        cost=result.total_cost,
+        seconds=result.total_latency_ms / 1000.0,
+        outputs=sum(1 for output in result.outputs.values() if output),
+        verified=result.verified_fraction,
+        references=(against.cost, against.latency),
+    )
+    return {name: float(term) for name, term in terms.items()}
 
 
 def compute_reward(
     result: ExecutionResult | Mapping[str, Any],
-    preset: Preset = "normalized",
+    preset: Preset = "seed",
     *,
     weights: RewardWeights | None = None,
     references: References | None = None,
 ) -> float:
-    """The sum of `reward_parts`, which documents the arguments and errors."""
+    """Return the sum of `reward_parts`, which documents arguments and errors: without a preset the
+    document's formula."""
     parts = reward_parts(result, preset=preset, weights=weights, references=references)
     return math.fsum(parts.values())
 

@@ -105,6 +105,9 @@ _ROUTING: Mapping[str, str] = {
     "cost": "USD",
     "latency": "seconds",
     "reward": "reward",
+    "gain": "gain",
+    "gap_to_oracle": "below the oracle",
+    "aiq": "AIQ",
     "tries": "tries",
     "late": "late",
     "pareto": "Pareto",
@@ -112,17 +115,26 @@ _ROUTING: Mapping[str, str] = {
 
 
 def routing_tables(phase2: Mapping[str, Any]) -> list[Table]:
-    """The routers of phase 2: on workflows, under each preset, and on single queries; none before
-    it was measured."""
+    """The routers of phase 2: on workflows, and under each preset; none before it was measured."""
     found = phase2.get("evaluation")
-    if not found:
-        return []
-    return [_workflow_table(found["rows"]), _preset_table(found["presets"]), _query_table(found)]
+    return [_workflow_table(found), _preset_table(found["presets"])] if found else []
 
 
-def _workflow_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _workflow_table(found: Mapping[str, Any]) -> Table:
+    gaps = found["differences"]
+    rows: list[dict[str, Any]] = [
+        {**row, **{key: gaps.get(row["name"], {}).get(key) for key in ("mean", "low", "high")}}
+        for row in found["rows"]
+    ]
+    for row in rows:
+        row["reward"] = _ranged(row, "reward", "reward_")
+        row["gain"] = "" if row["mean"] is None else _ranged(row, "mean", "")
     keys = [key for key in _ROUTING if key in rows[0]]
-    lead = f"{workflow_words(rows)} phase2.md has every column, intervals and plots."
+    note = interval_note(rows, "reward_")
+    lead = (
+        f"{workflow_words(rows)} Rewards with 95 % intervals that count the queries that workflows "
+        f"share; gain is the reward of {found['router']} less this one's. {note}"
+    ).strip()
     shown = [[_cell(row.get(key)) for key in keys] for row in rows]
     return _table("Routing", lead, [_ROUTING[key] for key in keys], shown)
 
@@ -139,20 +151,6 @@ def _preset_table(presets: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     )
 
 
-def _query_table(found: Mapping[str, Any]) -> Table:
-    """One try a query, with intervals."""
-    by_query, keys = found["by_query"], ("aiq", "accuracy", "cost")
-    lead = (
-        f"One try at each of {by_query['queries']} queries, with 95 % intervals; accuracy and USD "
-        "at the most accurate point of a router's curve. "
-        + interval_note(by_query["rows"], *(f"{key}_" for key in keys))
-    ).strip()
-    rows = [
-        (row["name"], *(_ranged(row, key, f"{key}_") for key in keys)) for row in by_query["rows"]
-    ]
-    return _table("Routing of single queries", lead, ("", "AIQ", "accuracy", "USD"), rows)
-
-
 def _ranged(row: Mapping[str, float], key: str, ends: str) -> str:
     """A number with its interval, alone if there is none."""
     low, high = row[f"{ends}low"], row[f"{ends}high"]
@@ -163,7 +161,7 @@ def _ranged(row: Mapping[str, float], key: str, ends: str) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _percent(value: object) -> str:

@@ -242,7 +242,7 @@ class WorkConfig(PlanningConfig):
                 warn(blind.told)
             return _ROUTERS["cheapest" if blind is not None and blind.all else name]()
         if Path(name).is_file():
-            return trained_router(name, pool.workers, warn)
+            return trained_router(name, pool.workers)
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 

@@ -8,11 +8,9 @@ refused where nothing of it would be right. `config.py` asks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.execution.worker_files import WORKERS
 from tutelage.orchestration.execution.workers import DEFAULT_SKILL, Worker, WorkerPool
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router
@@ -50,27 +48,12 @@ def skills_lacking(router: str, workers: Sequence[Worker], *, chosen: bool) -> _
     return _Lacking(f"{told}: the cheapest worker is asked first", all=True)
 
 
-def trained_router(path: str, workers: Sequence[Worker], warn: Warn) -> Router:
-    """The router of a checkpoint. Raises `ConfigError` if it knows none of the workers; `warn` is
-    called with those that it does not know."""
+def trained_router(path: str, workers: Sequence[Worker]) -> Router:
+    """The router of a checkpoint. Raises `ConfigError` for workers that it was not trained on."""
     from tutelage.orchestration.routing.router import load_router
 
     router = load_router(path)
-    known = {worker.name for worker in router.predictor.workers}
-    models = [worker.name for worker in workers if not worker.tool]
-    strange = [name for name in models if name not in known]
-    if strange and known.isdisjoint(models):
-        own = Path(path).with_name(WORKERS)
-        raise ConfigError(
-            f"the router {path!r} was trained on {listed(sorted(known))}, and the workers are "
-            f"{listed(strange)}, of which it knows nothing; give those that it was trained on, "
-            f"such as --workers {own}, or train one on these: tutelage train planner --phase 2"
-        )
-    if strange:
-        warn(
-            f"the router {path!r} was not trained on {listed(strange)}: it takes the "
-            "skills that they declare"
-        )
+    router.check(workers)
     return router
 
 

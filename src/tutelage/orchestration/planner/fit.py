@@ -88,7 +88,7 @@ class PlannerTrainer:
     ) -> None:
         self.train, self.held_out = list(train), list(held_out)
         self.catalog, self.settings, self.seeds = catalog, settings, seeds
-        self.at = _Progressed(rate=settings.learning_rate * settings.rate_scale)
+        self.at = _Progressed(rate=settings.learning_rate)
         self.rates: list[float] = []
         self.best: dict[str, Any] | None = None
         self.best_metrics: dict[str, float] = {}

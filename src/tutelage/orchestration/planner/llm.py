@@ -196,7 +196,7 @@ class LLMPlanner:
         started, number, record = time.time(), len(made), PLANNING.get()
         sent = tuple((message.role, message.content or "") for message in messages)
         lost = PlannerCall(sent, "", bound, started=started, bound=bound)
-        call: PlannerCall | None = None
+        call: PlannerCall | None = None  # as it ended; None where it was not billed
         record(number, lost)
         try:
             call = replace(await self._reply(client, messages, tools), bound=bound)
@@ -210,6 +210,7 @@ class LLMPlanner:
                 made.append(call)
                 self.calls.append(call)
             budget.settle(bound, 0.0 if call is None else call.cost)
+        assert call is not None
         if message := budget.overspent(PLANS, call.cost, bound):
             raise NoPlanError(message)
         return call.reply

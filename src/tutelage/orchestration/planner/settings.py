@@ -47,20 +47,20 @@ class Phase1Settings(Section):
 
     batch_size: Count = 32
     """Workflows in one optimizer step."""
-    learning_rate: Positive = 1e-4
-    """Adam's rate; `rate_scale` multiplies it."""
+    learning_rate: Positive = 2e-3
+    """Adam's rate: hashed features occur seldom and need larger steps than the document's 1e-4."""
     num_epochs: Count = 50
     """Maximum number of passes over the training set; early stopping ends before."""
     lambda_dag: NonNegative = 0.3
     """Weight of the DAG loss."""
     train_data_size: Count | None = None
-    """Maximum number of workflows taken from the training file; null takes all."""
-    synthetic_augmentations: CountOrZero = 0
-    """Synthetic workflows over the catalog that are added to the training set."""
+    """Maximum number of workflows taken from the training file, by default all; without a file how
+    many are made up, by default 300."""
+    synthetic_augmentations: CountOrZero | None = None
+    """Synthetic workflows over the catalog that are added to the training set; without it none to a
+    training file, 1,000 where there is no file."""
     dag_loss: Literal["seed", "notears", "poly", "dagma"] = "poly"
     """Which DAG loss."""
-    rate_scale: Positive = 20.0
-    """The rate times this is what Adam uses: hashed features occur seldom and need larger steps."""
     max_grad_norm: Positive = 1.0
     """Gradients are clipped to this norm."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2

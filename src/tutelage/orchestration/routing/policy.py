@@ -9,13 +9,17 @@ at all is luck, and a critic that knows it takes that luck out of the advantages
 critic of arXiv 1710.06542). The policy never sees it. Losses and advantages are those of
 `algorithms/rl`; a decision is one trained token of a workflow's row.
 
-Legend: D decisions, W workers, A actions (workers, accept, stop), F features.
+`collect` samples trajectories: exactly what was executed, with the log-probabilities under the mask
+that was in force; `ppo_update` learns from them, `phase2.py` is the training around it.
+
+Legend: B workflows, T decisions of a workflow, D decisions, W workers, A actions (workers, accept,
+stop), F features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +30,19 @@ from torch import Tensor, nn
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
 from tutelage.errors import RewardError, check_given, check_number
 from tutelage.orchestration.data.outcomes import Floats
-from tutelage.orchestration.routing.decisions import (
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.simulator import (
+    TRUTHS,
+    Chooser,
     DecisionBatch,
     RewardTerms,
+    SimulationResult,
+    WorkflowSimulator,
     look_ahead,
     plain_utility,
 )
-from tutelage.orchestration.routing.simulator import TRUTHS
+from tutelage.orchestration.routing.workflows import Ints, QueryTable, WorkflowBatch
+from tutelage.seeds import SeedTree
 
 WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
@@ -66,8 +76,19 @@ class DecisionFeatures:
         return DecisionFeatures(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @staticmethod
-    def cat(parts: list[DecisionFeatures]) -> DecisionFeatures:
-        """Several batches as one."""
+    def cat(parts: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
+        """Several batches as one. Raises `RewardError` for anything else, and for batches with
+        different numbers of workers."""
+        if isinstance(parts, DecisionFeatures):
+            return parts
+        for part in parts if isinstance(parts, (list, tuple)) and parts else (parts,):
+            if not isinstance(part, DecisionFeatures):
+                raise RewardError(
+                    f"states are the DecisionFeatures of decisions, not {type(part).__name__}: the "
+                    "choice.features of an execution's steps, where a router trained by PPO chose"
+                )
+        if len(sizes := {part.workers_DWF.shape[1] for part in parts}) > 1:
+            raise RewardError(f"states have {sorted(sizes)} workers; give those of one pool")
         return DecisionFeatures(
             *(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(DecisionFeatures))
         )
@@ -132,7 +153,7 @@ class ModelSelector(nn.Module):
     def compute_loss(
         self,
         *,
-        states: DecisionFeatures,
+        states: DecisionFeatures | Sequence[DecisionFeatures],
         actions: Tensor | Sequence[int],
         old_log_probs: Tensor | Sequence[float],
         advantages: Tensor | Sequence[float],
@@ -143,15 +164,12 @@ class ModelSelector(nn.Module):
     ) -> dict[str, Tensor]:
         """PPO's loss of some decisions; each argument but `states` is a vector of length D.
 
-        `policy_loss - entropy_coef * entropy + value_coef * value_loss = total_loss`; value_loss is
-        the mean squared error. Also `approx_kl` and `clip_fraction`, without gradient. Raises
-        `RewardError` for other states.
+        States are the `choice.features` of an execution's steps, one by one or joined by
+        `DecisionFeatures.cat`. `policy_loss - entropy_coef * entropy + value_coef * value_loss =
+        total_loss`; value_loss is the mean squared error. Also `approx_kl` and `clip_fraction`,
+        without gradient. Raises `RewardError` for other states.
         """
-        if not hasattr(states, "workers_DWF"):
-            raise RewardError(
-                f"states are the DecisionFeatures of decisions, not {type(states).__name__}; "
-                "DecisionFeatures.of makes them in training: train_phase2, with algorithm='PPO'"
-            )
+        states = DecisionFeatures.cat(states)
         actions, old_log_probs, advantages, returns = map(
             torch.as_tensor, (actions, old_log_probs, advantages, returns)
         )
@@ -307,3 +325,113 @@ def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
     target_D1 = torch.from_numpy(uniform_D)[:, None] * ladder_DA[:, -1:]
     # The first action whose step reaches the target; a masked one has no step of its own.
     return (ladder_DA <= target_D1).sum(dim=1).clamp(max=logp_DA.shape[1] - 1)
+
+
+def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
+    """The policy's most probable action."""
+
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
+        with torch.no_grad():
+            logp_DA, _ = model(DecisionFeatures.of(at, terms))
+        return logp_DA.argmax(dim=1).numpy()
+
+    return choose
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectories:
+    """The decisions of a batch, in the order taken; rows and `time_D` place them in [B, T]."""
+
+    states: DecisionFeatures
+    actions_D: Tensor
+    log_probs_D: Tensor
+    values_D: Tensor
+    row_D: Tensor
+    time_D: Tensor
+    rewards_BT: Tensor
+    mask_BT: Tensor
+    outcome: SimulationResult
+
+
+@torch.no_grad()
+def collect(
+    query_table: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
+    model: ModelSelector,
+    seeds: SeedTree,
+) -> Trajectories:
+    """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
+    simulator = WorkflowSimulator(query_table, flows, terms)
+    unit = max(1.0, abs(terms.weights.alpha))
+    parts: list[DecisionFeatures] = []
+    taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    rng = seeds.numpy()
+    while len(rows := simulator.rows):
+        at = simulator.observe(rows)
+        states = DecisionFeatures.of(at, terms)
+        masked_DA = (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf)
+        truth_DF = simulator.truth(rows, torch.softmax(masked_DA, dim=1).numpy())
+        states = replace(states, truth_DF=torch.from_numpy(truth_DF.astype(np.float32)))
+        logp_DA, values_D = model(states)
+        actions_D = draw_actions(logp_DA, rng.random(len(rows)))
+        rewards_D = simulator.step(rows, actions_D.numpy(), at.chance_DW) / unit
+        parts.append(states)
+        log_probs_D = logp_DA.gather(1, actions_D[:, None])[:, 0]
+        rewards_D = torch.from_numpy(rewards_D.astype(np.float32))
+        taken.append((log_probs_D, values_D, torch.full((len(rows),), len(taken)), rewards_D))
+    outcome = simulator.outcome()
+    log_probs_D, values_D, time_D, rewards_D = map(torch.cat, zip(*taken, strict=True))
+    row_D = torch.from_numpy(outcome.row_D)
+    rewards_BT = torch.zeros(len(flows), len(taken))
+    rewards_BT[row_D, time_D] = rewards_D
+    mask_BT = torch.zeros_like(rewards_BT)
+    mask_BT[row_D, time_D] = 1.0
+    states, actions_D = DecisionFeatures.cat(parts), torch.from_numpy(outcome.action_D)
+    return Trajectories(
+        states, actions_D, log_probs_D, values_D, row_D, time_D, rewards_BT, mask_BT, outcome
+    )
+
+
+def ppo_update(
+    model: ModelSelector,
+    optimizer: torch.optim.Optimizer,
+    batch: Trajectories,
+    settings: Phase2Settings,
+    seeds: SeedTree,
+) -> dict[str, Any]:
+    """Several epochs over one batch of trajectories; returns the metrics of the last epoch."""
+    places = batch.row_D, batch.time_D
+    values_BT = torch.zeros_like(batch.mask_BT)
+    values_BT[places] = batch.values_D
+    gamma, lam, rewards_BT = settings.gamma, settings.lambda_gae, batch.rewards_BT
+    advantages_BT, returns_BT = estimate_advantages(
+        "gae", rewards_BT, batch.mask_BT, values_BT=values_BT, gamma=gamma, lam=lam
+    )
+    advantages_D, returns_D = advantages_BT[places], returns_BT[places]
+    records: list[dict[str, float]] = []
+    epoch = 0
+    for epoch in range(settings.epochs):
+        records = []
+        generator = torch.Generator().manual_seed(seeds.child("order", epoch).value())
+        order = torch.randperm(len(advantages_D), generator=generator)
+        for picked in order.split(settings.minibatch_size):
+            loss = model.compute_loss(
+                states=batch.states.take(picked),
+                actions=batch.actions_D[picked],
+                old_log_probs=batch.log_probs_D[picked],
+                advantages=advantages_D[picked],
+                returns=returns_D[picked],
+                clip_epsilon=settings.epsilon,
+                value_coef=settings.value_coef,
+                entropy_coef=settings.entropy_coef,
+            )
+            optimizer.zero_grad()
+            loss["total_loss"].backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+            optimizer.step()
+            records.append({name: number.item() for name, number in loss.items()})
+        if float(np.mean([t["approx_kl"] for t in records])) > settings.target_kl:
+            break
+    means = {name: float(np.mean([t[name] for t in records])) for name in records[0]}
+    return {"train_loss": means.pop("total_loss"), **means, "epochs": epoch + 1}

@@ -6,11 +6,11 @@ is the weighted share of the support that it got right. What was already tried a
 evidence: each support query is weighted by how likely it makes the verdicts seen so far, so a
 failure of one worker lowers the chances of those that fail together with it. Temperature, the share
 of the type's queries and a logistic calibration are chosen out of fold: a known query is never its
-own support. A worker that comes later gets a column from few observed outcomes, by a logistic
-regression on the others' chances with a prior that it is an average worker (`adopt`).
+own support. A worker that joins later is learned from its outcomes in the table: what it was not
+asked is filled by its share for the type.
 
-`data/neighbours.py` finds the support; `policy.py` decides with the chances.
-Legend: B asked, Q known queries, K support, W workers.
+`data/neighbours.py` finds the support; `policy.py` decides with the chances. Torch is loaded only
+where something is fitted or saved. Legend: B asked, Q known queries, K support, W workers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.outcomes import TOKENS_OUT, Floats, OutcomeTable
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.execution.worker_files import worker_from, worker_to
-from tutelage.orchestration.execution.workers import Worker, prompt_tokens
+from tutelage.orchestration.execution.workers import Worker
 from tutelage.seeds import SeedTree
 
 NEAREST = 40
@@ -82,7 +81,7 @@ class NeighbourWeights:
 
 @dataclass(frozen=True, slots=True)
 class OutcomePredictor:
-    """Made by `fit`; immutable, so a new worker makes a new one."""
+    """Made by `fit`."""
 
     workers: tuple[Worker, ...]
     index: NearestTexts
@@ -105,6 +104,10 @@ class OutcomePredictor:
 
         Raises `DataError` for fewer than two queries.
         """
+        import torch
+
+        from tutelage.orchestration.planner.logistic import fit_logistic
+
         if len(table) < 2:
             raise DataError(
                 f"predictions need a table of at least 2 queries; this has {len(table)}"
@@ -126,13 +129,17 @@ class OutcomePredictor:
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             tried = replace(predictor, temperature=temperature, share=share)
             support = tried._weighted(near, table.types, own)
-            loss = _log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
+            chance, right = tried.chances(support)[known_QW], right_QW[known_QW]
+            clipped = np.clip(chance, CLIP, 1 - CLIP)
+            loss = float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
             pairs.append((loss, tried, support))
         _, best, support = min(pairs, key=lambda item: item[0])
         raw = _logit(best.chances(support))
-        x = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
+        rows = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
         # Drawn to 0 and 1: no calibration.
-        offset, slope = _map_logistic(x, right_QW[known_QW], np.array([0.0, 1.0]), np.ones(2))
+        first = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        wanted = torch.from_numpy(right_QW[known_QW])
+        offset, slope = fit_logistic(torch.from_numpy(rows), wanted, torch.ones_like(first), first)
         return replace(best, slope=float(slope), offset=float(offset)), support
 
     def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
@@ -149,7 +156,13 @@ class OutcomePredictor:
         near_BK, cosines_BK = near
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
         mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
-        pools = {kind: self._of_type(kind) for kind in dict.fromkeys(types)}
+        # The same few known queries of a type each time; of all types when it is not known.
+        known, pools = np.array(self.types), dict[str, NDArray[np.int64]]()
+        for kind in dict.fromkeys(types):
+            rows = np.flatnonzero(known == kind)
+            rows = rows if len(rows) else np.arange(len(known))
+            order = self.seeds.child("of-type", kind).numpy().permutation(rows)
+            pools[kind] = np.resize(order, OF_TYPE)
         wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
         even = np.ones(wide_BK.shape)
         if own is not None:
@@ -158,13 +171,6 @@ class OutcomePredictor:
         weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
         return NeighbourWeights(rows, weights / weights.sum(axis=1, keepdims=True))
-
-    def _of_type(self, kind: str) -> NDArray[np.int64]:
-        """The same few known queries of a type each time; of all types when it is not known."""
-        rows = np.array([i for i, known in enumerate(self.types) if known == kind], dtype=np.int64)
-        rows = rows if len(rows) else np.arange(len(self.types))
-        order = self.seeds.child("of-type", kind).numpy().permutation(rows)
-        return np.resize(order, OF_TYPE)
 
     def chances(
         self,
@@ -177,7 +183,12 @@ class OutcomePredictor:
         right_BKW = self.right_QW[support.rows_BK]
         weights_BK = support.weights_BK
         if failed_BW is not None:
-            weights_BK = weights_BK * _likelihood(right_BKW, failed_BW, rates or VerifierRates())
+            # How likely each support query makes these failures; kept off 0, or a verifier that
+            # never errs could rule out the whole support.
+            pass_BKW, _, _ = (rates or VerifierRates()).verdict(right_BKW)
+            log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
+            likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
+            weights_BK = weights_BK * likely_BK
             weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
         return self._calibrated(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
 
@@ -206,54 +217,10 @@ class OutcomePredictor:
         priced_BW = (tokens_in_B[:, None] * prices_2W[0] + told_BW * prices_2W[1]) / 1e6
         return np.where(np.isnan(self.tokens_QW).any(axis=0), costs_BW, priced_BW), seconds_BW
 
-    def adopt(
-        self,
-        worker: Worker,
-        instructions: Sequence[str],
-        types: Sequence[str],
-        right: Sequence[bool],
-    ) -> OutcomePredictor:
-        """A predictor that knows one more worker, from its outcomes on a few queries.
-
-        Raises `DataError` without outcomes, or when the name is taken.
-        """
-        sizes = (len(instructions), len(types), len(right))
-        if not right or len(set(sizes)) != 1:
-            raise DataError(
-                f"adopting {worker.name!r} takes equally many instructions, types and outcomes, at "
-                f"least one; given {sizes}"
-            )
-        if worker.name in (known.name for known in self.workers):
-            raise DataError(f"the predictor knows a worker {worker.name!r}; give a new name")
-        kinds = sorted(set(types))
-        asked = self.chances(self.support(instructions, types))
-        design = _design(asked, types, kinds)
-        # The prior is the average worker.
-        count = len(self.workers)
-        mean, precision = np.zeros(design.shape[1]), np.full(design.shape[1], 4.0)
-        mean[1 : 1 + count], precision[1 : 1 + count], precision[0] = 1.0 / count, 16.0, 0.25
-        weights = _map_logistic(design, np.array(right, dtype=np.float64), mean, precision)
-        places = list(range(len(self.index)))
-        near = self.index.nearest(self.index.features, NEAREST, own=places)
-        known = self.chances(self._weighted(near, self.types, places))
-        column_Q = _sigmoid(_design(known, self.types, kinds) @ weights)
-        tokens_Q = np.nan_to_num(np.nanmean(self.tokens_QW, axis=1), nan=TOKENS_OUT)
-        seconds = worker.latency.seconds + worker.latency.per_token * tokens_Q
-        seconds *= np.exp(worker.latency.spread**2 / 2)
-        costs = worker.cost(
-            sum(map(prompt_tokens, instructions)) / len(instructions), float(tokens_Q.mean())
-        )
-        return replace(
-            self,
-            workers=(*self.workers, worker),
-            right_QW=np.column_stack([self.right_QW, column_Q]),
-            tokens_QW=np.column_stack([self.tokens_QW, tokens_Q]),
-            costs_QW=np.column_stack([self.costs_QW, np.full(len(tokens_Q), costs)]),
-            seconds_QW=np.column_stack([self.seconds_QW, seconds]),
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and names: readable with `weights_only=True`."""
+        import torch
+
         features = self.index.features
         return {
             "features": torch.from_numpy(np.concatenate(features)),
@@ -284,20 +251,6 @@ _MATRICES = ("right_QW", "tokens_QW", "costs_QW", "seconds_QW")
 _NUMBERS = ("temperature", "share", "slope", "offset")
 
 
-def _log_loss(chances: Floats, right: Floats) -> float:
-    """Mean negative log-likelihood, in nats."""
-    clipped = np.clip(chances, CLIP, 1 - CLIP)
-    return float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
-
-
-def _likelihood(right_BKW: Floats, failed_BW: NDArray[np.bool_], rates: VerifierRates) -> Floats:
-    """How likely each support query makes these failures, [B, K]."""
-    pass_BKW = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * right_BKW
-    # Kept off 0, or a verifier that never errs could rule out the whole support.
-    log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
-    return np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
-
-
 def _filled(table: OutcomeTable) -> Floats:
     """Right or wrong; where nobody asked, the worker's share for the type, drawn to its mean."""
     right_QW = table.right_QW.astype(np.float64)
@@ -313,23 +266,6 @@ def _filled(table: OutcomeTable) -> Floats:
             share = (right_QW[seen, j].sum() + 4 * mean) / (seen.sum() + 4)
             right_QW[rows & ~known_QW[:, j], j] = share
     return right_QW
-
-
-def _design(chances_BW: Floats, types: Sequence[str], kinds: Sequence[str]) -> Floats:
-    """A constant, the workers' log-odds, and one column a type."""
-    of_kind = np.array([[float(kind == known) for known in kinds] for kind in types])
-    return np.column_stack([np.ones(len(types)), _logit(chances_BW), of_kind])
-
-
-def _map_logistic(x_BD: Floats, right_B: Floats, mean_D: Floats, precision_D: Floats) -> Floats:
-    """Logistic regression with a normal prior of that mean and precision, by Newton's method."""
-    weights = mean_D.copy()
-    for _ in range(25):
-        p = _sigmoid(x_BD @ weights)
-        gradient = x_BD.T @ (p - right_B) + precision_D * (weights - mean_D)
-        hessian = (x_BD.T * (p * (1 - p))) @ x_BD + np.diag(precision_D)
-        weights = weights - np.linalg.solve(hessian, gradient)
-    return weights
 
 
 def _logit(p: Floats) -> Floats:

@@ -2,9 +2,10 @@
 
 It turns each `RouteState` into the `DecisionBatch` that the policy was trained on. What the state
 does not say, it remembers by itself for each run: which nodes it sent where, when they may be
-expected back, and how likely each is right. Workers are matched by name; one that the predictor
-never saw is judged by the skill that it claims and by the pool's estimates, until `adopt` gives it
-outcomes. `simulator.py` is the fast twin of the executor; a test holds the two together.
+expected back, and how likely each is right. Workers are matched by name; one that it was not
+trained on is refused, but for tools, which are judged by the pool's estimates. The choice of a
+policy carries what it saw (`Choice.features`), which its loss takes. `simulator.py` is the fast
+twin of the executor; a test holds the two together.
 
 Legend: N nodes in topological order, W workers.
 """
@@ -18,16 +19,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tutelage.errors import RunError, check_given
-from tutelage.orchestration.execution.worker_files import tool_kind
+from tutelage.errors import ConfigError, RunError, check_given
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.execution.worker_files import WORKERS, tool_kind
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.orchestration.plan.dag import Plan, adjacency, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.decisions import DecisionBatch, RewardTerms, look_ahead
-from tutelage.orchestration.routing.lookahead import DONE, READY, WorkflowState
 from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector, draw_actions
 from tutelage.orchestration.routing.predictor import OutcomePredictor
+from tutelage.orchestration.routing.simulator import (
+    DONE,
+    READY,
+    DecisionBatch,
+    RewardTerms,
+    WorkflowState,
+    look_ahead,
+)
 from tutelage.orchestration.routing.workflows import QueryForecast, WorkflowBatch
+from tutelage.tasks.overlap import listed
 
 REMEMBERED = 4096
 """Runs whose notes are kept; those of the longest untouched go first."""
@@ -106,83 +115,73 @@ class LearnedRouter:
         self._sample = sample
         self._runs: OrderedDict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = OrderedDict()
 
-    def adopt(
-        self,
-        worker: Worker,
-        instructions: Sequence[str],
-        types: Sequence[str],
-        right: Sequence[bool],
-    ) -> LearnedRouter:
-        """A router that knows one more worker; see `OutcomePredictor.adopt`."""
-        predictor = self.predictor.adopt(worker, instructions, types, right)
-        return LearnedRouter(predictor, self.terms, self.model, sample=self._sample)
+    def check(self, workers: Sequence[Worker]) -> None:
+        """Raise `ConfigError` for a model among `workers` that it was not trained on."""
+        known = {worker.name for worker in self.predictor.workers}
+        strange = [w.name for w in workers if not w.tool and w.name not in known]
+        if strange:
+            raise ConfigError(
+                f"the router was trained on {listed(sorted(known))}, and knows nothing of "
+                f"{listed(strange)}; give the workers that it was trained on (the {WORKERS} beside "
+                "its checkpoint), or train one on these: tutelage train planner --phase 2"
+            )
 
     def choose(self, state: RouteState) -> Choice:
-        """See `Router`."""
-        run = self._run(state)
-        node = run.order.index(state.work.node)
-        at = run.decide(state, node)
-        if run.lost:
-            only_stop = tuple(action == state.stop for action in range(len(state.mask)))
-            return Choice(state.stop, 0.0, only_stop)
-        logp_A = self._decide(at)
-        if self._sample:
-            action = int(draw_actions(logp_A[None], state.seeds.numpy().random(1))[0])
-        else:
-            action = int(logp_A.argmax())
-        run.take(state, node, at, action)
-        return Choice(action, float(logp_A[action]), state.mask)
-
-    @torch.no_grad()
-    def _decide(self, at: DecisionBatch) -> torch.Tensor:
-        if self.model is not None:
-            return self.model(DecisionFeatures.of(at, self.terms))[0][0]
-        utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
-        best_A = torch.full_like(utility_A, -torch.inf)
-        best_A[utility_A.argmax()] = 0.0
-        return best_A
-
-    def _run(self, state: RouteState) -> _RunningWorkflow:
-        """The run of a state. What is not in memory is taken to begin."""
+        """See `Router`. Raises `ConfigError` for workers that it was not trained on."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
-        if key not in self._runs:
+        if key not in self._runs:  # what is not in memory is taken to begin
+            self.check(state.workers)
             order = [node for level in levels(state.plan) for node in level]
             known = self._forecast(state, order)
             self._runs[key] = _RunningWorkflow(known, state.plan, order, self.terms)
             if len(self._runs) > REMEMBERED:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
-        return self._runs[key]
+        run = self._runs[key]
+        node = run.order.index(state.work.node)
+        at = run.decide(state, node)
+        if run.lost:
+            only_stop = tuple(action == state.stop for action in range(len(state.mask)))
+            return Choice(state.stop, 0.0, only_stop)
+        features = None
+        if self.model is None:
+            action, log_prob = int(look_ahead(at, self.terms)[0].argmax()), 0.0
+        else:
+            features = DecisionFeatures.of(at, self.terms)
+            with torch.no_grad():
+                logp_A = self.model(features)[0][0]
+            if self._sample:
+                action = int(draw_actions(logp_A[None], state.seeds.numpy().random(1))[0])
+            else:
+                action = int(logp_A.argmax())
+            log_prob = float(logp_A[action])
+        run.take(state, node, at, action)
+        return Choice(action, log_prob, state.mask, features)
 
     def _forecast(self, state: RouteState, order: Sequence[int]) -> QueryForecast:
-        """What is expected of each node; workers that the predictor lacks, by what they claim."""
-        plan, workers = state.plan, state.workers
-        texts = [_node_text(plan, node) for node in order]
-        labels = [_labels(plan, node, state) for node in order]
+        """What is expected of each node; tools, which the predictor lacks, by what they claim."""
+        plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
+        nodes = [plan.nodes[node] for node in order]
+        # What a subtask asks, as far as the plan says; the executor knows the kind of its own node.
+        texts = [
+            n.description or " ".join([n.tool, *map(str, n.arguments.values())]) for n in nodes
+        ]
+        labels = [
+            state.work.labels
+            if node == state.work.node
+            else (each.tool, tool_kind(each.tool, each.description, catalog))
+            for node, each in zip(order, nodes, strict=True)
+        ]
         legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
         legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
         skill_NW = np.array([[worker.skill(*both) for worker in workers] for both in labels])
         stated = np.array([[(e.cost, e.seconds) for e in state.estimates]] * len(order))
-        support = self.predictor.support(texts, [plan.nodes[node].tool for node in order])
+        support = self.predictor.support(texts, [each.tool for each in nodes])
         tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
         chances = (skill_NW, stated[:, :, 0], stated[:, :, 1])
         return QueryForecast.by(
             self.predictor, support, tokens_N, workers, legal_NW, state.max_tries, chances
         )
-
-
-def _labels(plan: Plan, node: int, state: RouteState) -> tuple[str, str]:
-    """Type and kind of a subtask; the executor has told the kind of the one under decision."""
-    told = plan.nodes[node]
-    if node == state.work.node:
-        return state.work.labels
-    return told.tool, tool_kind(told.tool, told.description)
-
-
-def _node_text(plan: Plan, node: int) -> str:
-    """What a subtask asks, as far as the plan says: its description, else tool and arguments."""
-    told = plan.nodes[node]
-    return told.description or " ".join([told.tool, *map(str, told.arguments.values())])
 
 
 def load_router(path: str | Path) -> LearnedRouter:

@@ -1,8 +1,9 @@
 """The keys of phase 2, under `training.phase2_rl` of a configuration, and their defaults.
 
-Names and numbers are the published ones where there is one. The four weights of the reward may be
-left out: `normalized` and `gated` then get `NORMALIZED`, the other presets the published weights.
-Without a key of PPO the router is the one-step lookahead, which needs no training beyond its
+Names and numbers are the document's where there is one. Without weights the reward is `normalized`,
+under `NORMALIZED`. A file that sets one of the document's weights gets them as the document means
+them, for USD and milliseconds (`seed`); `normalize: true` or `reward` asks for another formula with
+them. Without a key of PPO the router is the one-step lookahead, which needs no training beyond its
 predictor and ties with PPO on queries that neither saw (docs/design). `planner/settings.py` reads
 the keys from a file, `phase2.py` uses them.
 """
@@ -38,6 +39,7 @@ _OF_PPO = frozenset(
     )
 )
 """Keys that only PPO reads: setting one asks for it."""
+_WEIGHTS = tuple(each.name for each in fields(RewardWeights))
 
 
 def weights_of(preset: Preset) -> RewardWeights:
@@ -68,6 +70,9 @@ class Phase2Settings(Section):
     target_kl: Positive = 0.03
     """An update ends early when the policy has moved so far, in nats."""
     reward: Preset = "normalized"
+    """The formula; without it `seed` where a weight is set and `normalize` is not."""
+    normalize: bool | None = None
+    """true: measure cost and latency as shares of the dearest and slowest plan by one worker."""
     alpha: Number | None = None
     beta: Number | None = None
     gamma_latency: Number | None = None
@@ -94,13 +99,25 @@ class Phase2Settings(Section):
                 f"{trained[0]} is a key of PPO, and algorithm is lookahead, which is not trained; "
                 "leave one of them out"
             )
-        return {"algorithm": "PPO", **keys} if trained else keys
+        keys = {"algorithm": "PPO", **keys} if trained else dict(keys)
+        normalize, reward = keys.get("normalize"), keys.get("reward")
+        if reward is not None:
+            if normalize is not None:
+                raise ValueError(
+                    f"normalize is {normalize!r} and reward is {reward!r}: both name the formula; "
+                    "leave one of them out"
+                )
+        elif normalize in (False, "false") or (
+            normalize is None and any(keys.get(name) is not None for name in _WEIGHTS)
+        ):
+            keys["reward"] = "seed"
+        return keys
 
     @property
     def weights(self) -> RewardWeights:
         """The reward's weights, defaults filled in."""
         base = weights_of(self.reward)
-        values = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
+        values = {name: getattr(self, name) for name in _WEIGHTS}
         return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in values.items()})
 
     @property

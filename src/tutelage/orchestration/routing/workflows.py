@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.execution.worker_files import tool_kind
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.routing.predictor import (
     NeighbourWeights,
@@ -70,6 +72,12 @@ SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
 """One node, one try, no limits: no choice depends on another."""
 
 
+def able_workers(workers: Sequence[Worker], kind: str) -> list[bool]:
+    """Whether each worker can do subtasks of a type; the built-in catalog tells what a tool needs,
+    else the words of its name."""
+    return [worker.can(kind, tool_kind(kind, "", builtin_graph().catalog)) for worker in workers]
+
+
 @dataclass(frozen=True, slots=True)
 class QueryForecast:
     """What is known of queries before anything is run: rows of a table, or the nodes of a plan."""
@@ -96,7 +104,7 @@ class QueryForecast:
     def after(self, query_D: Ints, failed_DW: Bools, rates: VerifierRates) -> Floats:
         """Chance that each worker is right, [D, W], given which failed at the node.
 
-        The failure of a worker that the predictor does not know says nothing of the others.
+        The failure of a tool, which the predictor does not know, says nothing of the others.
         """
         chance_DW = self.chance_QW[query_D]
         known_W = self.columns >= 0
@@ -108,9 +116,7 @@ class QueryForecast:
             found_DV = self.predictor.chances(support, failed_BW=failed_DV[again], rates=rates)
             chance_DW[np.ix_(again, known_W)] = found_DV[:, self.columns[known_W]]
         alone_DW = failed_DW & ~known_W
-        missed = chance_DW[alone_DW] * (1 - rates.passes_right)
-        caught = (1 - chance_DW[alone_DW]) * (1 - rates.passes_wrong)
-        chance_DW[alone_DW] = missed / np.maximum(missed + caught, 1e-12)
+        chance_DW[alone_DW] = rates.verdict(chance_DW[alone_DW])[2]
         return chance_DW
 
     @staticmethod
@@ -123,9 +129,8 @@ class QueryForecast:
         max_tries: int,
         stated: Sequence[Floats] = (),
     ) -> QueryForecast:
-        """What the predictor expects of these workers. `stated` are the chances, USD and seconds
-        [Q, W] that are taken for workers that it does not know; it may be left out without any.
-        """
+        """What the predictor expects of these workers. `stated` are chances, USD and seconds
+        [Q, W] of those that it does not know: tools. It may be left out without any."""
         names = [worker.name for worker in predictor.workers]
         columns = np.array([names.index(w.name) if w.name in names else -1 for w in workers])
         known_W = columns >= 0
@@ -170,9 +175,10 @@ class QueryTable(QueryForecast):
         """
         lost = set(table.names) - {worker.name for worker in predictor.workers}
         if lost:
-            message = f"the predictor knows no worker {min(lost)!r}"
-            raise ConfigError(f"{message}; let it adopt() that one")
-        able = {k: [worker.can(k) for worker in table.workers] for k in set(table.types)}
+            raise ConfigError(
+                f"the predictor knows no worker {min(lost)!r}; fit it on a table that has it"
+            )
+        able = {kind: able_workers(table.workers, kind) for kind in set(table.types)}
         legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
         if not legal_QW.any(axis=1).all():
             row = int(np.flatnonzero(~legal_QW.any(axis=1))[0])
@@ -181,13 +187,13 @@ class QueryTable(QueryForecast):
                 "that type among its capabilities, or leave the query out"
             )
         support = support or predictor.support(table.instructions, table.types)
-        message = QueryForecast.by(
+        known = QueryForecast.by(
             predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
         )
         rates = scenario.rates
         threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
         return QueryTable(
-            **{known.name: getattr(message, known.name) for known in fields(message)},
+            **{each.name: getattr(known, each.name) for each in fields(known)},
             table=table,
             scenario=scenario,
             passes_QW=table.draws_QW < threshold_QW,
@@ -231,8 +237,8 @@ class WorkflowBatch:
         """The workflow of all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
-        free_B, group_B = np.array([np.inf]), np.zeros(1, dtype=np.int64)
         most = _most(cost_BW), _most(path_BW)
+        free_B, group_B = np.array([np.inf]), np.zeros(1, dtype=np.int64)
         return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, *most, group_B)
 
     @staticmethod
@@ -258,7 +264,15 @@ class WorkflowBatch:
         shape_B = rng.integers(0, len(scenario.shapes), count)
         parents_BNN = np.zeros((count, nodes, nodes), dtype=np.bool_)
         for b in range(count):
-            _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
+            shape, size, parents_NN = scenario.shapes[shape_B[b]], int(size_B[b]), parents_BNN[b]
+            if shape == "chain":
+                parents_NN[range(size - 1), range(1, size)] = True
+            elif shape == "fan_in" and size > 1:
+                parents_NN[: size - 1, size - 1] = True
+            elif shape == "diamond" and size > 1:
+                parents_NN[0, 1 : max(2, size - 1)] = True
+                if size > 2:
+                    parents_NN[1 : size - 1, size - 1] = True
         cost_BW, path_BW = _single_worker(query_table, query_BN, parents_BNN)
 
         def limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
@@ -275,17 +289,6 @@ def _most(known_BW: Floats) -> Floats:
     """The most of each row; 1 where all are 0, as a free pool still has a reward."""
     most_B = known_BW.max(axis=1)
     return np.where(most_B > 0, most_B, 1.0)
-
-
-def _connect(parents_NN: Bools, shape: Shape, size: int) -> None:
-    if shape == "chain":
-        parents_NN[range(size - 1), range(1, size)] = True
-    elif shape == "fan_in" and size > 1:
-        parents_NN[: size - 1, size - 1] = True
-    elif shape == "diamond" and size > 1:
-        parents_NN[0, 1 : max(2, size - 1)] = True
-        if size > 2:
-            parents_NN[1 : size - 1, size - 1] = True
 
 
 def _single_worker(

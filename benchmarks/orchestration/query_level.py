@@ -2,8 +2,8 @@
 
 A router of queries is a chance of a right answer for each worker. Asking the worker of the highest
 `worth * chance - cost`, as the worth of a right answer goes up, gives its curve of cost and
-accuracy, and that its AIQ (`curves.py`). Queries are resampled with replacement, the same ones for
-every router, so each number has an interval and differences between routers are paired.
+accuracy, and that its AIQ (`routing/contract.py`). Queries are resampled with replacement, the same
+ones for every router, so each number has an interval and differences between routers are paired.
 
 Legend: Q queries, W workers, P points of a curve.
 """
@@ -16,17 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from tutelage.orchestration.data.neighbours import hashed
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.curves import Point, aiq, cost_range
-from tutelage.orchestration.routing.predictor import NEAREST, OutcomePredictor
-from tutelage.orchestration.routing.workflows import QueryTable
+from tutelage.orchestration.routing.contract import Point, aiq
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, shown_interval
 
 DRAWS = 400
 """Resamples of the queries behind each interval."""
-CALIBRATED, BEFORE_REFIT = "calibrated kNN", "calibrated kNN before the refit"
+CALIBRATED = "calibrated kNN"
 _SINGLE = "single workers"
 _WORTHS = (0.0, *np.geomspace(1e-6, 1.0, 60))
 
@@ -65,24 +62,6 @@ class QueryEvaluation:
         """Plain values."""
         return asdict(self)
 
-    def aiq(self, name: str) -> float:
-        """That of one router."""
-        return next(row["aiq"] for row in self.rows if row["name"] == name)
-
-
-def evaluate_queries(
-    query_table: QueryTable,
-    train: OutcomeTable,
-    seeds: SeedTree,
-    before: OutcomePredictor | None = None,
-) -> QueryEvaluation:
-    """Accuracy, cost and AIQ of the predictor of `query_table` and of what it is compared with.
-
-    `train` are the outcomes that it was fitted on, in its order; `before` is the predictor before
-    it was fitted on all of them. `kNN-40` is the plain one, exp(10 * cosine) as weights.
-    """
-    return measure_queries(query_table.table, _chances(query_table, train, before), seeds)
-
 
 def measure_queries(
     table: OutcomeTable, chances: Mapping[str, Floats], seeds: SeedTree
@@ -110,28 +89,6 @@ def measure_queries(
     return QueryEvaluation(rows, differences, len(table))
 
 
-def _chances(
-    query_table: QueryTable, train: OutcomeTable, before: OutcomePredictor | None
-) -> dict[str, Floats]:
-    """The chance of a right answer that each router goes by, [Q, W]."""
-    table, index = query_table.table, query_table.predictor.index
-    near, cosines = index.nearest([hashed(t) for t in table.instructions], NEAREST)
-    weights = np.exp(10.0 * cosines)
-    weights /= weights.sum(axis=1, keepdims=True)
-    known = np.nan_to_num(train.scores_QW, nan=0.0)
-    columns = [train.names.index(name) for name in table.names]
-    chances = {
-        "training means": np.broadcast_to(known.mean(axis=0)[columns], table.scores_QW.shape),
-        "kNN-40": np.einsum("qk,qkw->qw", weights, known[near][:, :, columns]),
-        CALIBRATED: query_table.chance_QW,
-        "oracle": np.nan_to_num(table.scores_QW, nan=0.0),
-    }
-    if before is not None:
-        older = QueryTable.of(table, before, query_table.scenario)
-        chances[BEFORE_REFIT] = older.chance_QW
-    return chances
-
-
 def _curve(table: OutcomeTable, chances_QW: Floats) -> _Curve:
     """What is asked at each worth of a right answer."""
     rows = np.arange(len(table))
@@ -153,7 +110,8 @@ def _measured(
     points = {name: curve.points(weights_DQ) for name, curve in curves.items()}
     measured: list[dict[str, tuple[float, float, float]]] = []
     for draw in range(len(weights_DQ)):
-        low, high = cost_range(points[_SINGLE][draw])
+        costs = [cost for cost, _ in points[_SINGLE][draw]]
+        low, high = min(costs), max(max(costs), min(costs) * 1.001 + 1e-12)
         row: dict[str, tuple[float, float, float]] = {}
         for name, some in points.items():
             cost, accuracy = max(some[draw], key=lambda p: (p[1], -p[0]))
