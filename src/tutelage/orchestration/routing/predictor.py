@@ -106,7 +106,7 @@ class OutcomePredictor:
         """
         import torch
 
-        from tutelage.orchestration.planner.logistic import fit_logistic
+        from tutelage.orchestration.planner.confidence import fit_logistic
 
         if len(table) < 2:
             raise DataError(
