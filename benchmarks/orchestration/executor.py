@@ -57,9 +57,9 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     """One way in this process."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.execution.budget import Budget
-    from tutelage.orchestration.execution.context import ExecutorSettings
-    from tutelage.orchestration.execution.journal import ExecutionJournal
-    from tutelage.orchestration.execution.loop import Executor
+    from tutelage.orchestration.execution.executor import ExecutorSettings
+    from tutelage.orchestration.execution.record import ExecutionJournal
+    from tutelage.orchestration.execution.executor import Executor
     from tutelage.orchestration.execution.pools.simulated import SimulatedPool
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.execution.worker_files import classic

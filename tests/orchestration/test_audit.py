@@ -19,10 +19,10 @@ from tutelage.orchestration.evaluation.audit import (
     published_example,
 )
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights, compute_reward
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Worker

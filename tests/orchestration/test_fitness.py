@@ -13,17 +13,14 @@ from routing_world import table
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.fitness import (
-    replayed_words,
-    skills_lacking,
-    trained_router,
-)
+from tutelage.orchestration.execution.config import ExecutionConfig, WorkConfig
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Subtask, Worker
 from tutelage.orchestration.routing.phase2 import train_phase2
+from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import Phase2Settings
 
 
@@ -31,6 +28,10 @@ def router_of(workers: Sequence[Worker], said: list[str], **asked: Any) -> Any:
     config = ExecutionConfig(**asked)
     system = config.make_system(SimulatedPool(workers), None, [], warn=said.append)
     return system.executor.router
+
+
+class _Accurate(WorkConfig):
+    router: str = "accurate"
 
 
 @pytest.mark.parametrize("name", ["accurate", "greedy"])
@@ -41,17 +42,17 @@ def test_routers_that_go_by_skills_need_some(name: str) -> None:
     said: list[str] = []
     router_of([Worker("a", skills={"*": 0.9}), Worker("b")], said, router=name)
     assert len(said) == 1
-    assert "some workers declare none (0.5 is assumed): b" in said[0]
+    assert "0.5 is assumed of b" in said[0]
     assert router_of(classic(), said, router=name).name == name
     assert len(said) == 1
 
 
 def test_a_default_that_goes_by_skills_gives_way_and_says_so() -> None:
-    found = skills_lacking("accurate", [Worker("a")], chosen=False)
-    assert found is not None
-    assert found.all
-    assert "the cheapest worker is asked first" in found.told
-    assert skills_lacking("cheapest", [Worker("a")], chosen=True) is None
+    said: list[str] = []
+    pool = SimulatedPool([Worker("a")])
+    system = _Accurate().make_system(pool, None, [], warn=said.append)
+    assert getattr(system.executor.router, "name", "") == "cheapest"
+    assert "the cheapest worker is asked first" in said[0]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_router_of_other_models_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match=r"trained on sim-120b.*gpt-4.*workers\.json"):
         router_of(classic(), [], router=str(checkpoint))
+    with pytest.raises(ConfigError, match="of which it knows nothing"):
+        Executor(SimulatedPool(classic()), load_router(checkpoint))
 
 
 def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Path) -> None:
@@ -78,7 +81,7 @@ def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Pa
 
 def test_workers_that_a_router_does_not_know_are_named(checkpoint: Path) -> None:
     said: list[str] = []
-    trained_router(str(checkpoint), [*table().workers, Worker("new-30b")], said.append)
+    router_of([*table().workers, Worker("new-30b")], said, router=str(checkpoint))
     assert len(said) == 1
     assert "not trained on new-30b" in said[0]
 
@@ -90,18 +93,16 @@ def test_replay_takes_the_row_of_the_instruction() -> None:
     assert pool.row(asked) == 7
     described = replace(asked, instruction="other", description=made.instructions[9])
     assert pool.row(described) == 9
-    assert replayed_words(pool, [Plan(made.instructions[7], (Node("x"),))]) is None
+    assert pool.unrelated(Plan(made.instructions[7], (Node("x"),))) == 0
 
 
 def test_replay_says_which_subtasks_get_outcomes_of_other_queries() -> None:
     made = table()
     known = Node(made.types[0], description=made.instructions[0])
     plan = Plan("Do it", (known, Node(made.types[0]), Node("paint")))
-    told = replayed_words(ReplayPool(made), [plan])
-    assert told is not None
-    assert told.startswith("2 of 3 subtasks are no query of the table of outcomes: 1 get")
-    assert "1 that of any query" in told
-    assert replayed_words(SimulatedPool(classic()), [plan]) is None
+    said: list[str] = []
+    ExecutionConfig().make_system(ReplayPool(made), None, [plan], warn=said.append)
+    assert said[0].startswith("2 of 3 subtasks are no query of the table of outcomes")
 
 
 def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:

@@ -19,7 +19,7 @@ from tutelage.orchestration.data.workflows import (
     forward_order,
     link_indices,
 )
-from tutelage.orchestration.execution.journal import read_plan
+from tutelage.orchestration.execution.record import read_plan
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))

@@ -27,12 +27,11 @@ from tests.orchestration.test_tools import TOOLS
 from tutelage.errors import ConfigError, EngineError, RemoteError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.context import ExecutorSettings
-from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.pools.tools import Doubt, Permit, ToolPool, refuse
-from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.stored import ExecutionRecorder
+from tutelage.orchestration.execution.executor import ExecutorSettings
+from tutelage.orchestration.execution.permission import Doubt, Permit
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.execution.record import Execution, ExecutionJournal, Observer
+from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import LatePlanError, Node, Plan, PlannerCall
 from tutelage.orchestration.planner.llm import (
@@ -266,7 +265,7 @@ def slow() -> str:
 
 def execute(
     *replies: str,
-    permit: Permit = refuse,
+    permit: Permit | None = None,
     journal: Path | None = None,
     observers: Sequence[Observer] = (),
     **more: Any,

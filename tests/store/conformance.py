@@ -515,7 +515,11 @@ class StoreConformance:
         store.put_events("", "x", [{"of": "no run"}])
         store.put_events("run_a", "x", [{"text": "\ud83d \u00e9\x00"}])
         told = store.events("run_a", "x")
-        assert told == [{"event": "plan", "n": 2**70}, {"f": 0.1 + 0.2}, {"text": "\ud83d \u00e9\x00"}]
+        assert told == [
+            {"event": "plan", "n": 2**70},
+            {"f": 0.1 + 0.2},
+            {"text": "\ud83d \u00e9\x00"},
+        ]
         assert store.events("", "x") == [{"of": "no run"}]
         assert store.events("run_a", "z") == []
         with pytest.raises(StoreError, match="an event of 'x'"):

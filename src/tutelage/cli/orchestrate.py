@@ -259,7 +259,7 @@ _ENDINGS = [".json", ".mmd", ".svg", ".txt"]
 def _written(ending: str, plan: Plan, expected: Mapping[int, _Expected]) -> str:
     """The plan as a file of this ending holds it; JSON is what `run --plan` reads."""
     from tutelage.cli.console import number
-    from tutelage.orchestration.execution.journal import plan_json
+    from tutelage.orchestration.execution.record import plan_json
     from tutelage.orchestration.plan.dag import to_mermaid, to_text
     from tutelage.orchestration.plan.drawing import to_svg
 

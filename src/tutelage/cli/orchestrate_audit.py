@@ -103,7 +103,7 @@ def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
     """The executions that were judged, and how many the log has."""
     from tutelage.orchestration.data.rows import read_rows
     from tutelage.orchestration.evaluation.audit import judged_results
-    from tutelage.orchestration.execution.log import FILE
+    from tutelage.orchestration.execution.stored import FILE
 
     rows = list(read_rows(path / FILE if path.is_dir() else path))
     return judged_results(rows), len(rows)

@@ -59,9 +59,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     from tutelage.cli.console import messages, prose, shown_path
     from tutelage.cli.failures import tell
     from tutelage.orchestration.data.collect import assignments_of
-    from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.runs import ExecutionRun
-    from tutelage.orchestration.execution.stored import ExecutionRecorder
+    from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
     from tutelage.runs.progress import Progress

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tutelage.cli.failures import tell
 from tutelage.cli.orchestrate_parts import ChosenPlanner, make_planner
-from tutelage.cli.orchestrate_result import usd
 from tutelage.errors import ConfigError, DataError, MissingExtraError, TutelageError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.system import planned_within
@@ -119,7 +118,7 @@ def spent_words(llm: LLMPlanner) -> str:
     from tutelage.errors import counted
 
     read, written = sum(c.tokens_in for c in llm.calls), sum(c.tokens_out for c in llm.calls)
-    cost = f"{usd(math.fsum(call.cost for call in llm.calls))} USD" if llm.priced else "unknown"
+    cost = f"{math.fsum(call.cost for call in llm.calls):.6f} USD" if llm.priced else "unknown"
     asked = counted(len(llm.calls), "request")
     bound = [c for c in llm.calls if not c.tokens_in and not c.tokens_out and c.cost]
     left = f", {len(bound)} without an answer, at its bound" if bound else ""

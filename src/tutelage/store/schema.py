@@ -167,8 +167,6 @@ checkpoints = _of_run("checkpoints", CHECKPOINT, ["step"])
 
 resources = _of_run("resources", RESOURCE, ["name", "version"])
 
-events = Table(
-    "events", metadata, _text("run_id", key=True), *EVENT.columns(["key", "number"])
-)
+events = Table("events", metadata, _text("run_id", key=True), *EVENT.columns(["key", "number"]))
 """What happened under a key, such as an execution, in order. The run is empty in a file that holds
 the events of no run."""

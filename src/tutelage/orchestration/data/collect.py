@@ -21,9 +21,9 @@ from typing import Any
 from tutelage.errors import ConfigError, DataError, EngineError, counted
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution, NodeStep
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import ErrorKind, WorkerError, capable_workers
 from tutelage.orchestration.plan.dag import Plan, levels

@@ -25,7 +25,7 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     reward_parts,
 )
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog

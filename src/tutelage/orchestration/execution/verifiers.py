@@ -2,7 +2,7 @@
 
 One verifier a type of subtask, and one for all others. `known` reads the truth that simulated and
 replayed pools have; `exact`, `regex`, `schema`, `tests` and `judge` (another model, whose verdicts
-cost something, which `node_run.py` pays from the budget) check what real workers say;
+cost something, which `executor.py` pays from the budget) check what real workers say;
 `present`, the last resort, only sees that there is something and says that it saw no more
 (`checked` is False). An answer with an error is never passed, whatever it contains.
 """

@@ -3,7 +3,7 @@
 Where the model's server can, its reply is held to a JSON schema. A reply that is no plan over these
 tools goes back to the model once, with what is wrong. What tools returned is shown to it as data
 when it plans the rest of a plan that failed. The bound of each request is reserved in the budget
-before it is sent. `execution/loop.py` asks for further plans, `plan/arguments.py` checks.
+before it is sent. `execution/executor.py` asks for further plans, `plan/arguments.py` checks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, loads, read_as, spelled
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.record import NODE_FIELDS, PLANNING, Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.orchestration.planner.repeats import FailedCalls

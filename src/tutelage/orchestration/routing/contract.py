@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, RewardWeights
@@ -100,6 +100,9 @@ class Choice:
     action: int
     log_prob: float = 0.0
     mask: tuple[bool, ...] = ()
+    features: Any = field(default=None, compare=False)
+    """What the router saw, as its loss takes it: `DecisionFeatures` of the trained one. The step of
+    an execution carries them, and its record does not."""
 
 
 class Router(Protocol):

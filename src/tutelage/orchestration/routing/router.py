@@ -125,18 +125,19 @@ class LearnedRouter:
         if run.lost:
             only_stop = tuple(action == state.stop for action in range(len(state.mask)))
             return Choice(state.stop, 0.0, only_stop)
-        logp_A = self._decide(at)
+        features = DecisionFeatures.of(at, self.terms)
+        logp_A = self._decide(at, features)
         if self._sample:
             action = int(draw_actions(logp_A[None], state.seeds.numpy().random(1))[0])
         else:
             action = int(logp_A.argmax())
         run.take(state, node, at, action)
-        return Choice(action, float(logp_A[action]), state.mask)
+        return Choice(action, float(logp_A[action]), state.mask, features)
 
     @torch.no_grad()
-    def _decide(self, at: DecisionBatch) -> torch.Tensor:
+    def _decide(self, at: DecisionBatch, features: DecisionFeatures) -> torch.Tensor:
         if self.model is not None:
-            return self.model(DecisionFeatures.of(at, self.terms))[0][0]
+            return self.model(features)[0][0]
         utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
         best_A = torch.full_like(utility_A, -torch.inf)
         best_A[utility_A.argmax()] = 0.0
