@@ -25,6 +25,7 @@ from tutelage.orchestration.execution.workers import (
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Router, cascade
 from tutelage.seeds import SeedTree
+from tutelage.store import open_store
 from tutelage.store.values import load_json
 
 
@@ -39,10 +40,18 @@ def stored_events(path: Path) -> list[Event]:
     return [load_json(text) for (text,) in rows]
 
 
+def rewrite(path: Path, events: Sequence[Event]) -> None:
+    """Have a file hold these events of its one execution."""
+    with open_store(path) as store, closing(sqlite3.connect(path)) as conn:
+        ((run_id, key),) = conn.execute("select distinct run_id, key from events").fetchall()
+        with conn:
+            conn.execute("delete from events")
+        store.put_events(run_id, key, events)
+
+
 def cut_to(path: Path, count: int) -> None:
     """Leave the first events, as a kill would."""
-    with closing(sqlite3.connect(path)) as conn, conn:
-        conn.execute("delete from events where number > ?", (count,))
+    rewrite(path, stored_events(path)[:count])
 
 
 def cut_after(path: Path, event: str, node: int | None = None, place: int = 1) -> None:

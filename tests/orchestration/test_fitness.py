@@ -13,7 +13,7 @@ from routing_world import table
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.execution.config import ExecutionConfig, WorkConfig
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
@@ -30,29 +30,13 @@ def router_of(workers: Sequence[Worker], said: list[str], **asked: Any) -> Any:
     return system.executor.router
 
 
-class _Accurate(WorkConfig):
-    router: str = "accurate"
-
-
 @pytest.mark.parametrize("name", ["accurate", "greedy"])
-def test_routers_that_go_by_skills_need_some(name: str) -> None:
-    silent = [Worker("a"), Worker("b")]
-    with pytest.raises(ConfigError, match="none of them does; give them 'skills'"):
-        router_of(silent, [], router=name)
+def test_routers_that_go_by_skills_give_way_where_none_is_declared(name: str) -> None:
     said: list[str] = []
-    router_of([Worker("a", skills={"*": 0.9}), Worker("b")], said, router=name)
-    assert len(said) == 1
-    assert "0.5 is assumed of b" in said[0]
+    assert router_of([Worker("a"), Worker("b")], said, router=name).name == "cheapest"
+    assert "the cheapest worker is asked first" in said[0]
     assert router_of(classic(), said, router=name).name == name
     assert len(said) == 1
-
-
-def test_a_default_that_goes_by_skills_gives_way_and_says_so() -> None:
-    said: list[str] = []
-    pool = SimulatedPool([Worker("a")])
-    system = _Accurate().make_system(pool, None, [], warn=said.append)
-    assert getattr(system.executor.router, "name", "") == "cheapest"
-    assert "the cheapest worker is asked first" in said[0]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +89,7 @@ def test_replay_says_which_subtasks_get_outcomes_of_other_queries() -> None:
     assert said[0].startswith("2 of 3 subtasks are no query of the table of outcomes")
 
 
-def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:
+def test_the_command_refuses_it_too(tmp_path: Path, checkpoint: Path) -> None:
     from typer.testing import CliRunner
 
     from tutelage.cli import build_app
@@ -116,9 +100,8 @@ def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"instruction": "x", "nodes": [{"tool": "summarize_text"}]}))
     common = ["orchestrate", "run", "--plan", str(plan), "--output", str(tmp_path / "run")]
-    for router, told in (("greedy", "none of them does"), (str(checkpoint), "knows nothing")):
-        given = [*common, "--workers", str(workers), "--router", router]
-        done = CliRunner().invoke(build_app(), given)
-        assert done.exit_code == 2, done.output
-        assert told in " ".join(done.stderr.split())
+    given = [*common, "--workers", str(workers), "--router", str(checkpoint)]
+    done = CliRunner().invoke(build_app(), given)
+    assert done.exit_code == 2, done.output
+    assert "knows nothing" in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()

@@ -457,8 +457,7 @@ def _sums(execution: Execution, job: _Job) -> dict[str, str]:
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         fields["replanned"] = f"{lost} failed or skipped, replaced by nodes of a further plan"
-    fields |= {"overspent": execution.overspent}
-    fields |= {"no further plan": one_line(execution.unplanned, 200)}
+    fields["no further plan"] = one_line(execution.unplanned, 200)
     if execution.resumed:
         fields["resumed"] = f"{counted(execution.resumed, 'node')} done before"
     return fields

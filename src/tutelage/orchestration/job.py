@@ -4,7 +4,7 @@
     metrics.jsonl                a line an epoch (phase1) and an update (phase2)
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
     checkpoints/phase1_last.pth  where training stands, until it ends
-    phase2/                      what phase 2 leaves; episodes/ and outcomes.json of real workers
+    phase2/                      what phase 2 leaves; episodes.db and outcomes.json of real workers
     predictions.jsonl            the plans of the test set
     store.db                     the run with its metrics and rollouts
     result.json, report.html     the outcome
@@ -27,9 +27,12 @@ from tutelage.config.fields import RunSettings
 from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
 from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.execution.config import WorkConfig
+from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.pages import write_report
+from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import (
@@ -37,12 +40,8 @@ from tutelage.orchestration.planner.settings import (
     PlannerConfig,
     PlannerTrainingSettings,
 )
-from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
-from tutelage.orchestration.routing.decisions import RewardTerms
-from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
-from tutelage.orchestration.routing.simulator import SimulationResult
-from tutelage.orchestration.routing.workflows import QueryTable, WorkflowBatch
+from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
 from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
@@ -52,9 +51,11 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.types import JSON
+from tutelage.types import JSON, Message, Reward, Task
 
 PHASE1, PHASE2 = "phase1", "phase2"
+PLANNED = "phase1/planner"
+"""Label of the rollouts that plans of test workflows are stored as."""
 EPISODES = "episodes.json"
 """How many episodes were played with real workers, and what they cost."""
 LAST = "phase1_last.pth"
@@ -92,13 +93,9 @@ class PlannerTraining(RunKind):
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """A planner is scored on plans, which stand in its own tables; its routing, where that is
-        all that it learned, against the greedy router's."""
-        routing = files.settings.get("phase") == "2"
-        tested = Labels(GREEDILY, ROUTED, PHASE2) if routing else Labels("", PLANNED, PHASE1)
+        """A planner is scored on plans, which stand in its own tables, as its routing does."""
         return Figures(
-            labels={"greedy": tested},
-            success="success>=0.5" if routing else None,
+            labels={"greedy": Labels("", PLANNED, PHASE1)},
             trained="orchestration",
             algorithm=RECIPE,
             base="planner network",
@@ -220,29 +217,6 @@ class PlannerTraining(RunKind):
             numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
             progress.step(int(given["step"]), numbers)
 
-        def record(
-            label: str,
-            step: int,
-            query_table: QueryTable,
-            flows: WorkflowBatch,
-            outcome: SimulationResult,
-        ) -> None:
-            most = len(flows) if label else phase.workflows_per_episode
-            terms = RewardTerms(phase.reward, phase.weights, query_table.scenario.rates)
-            run.writer.submit(
-                routed_rollouts(
-                    run.id,
-                    _place(request),
-                    label,
-                    step,
-                    query_table,
-                    flows,
-                    outcome,
-                    terms,
-                    most,
-                )
-            )
-
         phase2_result = train_phase2(
             place,
             settings=phase,
@@ -255,7 +229,6 @@ class PlannerTraining(RunKind):
             resume=(place / LAST2).is_file(),
             log=log,
             warn=partial(_warn, progress),
-            record=record,
         )
         told = place / "phase2.json"
         self._found[PHASE2] = {
@@ -328,15 +301,24 @@ def _measure(
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)
-        plans, place, epoch = [p.plan for p in planned], _place(request), fitting.at.best_epoch
-        run.writer.submit(plan_rollouts(run.id, place, plans, sets.test, model.catalog, epoch))
+        plans = [each.plan for each in planned]
+        scores = PlanScores.of(plans, sets.test, model.catalog)
+        for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
+            # A test workflow is a task, and its reward is what validation goes by.
+            parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
+            value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
+            place = SeedTree(request.seed).child("planner", "stored").child(PLANNED, i)
+            fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
+            call_id, asked = place.child("call", 0).id("call"), Message("user", wanted.instruction)
+            call = stored_call(call_id, 0, "planner", (asked,), to_text(plan))
+            rollout = stored_rollout(
+                place, run.id, Task(wanted.name or f"test-{i}", fields), PLANNED,
+                step=fitting.at.best_epoch, calls=(call,), answer=to_text(plan),
+                reward=Reward(value, parts),
+            )  # fmt: skip
+            run.writer.submit([rollout])
         progress.evaluation("test workflows", len(sets.test), len(sets.test))
     return result
-
-
-def _place(request: PlannerConfig) -> SeedTree:
-    """Where the identifiers of rollouts come from."""
-    return SeedTree(request.seed).child("planner", "stored")
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:

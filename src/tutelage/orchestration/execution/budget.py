@@ -65,16 +65,6 @@ class Budget:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def overspent(self, who: str, cost: float, bound: float) -> str:
-        """What happened where a server says that a request used more than it can, which no
-        reservation has room for, and an enforced budget is passed; else empty."""
-        if cost <= bound or not self.enforced or (self.left or 0.0) >= 0:
-            return ""
-        return (
-            f"{who} says that a request cost {cost:.6f} USD, which can be {bound:.6f} at most by "
-            f"its own prices; {self.spent:.6f} were spent of {self.limit}"
-        )
-
     async def changed(self) -> None:
         """Wait until the next settlement."""
         await self._changed.wait()

@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import KINDS, classic, read_workers, tool_kind
-from tutelage.orchestration.execution.workers import DEFAULT_SKILL, WorkerPool
+from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing import contract as routing
@@ -242,19 +242,12 @@ class WorkConfig(PlanningConfig):
             if lost := [worker for worker in order if worker not in known]:
                 raise ConfigError(f"--router names {lost[0]!r}; the workers are {sorted(known)!r}")
             return routing.cascade(order)
-        silent = [worker.name for worker in models if not worker.skills]
-        if name in ("accurate", "greedy") and silent:
-            words = f"the router {name!r} goes by the skills that workers declare"
-            if len(silent) < len(models):
-                warn(f"{words}, and {DEFAULT_SKILL} is assumed of {listed(silent)}")
-            elif "router" in self.model_fields_set:
-                raise ConfigError(
-                    f"{words}, and none of them does; give them 'skills' in --workers FILE, choose "
-                    "--router cheapest, or a router that phase 2 trained"
-                )
-            else:
-                warn(f"{words}, and none of them does: the cheapest worker is asked first")
-                name = "cheapest"
+        if name in ("accurate", "greedy") and not any(worker.skills for worker in models):
+            warn(
+                f"the router {name!r} goes by the skills that workers declare, and none of them "
+                "does: the cheapest worker is asked first"
+            )
+            name = "cheapest"
         if name in _ROUTERS:
             return _ROUTERS[name]()
         if Path(name).is_file():

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import NoneType
 from typing import Any, Literal, cast
@@ -60,7 +59,7 @@ from tutelage.orchestration.execution.workers import (
 )
 from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
 from tutelage.orchestration.plan.catalog import Catalog, check_plan
-from tutelage.orchestration.plan.dag import PLANS, Plan, PlannerCall, critical_path
+from tutelage.orchestration.plan.dag import Plan, PlannerCall, critical_path
 from tutelage.orchestration.routing.contract import Choice, PreviousTry, Router, RouteState
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import listed
@@ -85,8 +84,7 @@ class ExecutorSettings(Section):
     try_timeout: Positive | None = 60.0
     """For one request."""
     node_timeout: Positive | None = None
-    """For one node with all its tries, queues included, and without the time in which it is asked
-    whether a tool may run."""
+    """For one node with all its tries, queues and questions about tools included."""
     deadline: Positive | None = None
     """For the whole plan."""
     on_failure: OnFailure = "skip_dependents"
@@ -296,8 +294,6 @@ class _PlanRun:
         self._link()
         self._running: dict[asyncio.Task[NodeResult], int] = {}
         self._over: asyncio.Queue[asyncio.Task[NodeResult]] = asyncio.Queue()
-        self._asked_refused = False
-        """Whether a planner was asked for the rest of a plan in which nodes were refused alone."""
 
     def _link(self) -> None:
         """Take over the edges of the plan; any node may be ready then."""
@@ -351,7 +347,7 @@ class _PlanRun:
             self.state.reason = "deadline"
         execution = self._execution()
         state = self.state
-        words = {name: getattr(state, name) for name in ("reason", "unplanned", "overspent")}
+        words = {"reason": state.reason, "unplanned": state.unplanned}
         self.tell("end", success=execution.success, cost=execution.total_cost, **words)
         return execution
 
@@ -371,8 +367,7 @@ class _PlanRun:
             if (answer := step.refused) and answer.error:
                 call = call_key(step.worker or "", answer.arguments, self.tools)
                 self.refusals[call] = answer.error.message
-        self._asked_refused = bool(state.abandoned) and self._only_refused(state.abandoned)
-        state.reason = state.unplanned = state.overspent = ""
+        state.reason = state.unplanned = ""
         state.begun, state.resumed = True, len(state.nodes)
         state.pool, state.mock = place.pool.name, place.pool.mock
         state.workers = tuple(worker.name for worker in place.pool.workers)
@@ -422,8 +417,6 @@ class _PlanRun:
             if not self.state.reason:
                 del self._running[task]
                 self._end(task.result())
-        if self.state.overspent:
-            self.state.reason = "budget"
 
     def _end(self, result: NodeResult, *, tell: bool = True) -> None:
         node = result.node
@@ -443,18 +436,7 @@ class _PlanRun:
         self.state.elapsed = self.now
         return self.state.execution()
 
-    def watch(self, worker: str, cost: float, bound: float) -> None:
-        """End the plan where an enforced budget was overspent by a request."""
-        state = self.state
-        state.overspent = self.budget.overspent(worker, cost, bound) or state.overspent
-
     # The rest of a plan that failed
-
-    def _only_refused(self, nodes: set[int]) -> bool:
-        """Whether side effects that were not permitted are all that these nodes failed by."""
-        refused = {step.node for step in self.state.steps.values() if step.refused}
-        waiting = {k for k, n in self.state.nodes.items() if n.status == "skipped"}
-        return not refused.isdisjoint(nodes) and (refused | waiting).issuperset(nodes)
 
     async def _replan(self) -> bool:
         """Ask for further nodes where some failed and the settings allow it; whether there are."""
@@ -463,15 +445,9 @@ class _PlanRun:
         if rest is None or state.reason or not lost:
             return False
         if state.replans >= self.settings.max_replans:
-            if state.replans:
-                made = counted(state.replans, "further plan")
-                state.unplanned = f"{made} made, all that --max-replans permits; raise it for more"
+            made = counted(state.replans, "further plan")
+            state.unplanned = f"{made} made, as many as --max-replans permits"
             return False
-        if self._only_refused(lost):
-            if self._asked_refused:
-                state.unplanned = "what was not permitted is not asked about again"
-                return False
-            self._asked_refused = True
         count, calls, asked = len(state.plan.nodes), state.plan.calls, len(state.plan.calls)
 
         def planning(request: int, call: PlannerCall) -> None:
@@ -501,9 +477,6 @@ class _PlanRun:
             "" if nodes else "the planner knows nothing more to do"
         )
         self._end_wrong(count)
-        for call in calls:
-            self.watch(PLANS, call.cost, call.bound)
-        state.reason = "budget" if state.overspent else state.reason
         return bool(nodes)
 
 
@@ -603,9 +576,7 @@ class _NodeRun:
         run, settings, place = self.run, self.run.settings, choice.action
         worker, bound = self.pool.workers[place], self.estimates[place].bound
         step = self._step("worker", choice, worker.name)
-        fields = step.to_json()
-        keys = ("attempt", "worker", "choice", "log_prob", "mask")
-        self._tell("dispatch", step, **{key: fields[key] for key in keys})
+        self._tell("dispatch", step, begun=step.to_json())
         run.budget.reserve(bound)  # its mask said that it fits
         self.slots.load[place] += 1
         try:
@@ -668,7 +639,6 @@ class _NodeRun:
                 answer = cut("cancelled", "the request was given up")
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
-                run.watch(step.worker or "", answer.cost, bound)
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
@@ -678,37 +648,23 @@ class _NodeRun:
         once is not asked about again, nor are equal calls that wait meanwhile."""
         run, pool, known = self.run, cast("ToolPool", self.pool), self.run.refusals
         call, doubt = call_key(worker.name, given, pool.tools), cast("Doubt", "")
-        with self._unhurried():
-            async with run.asking:
-                if not (said := known.get(call, "")):
-                    # What may have been done already, or was planned after results were read.
-                    answers = [(s.worker or "", s.answer) for s in run.state.steps.values()]
-                    late = [(name, a.arguments) for name, a in answers if a and _cut_off(a)]
-                    if any(
-                        step.answer is not None and _given_up(step.answer) for step in self.steps
-                    ):
-                        doubt = "again"
-                    elif any(args and call_key(n, args, pool.tools) == call for n, args in late):
-                        doubt = "late"
-                    elif self.node >= run.state.planned:
-                        doubt = "replanned"
-                    said = await pool.permit(worker, given, doubt)
-                if isinstance(said, WorkerAnswer):
-                    return replace(said, arguments=given)
-                if said:
-                    known[call] = said
+        async with run.asking:
+            if not (said := known.get(call, "")):
+                # What may have been done already, or was planned after results were read.
+                answers = [(s.worker or "", s.answer) for s in run.state.steps.values()]
+                late = [(name, a.arguments) for name, a in answers if a and _cut_off(a)]
+                if any(step.answer is not None and _given_up(step.answer) for step in self.steps):
+                    doubt = "again"
+                elif any(args and call_key(n, args, pool.tools) == call for n, args in late):
+                    doubt = "late"
+                elif self.node >= run.state.planned:
+                    doubt = "replanned"
+                said = await pool.permit(worker, given, doubt)
+            if isinstance(said, WorkerAnswer):
+                return replace(said, arguments=given)
+            if said:
+                known[call] = said
         return WorkerAnswer(error=WorkerError("refused", said), arguments=given) if said else None
-
-    @contextmanager
-    def _unhurried(self) -> Generator[None]:
-        """Stop the clock of the node's timeout while a question is open."""
-        ends, loop = self.limit.when(), asyncio.get_running_loop()
-        left = None if ends is None else ends - loop.time()
-        self.limit.reschedule(None)
-        try:
-            yield
-        finally:
-            self.limit.reschedule(None if left is None else loop.time() + left)
 
     async def _verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""

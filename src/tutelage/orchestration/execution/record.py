@@ -109,27 +109,9 @@ class NodeStep:
 
     def to_json(self) -> JSON:
         """The step in an event; the features of its choice are not written."""
-        verdict = None if self.verdict is None else asdict(self.verdict)
-        if verdict is not None and not verdict["cost"]:
-            del verdict["cost"]
-        first = ("index", "node", "attempt", "action", "worker")
-        return {
-            **{name: getattr(self, name) for name in first},
-            "choice": self.choice.action,
-            "log_prob": self.choice.log_prob,
-            "mask": [int(m) for m in self.choice.mask],
-            "cost": self.cost,
-            "latency": self.seconds,
-            "requests": [answer.to_json() for answer in self.requests],
-            "verdict": verdict,
-            **{name: getattr(self, name) for name in ("started", "ended", "queued")},
-        }
-
-    @classmethod
-    def read(cls, row: Mapping[str, Any]) -> NodeStep:
-        """The step that `to_json` wrote."""
-        choice = {"action": row["choice"], "log_prob": row["log_prob"], "mask": row["mask"]}
-        return read_as(_STEP, {**row, "choice": choice}, "a step")
+        fields = _STEP.dump_python(self, exclude={"choice": {"features"}, "requests": True})
+        answers = [answer.to_json() for answer in self.requests]
+        return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
 def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
@@ -198,8 +180,6 @@ class Execution(ExecutionResult):
     """Nodes that failed and for which a further plan was made: what it did counts instead."""
     unplanned: str = ""
     """Why a planner that was asked for a further plan had none."""
-    overspent: str = ""
-    """Whose server said that it had used more than a request can."""
 
     @classmethod
     def of(
@@ -334,7 +314,6 @@ class ExecutionState:
     references: References | None = None
     reason: str = ""
     unplanned: str = ""
-    overspent: str = ""
     resumed: int = 0
 
     def __post_init__(self) -> None:
@@ -363,8 +342,8 @@ class ExecutionState:
         same = ("pool", "workers", "router", "mock", "seeds", "references", "reason", "unplanned")
         return Execution.of(
             self.plan, nodes, steps, id=self.seeds.id("flow"), wall_seconds=self.elapsed,
-            abandoned=tuple(sorted(self.abandoned)), overspent=self.overspent,
-            resumed=self.resumed, **{name: getattr(self, name) for name in same},
+            abandoned=tuple(sorted(self.abandoned)), resumed=self.resumed,
+            **{name: getattr(self, name) for name in same},
         )  # fmt: skip
 
 
@@ -387,8 +366,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
                 state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
                 planning.clear()
             case "dispatch":
-                row = {"action": "worker", "started": event["at"], **event}
-                open_steps[event["step"]] = NodeStep.read({**row, "index": event["step"]})
+                open_steps[event["step"]] = read_as(_STEP, event["begun"], "a step")
             case "request":
                 sent[event["step"]] = event
             case "answer":
@@ -398,7 +376,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
             case "verify":
                 judged[event["step"]] = event["bound"]
             case "step":
-                step = NodeStep.read(event["step"])
+                step = read_as(_STEP, event["step"], "a step")
                 state.steps[step.index] = step
                 open_steps.pop(step.index, None)
             case "node":
@@ -411,8 +389,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
                 state.grow(read_nodes(event["nodes"]), event["abandoned"], calls)
                 planning.clear()
             case "end":
-                for name in ("reason", "unplanned", "overspent"):
-                    setattr(state, name, event[name])
+                state.reason, state.unplanned = event["reason"], event["unplanned"]
             case _:
                 pass
     for index, step in open_steps.items():

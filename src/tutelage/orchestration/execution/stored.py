@@ -29,10 +29,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import StrictInt, StrictStr, TypeAdapter
-
 from tutelage.errors import DataError, RunError, check_given, counted
-from tutelage.orchestration.data.rows import FileRecord, read_as, spelled
+from tutelage.orchestration.data.rows import spelled
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
@@ -288,23 +286,25 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
     """What was chosen, what it cost, what the verifier said, and which call it made."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
-    fields: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}
-    if step.worker is not None:
-        fields |= dict.fromkeys((names.REQUEST_MODEL, names.RESPONSE_MODEL), step.worker)
-        fields |= {names.COST: step.cost, names.REQUESTS: len(step.requests)}
-    if call_id is not None:
-        fields[names.RESPONSE_ID] = call_id
-    if answer is not None:
-        tokens = {names.INPUT_TOKENS: answer.tokens_in, names.OUTPUT_TOKENS: answer.tokens_out}
-        fields |= {**tokens, names.MOCK: answer.mock}
-        if answer.error is not None:
-            fields[names.ERROR_TYPE] = answer.error.kind
-    if verdict is not None:
-        fields[names.VERDICT] = "passed" if verdict.passed else "failed"
-        fields[names.VERDICT_REASON] = verdict.reason
-        if not verdict.passed:
-            fields.setdefault(names.ERROR_TYPE, verdict.reason)
-    return fields
+    error = None if answer is None or answer.error is None else answer.error.kind
+    if verdict is not None and not verdict.passed:
+        error = error or verdict.reason
+    fields = {
+        names.ACTION: step.action,
+        names.LOG_PROB: step.choice.log_prob,
+        names.REQUEST_MODEL: step.worker,
+        names.RESPONSE_MODEL: step.worker,
+        names.COST: None if step.worker is None else step.cost,
+        names.REQUESTS: len(step.requests) or None,
+        names.RESPONSE_ID: call_id,
+        names.INPUT_TOKENS: None if answer is None else answer.tokens_in,
+        names.OUTPUT_TOKENS: None if answer is None else answer.tokens_out,
+        names.MOCK: None if answer is None else answer.mock,
+        names.VERDICT: None if verdict is None else "passed" if verdict.passed else "failed",
+        names.VERDICT_REASON: None if verdict is None else verdict.reason,
+        names.ERROR_TYPE: error,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 # ---------------------------------------------------------------- logs
@@ -313,16 +313,7 @@ FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
 
 
-class _Outputs(FileRecord):
-    """What a line says of a plan, one entry a node."""
-
-    task_types: tuple[StrictInt | StrictStr, ...] | None = None
-    subtasks: tuple[str, ...] | None = None
-    arguments: tuple[Mapping[str, Any], ...] | None = None
-    model_selections: tuple[StrictInt | StrictStr, ...] | None = None
-
-
-_OUTPUTS = TypeAdapter(_Outputs)
+_OUTPUTS = ("task_types", "subtasks", "arguments", "model_selections", "workflow_graph")
 
 
 class ExecutionLogger:
@@ -345,8 +336,6 @@ class ExecutionLogger:
         named = given.suffix == ".jsonl" and not given.is_dir()
         self.path = given if named else given / FILE
         self.run_id, self._clock, self._catalog = run_id, clock, catalog
-        for worker in workers:
-            check_given("a worker", worker, Worker, "a Worker(name, ...)")
         self._workers = tuple(worker.name for worker in workers)
         if given.is_file() and not named:
             raise RunError(
@@ -474,7 +463,7 @@ def _planner_outputs(
                 f"planner_outputs is {given!r:.80}; give a Plan, or an object with "
                 "model_selections and workflow_graph"
             )
-        spelled(given, (*_Outputs.model_fields, "workflow_graph"), what="planner_outputs")
+        spelled(given, _OUTPUTS, what="planner_outputs")
         graph = given.get("workflow_graph")
         if isinstance(graph, Mapping) and "adjacency" in graph:
             listed = {key: value for key, value in given.items() if key != "subtask_embeddings"}
@@ -485,14 +474,14 @@ def _planner_outputs(
     matrix = outputs["workflow_graph"]["adjacency"]
     if not is_valid_dag(matrix):
         raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
-    checked, count = read_as(_OUTPUTS, outputs, "planner_outputs: it"), len(matrix)
-    for name in _Outputs.model_fields:
-        entries = getattr(checked, name)
-        if entries is not None and len(entries) != count:
-            nodes = counted(count, "node")
+    for name in _OUTPUTS[:-1]:
+        entries = outputs.get(name, [0] * len(matrix))
+        check_given(name, entries, (list, tuple), "a list with one for each node", DataError)
+        if len(entries) != len(matrix):
+            nodes = counted(len(matrix), "node")
             raise DataError(f"{name} has the length {len(entries)} for {nodes}; give each")
     known = {*workers, *range(len(workers))}
-    if lost := [w for w in checked.model_selections or () if workers and w not in known]:
+    if lost := [w for w in outputs.get("model_selections", ()) if workers and w not in known]:
         raise DataError(
             f"model_selections has {lost[0]!r:.80}; the workers are {list(workers)!r}, to be given "
             "by name or number"

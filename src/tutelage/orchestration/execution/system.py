@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import NoneType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, Unpack, cast
 
 from tutelage.errors import ConfigError, TutelageError, check_given, check_number
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
@@ -49,6 +49,20 @@ class _Planner(Protocol):
 
 
 PlannerLike = _Planner | Callable[[str], Plan]
+
+
+class _Options(TypedDict, total=False):
+    """Of an execution; see `OrchestrationSystem.aexecute`."""
+
+    plan: Plan | None
+    budget: float | Budget | None
+    name: str | int | None
+    hints: Mapping[int, NodeHint] | None
+    observers: Sequence[Observer]
+    journal: str | Path | Store | None
+    planned_from: float | None
+
+
 Recorder = Callable[[Execution, Sampling, float, float], None]
 """Gets each execution as it has ended, how its workers sample, when it began in seconds since 1970,
 and how many of them planning took; see `stored.py`."""
@@ -141,29 +155,15 @@ class OrchestrationSystem:
         self.recorder, self._realtime, self._seed = recorder, realtime, seed
         self._count = 0
 
-    def execute(
-        self,
-        instruction: str,
-        *,
-        plan: Plan | None = None,
-        budget: float | Budget | None = None,
-        name: str | int | None = None,
-        hints: Mapping[int, NodeHint] | None = None,
-        observers: Sequence[Observer] = (),
-        journal: str | Path | Store | None = None,
-        planned_from: float | None = None,
-    ) -> Execution:
-        """Plan and run one instruction; see `aexecute` for the arguments and errors."""
+    def execute(self, instruction: str, **options: Unpack[_Options]) -> Execution:
+        """Plan and run one instruction; see `aexecute` for the options and errors."""
         with suppress(RuntimeError):  # there is none
             asyncio.get_running_loop()
             raise ConfigError("execute() was called in an event loop; use await aexecute() there")
 
         async def run() -> Execution:
             try:
-                return await self.aexecute(
-                    instruction, plan=plan, budget=budget, name=name, hints=hints,
-                    observers=observers, journal=journal, planned_from=planned_from,
-                )  # fmt: skip
+                return await self.aexecute(instruction, **options)
             finally:
                 await self.pool.close()
 
@@ -196,14 +196,6 @@ class OrchestrationSystem:
         the deadline passes meanwhile.
         """
         check_given("the instruction", instruction, str, "a text that says what is to be done")
-        check_given("observers", observers, (list, tuple), "a list of functions of an event")
-        check_given("hints", hints, (Mapping, NoneType), "a NodeHint by the number of its node")
-        for hint in (hints or {}).values():
-            check_given("a hint", hint, (NodeHint, NoneType), "a NodeHint(...)")
-        for each in observers:
-            check_given("an observer", each, "__call__", "a function of an event")
-        if planned_from is not None:
-            check_number("planned_from", planned_from)
         remedy = "the path of a file, or the store of a run"
         check_given("journal", journal, (str, Path, Store, NoneType), remedy)
         number, self._count = self._count, self._count + 1

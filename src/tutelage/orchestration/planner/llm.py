@@ -154,8 +154,6 @@ class LLMPlanner:
         except asyncio.CancelledError as error:
             error.calls = handed_on(before).calls  # pyright: ignore[reportAttributeAccessIssue]
             raise
-        except NoPlanError as error:  # overspent
-            raise _refusal(str(error), handed_on(before).calls) from error
         except (EngineError, ConfigError) as error:
             if not made:
                 raise
@@ -221,8 +219,6 @@ class LLMPlanner:
                 self.calls.append(each)
             budget.settle(bound, 0.0 if call is None else call.cost)
         assert call is not None  # what raised is on its way to the caller
-        if told := budget.overspent(PLANS, call.cost, bound):
-            raise NoPlanError(told)
         return call.reply
 
     def _bound(self, messages: Sequence[Message], tools: Mapping[str, Tool]) -> float:
