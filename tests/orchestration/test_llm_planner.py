@@ -648,11 +648,11 @@ def priced(*replies: str, dollars: float = 1e-3) -> tuple[LLMPlanner, ScriptedCl
 
 def test_a_plan_that_cost_more_than_it_can_leaves_nothing_for_what_follows() -> None:
     """The account takes the loss, and no subtask begins."""
-    client = ScriptedClient([RIGHT])
+    client = ScriptedClient([SUM])
     tools = {"read": read, **TOOLS}
     llm = Paid(lambda: client, tools, constrained=False, price=lambda i, o: 1e-6 * (i + o))
     shared = Budget(0.2)
-    done = OrchestrationSystem(llm, ToolPool(tools)).execute("Read the notes", budget=shared)
+    done = OrchestrationSystem(llm, ToolPool(tools)).execute("Sum", budget=shared)
     assert (done.reason, done.total_cost, done.steps) == ("budget", 0.5, ())
     assert (shared.spent, shared.reserved) == (0.5, 0.0)
 

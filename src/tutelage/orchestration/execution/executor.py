@@ -445,8 +445,9 @@ class _PlanRun:
         if rest is None or state.reason or not lost:
             return False
         if state.replans >= self.settings.max_replans:
-            made = counted(state.replans, "further plan")
-            state.unplanned = f"{made} made, as many as --max-replans permits"
+            if state.replans:
+                made = counted(state.replans, "further plan")
+                state.unplanned = f"{made} made, as many as --max-replans permits"
             return False
         count, calls, asked = len(state.plan.nodes), state.plan.calls, len(state.plan.calls)
 

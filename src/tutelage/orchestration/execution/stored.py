@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, RunError, check_given, counted
+from tutelage.orchestration.data.formats import TRIED
 from tutelage.orchestration.data.rows import spelled
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import (
@@ -393,19 +394,26 @@ class ExecutionLogger:
                     for n in own.nodes
                 ],
                 "tries": [_try_row(step) for step in own.steps],
-                "alternatives": [dict(each) for each in alternatives],
             }
+        count = len(outputs["workflow_graph"]["adjacency"])
+        check_given("alternatives", alternatives, (list, tuple), "a list of objects", DataError)
+        for each in alternatives:
+            check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
+            spelled(each, TRIED, what="an alternative", wide=False)
+        if own is not None or alternatives:
+            row["alternatives"] = [dict(each) for each in alternatives]
         types = outputs.get("task_types") or ()
         known = () if self._catalog is None else self._catalog.tools
         if tools := [tool.to_row() for tool in known if tool.schema and tool.name in types]:
             row["tools"] = tools
         if not isinstance(cast("object", instruction), str) or not instruction.strip():
             raise DataError(f"instruction is {instruction!r}; give what was to be done")
-        count = len(outputs["workflow_graph"]["adjacency"])
-        if lost := [k for k in result.outputs if k.isdecimal() and int(k) >= count]:
+        named = [int(name) for name in result.outputs if name.isdecimal()]
+        named += [each.get("node", -1) for each in alternatives]
+        if lost := [node for node in named if node not in range(count)]:
             raise DataError(
-                f"outputs name node {lost[0]}, and the plan has {counted(count, 'node')}, numbered "
-                "from 0; name a node that exists"
+                f"node is {lost[0]!r}, and the plan has {counted(count, 'node')}, numbered from 0; "
+                "name a node that exists"
             )
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
@@ -481,7 +489,12 @@ def _planner_outputs(
             nodes = counted(len(matrix), "node")
             raise DataError(f"{name} has the length {len(entries)} for {nodes}; give each")
     known = {*workers, *range(len(workers))}
-    if lost := [w for w in outputs.get("model_selections", ()) if workers and w not in known]:
+    chosen = outputs.get("model_selections", ())
+    if lost := [
+        w
+        for w in chosen
+        if type(w) not in (int, str) or (w not in known if workers else type(w) is int and w < 0)
+    ]:
         raise DataError(
             f"model_selections has {lost[0]!r:.80}; the workers are {list(workers)!r}, to be given "
             "by name or number"

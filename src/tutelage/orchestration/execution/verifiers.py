@@ -59,10 +59,11 @@ class Verifiers:
     def __post_init__(self) -> None:
         """Raises `ConfigError` for what is no verifier."""
         check_given("by_type", self.by_type, Mapping, "a verifier by the type of a subtask")
-        for name, each in {"default": self.default, **self.by_type}.items():
+        named = {f"the verifier of {kind!r}": each for kind, each in self.by_type.items()}
+        for name, each in {"the default verifier": self.default, **named}.items():
             if isinstance(each, type) or not callable(getattr(each, "check", None)):
                 raise ConfigError(
-                    f"the verifier {name!r} is {each!r:.80}; give an object with `async def "
+                    f"{name} is {each!r:.80}; give an object with `async def "
                     "check(self, work, answer)`, or make_verifier({'kind': 'present'})"
                 )
 
@@ -122,7 +123,7 @@ class _Known:
                 "simulated and replayed pools know it; choose exact, regex, schema, tests or judge"
             )
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         self.ready(work, answer.correct is not None)
         return Verification(bool(answer.correct), "right" if answer.correct else "wrong")
@@ -131,7 +132,7 @@ class _Known:
 class _Present:
     """Passes any answer that says something; `checked` is False."""
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         if not answer.output.strip():
             return Verification(False, "the answer is empty")
@@ -152,7 +153,7 @@ class _Exact:
                 "it 'expected', or choose regex, schema, tests or judge"
             )
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         self.ready(work)
         wanted = str(self.expected if self.expected is not None else work.expected)
@@ -185,7 +186,7 @@ class _Schema:
         without the extra."""
         self._validator = schema_validator(schema, "the verifier")
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         text = answer.output.strip()
         if text.startswith("```"):
