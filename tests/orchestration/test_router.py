@@ -167,7 +167,9 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
 def test_unknown_workers_are_escalated_when_an_answer_fails() -> None:
     here = world(SCENARIOS["free"])
     router = LearnedRouter(here.train.predictor, here.terms)
-    pool = SimulatedPool(classic(), errors=0.0)
+    with pytest.raises(ConfigError, match="of which it knows nothing"):
+        Executor(SimulatedPool(classic()), router)
+    pool = SimulatedPool([*classic(), here.train.predictor.workers[0]], errors=0.0)
     plan = Plan("Do it", (Node("write_text", {}), Node("write_text", {"text": "<node-0>"})))
     asked: list[list[str]] = []
     for seed in range(30):

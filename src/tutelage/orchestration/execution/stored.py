@@ -488,6 +488,8 @@ def _planner_outputs(
         if len(entries) != len(matrix):
             nodes = counted(len(matrix), "node")
             raise DataError(f"{name} has the length {len(entries)} for {nodes}; give each")
+    for each in outputs.get("arguments", ()):
+        check_given("an entry of arguments", each, Mapping, "an object", DataError)
     known = {*workers, *range(len(workers))}
     chosen = outputs.get("model_selections", ())
     if lost := [
