@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import ChosenPlanner
-from tutelage.cli.orchestrate_run import _ask
+from tutelage.cli.orchestrate_run import ask_person
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.orchestration.execution.permission import Doubt, Permission, shown_arguments
@@ -630,7 +630,7 @@ def test_what_is_typed_after_the_question_is_the_answer(
         monkeypatch.setattr("sys.stdin", terminal)
         os.write(master, typed.encode())
         select.select([terminal], [], [], 1 if typed else 0)
-        found = asyncio.run(Permission(_ask)(tool(destructive=True)(_wipe), "{}", doubt))
+        found = asyncio.run(Permission(ask_person)(tool(destructive=True)(_wipe), "{}", doubt))
     os.close(master)
     assert found == said
     assert ("(y, n, done, or done RESULT)" in screen.getvalue()) == bool(doubt)
@@ -653,7 +653,7 @@ def test_an_answer_that_is_none_is_asked_for_again_up_to_three_times(
     typed = io.StringIO("".join(f"{answer}\n" for answer in answers))
     monkeypatch.setattr("sys.stdin", typed)
     doubt: Doubt = "again" if known else ""
-    found = asyncio.run(Permission(_ask)(tool(destructive=True)(_wipe), "{}", doubt))
+    found = asyncio.run(Permission(ask_person)(tool(destructive=True)(_wipe), "{}", doubt))
     assert (found, screen.getvalue().count("Run it?")) == (said, asked)
     forms = "the answers are y, n, done, or done RESULT." if known else "the answers are y or n."
     assert forms in screen.getvalue()

@@ -711,17 +711,15 @@ async def waits() -> str:
     return "done"
 
 
-@pytest.mark.parametrize("limit", ["try_timeout", "node_timeout"])
-def test_nobody_is_hurried_who_is_asked(limit: str) -> None:
+def test_the_time_of_a_try_begins_after_the_question() -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
 
-    times: dict[str, Any] = {limit: 0.04}
-    assert run(Node("delete", {"path": "a"}), permit=permit, **times).success
+    assert run(Node("delete", {"path": "a"}), permit=permit, try_timeout=0.04).success
 
 
-def test_the_time_of_a_node_goes_on_when_the_question_is_answered() -> None:
+def test_the_time_of_a_node_has_the_question_too() -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""

@@ -147,7 +147,7 @@ def _prepare(asked: ExecutionConfig, *, begun: bool = False) -> _Job:
     from tutelage.orchestration.execution.record import read_plan
 
     tools, instruction, path = asked.load_tools(), asked.instruction, asked.plan
-    permission = Permission(_ask if sys.stdin.isatty() else None, yes=asked.yes)
+    permission = Permission(ask_person if sys.stdin.isatty() else None, yes=asked.yes)
     pool, catalog = asked.make_pool_with(tools, permission), asked.read_catalog_with(tools)
     began = None
     if path is not None:
@@ -252,7 +252,7 @@ def _finish(folder: RunFolder, job: _Job, otlp: str | None, as_json: bool) -> No
         raise typer.Exit(1)
 
 
-def _ask(question: str, forms: str) -> str:
+def ask_person(question: str, forms: str) -> str:
     """Put a question about a call to the person at the terminal, and return the line that is typed.
     What was typed before cannot have answered it and is dropped."""
     from tutelage.cli.console import messages, say, visible
