@@ -57,10 +57,9 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     """One way in this process."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.execution.budget import Budget
-    from tutelage.orchestration.execution.context import ExecutorSettings
-    from tutelage.orchestration.execution.journal import ExecutionJournal
-    from tutelage.orchestration.execution.loop import Executor
+    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
     from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+    from tutelage.orchestration.execution.record import ExecutionJournal
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.execution.worker_files import classic
     from tutelage.orchestration.routing.contract import RandomRouter
@@ -84,7 +83,7 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
                 seeds = SeedTree(number, ("flow", i))
                 if not way.get("journal"):
                     return await executor.run(plans[i], seeds=seeds, budget=shared)
-                with ExecutionJournal(f"{folder}/{number}-{i}.jsonl", plans[i], seeds) as journal:
+                with ExecutionJournal(f"{folder}/{number}-{i}.db", plans[i], seeds) as journal:
                     return await executor.run(plans[i], seeds=seeds, journal=journal)
 
             found = await asyncio.gather(*(one(i) for i in range(count)))

@@ -244,6 +244,8 @@ class Call:
     """From sending to the whole reply. No part of equality."""
     policy: str | None = "main"
     """The policy whose loss this call may reach; None: it is recorded and never trained."""
+    reward: float | None = None
+    """Reward of the turn that this call began; None where its environment gives none per turn."""
     thought: str = field(default="", compare=False)
     """The thought that the content of `reply` begins with, its marks included. Not stored."""
 

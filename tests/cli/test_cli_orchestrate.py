@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.orchestration.executing import stored_events
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
@@ -306,11 +307,11 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     tutelage = [sys.executable, "-c", "from tutelage.cli import main; main()"]
     options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
     command = [*tutelage, "orchestrate", "run", *options, "--seed", "5"]
-    log = here / "runs" / "one" / "execution.jsonl"
+    store = here / "runs" / "one" / "store.db"
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if log.is_file() and '"event": "node"' in log.read_text():
+        if any(event["event"] == "node" for event in stored_events(store)):
             break
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
@@ -320,8 +321,7 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     done = CliRunner().invoke(build_app(), ["resume", "runs/one"])
     assert done.exit_code == 0, done.output
     assert re.search(r"resumed +(1 node|[23] nodes) done before", done.stdout)
-    answers = [json.loads(line) for line in log.read_text().splitlines()]
-    asked = [e["node"] for e in answers if e["event"] == "answer"]
+    asked = [e["node"] for e in stored_events(store) if e["event"] == "answer"]
     assert asked.count(0) == 1
 
 
@@ -370,10 +370,10 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
     process = subprocess.Popen(
         [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    log = here / "runs" / "one" / "execution.jsonl"
+    path = here / "runs" / "one" / "store.db"
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        if log.is_file() and '"event": "request"' in log.read_text():
+        if any(event["event"] == "request" for event in stored_events(path)):
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGHUP)
@@ -386,8 +386,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
     done = CliRunner().invoke(build_app(), ["resume", "runs/one", "--allow-changes"])
     assert done.exit_code == 0, done.output
     # A request that was given up counts at its bound: the sum of the log is the cost.
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    answers = [e["answer"] for e in events if e["event"] == "answer"]
+    answers = [e["answer"] for e in stored_events(path) if e["event"] == "answer"]
     assert [answer.get("estimated", False) for answer in answers] == [True, False, False, False]
     spent = sum(answer["cost"] for answer in answers)
     with open_store(here / "runs/one/store.db", create=False) as store:
@@ -461,7 +460,7 @@ def test_each_execution_of_a_collection_is_a_rollout(here: Path) -> None:
 def test_a_collection_that_was_stopped_keeps_what_ended(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.stored import ExecutionLogger
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt

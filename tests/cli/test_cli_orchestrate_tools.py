@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.orchestration.executing import cut_after
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.orchestrate_tools import Permission, shown_arguments
+from tutelage.cli.orchestrate_run import ask_person
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.orchestration.execution.pools.tools import Doubt
+from tutelage.orchestration.execution.permission import Doubt, Permission, shown_arguments
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.store import open_store
@@ -166,7 +167,7 @@ def test_the_last_answers_are_looked_for_once_however_many_nodes_there_are(
 
 def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
     done = run("--plan", "delete.json", code=1)
-    assert "There is no terminal to ask at; --yes permits it" in " ".join(done.stderr.split())
+    assert "There is nobody to ask; --yes, or `permit`, permits it" in " ".join(done.stderr.split())
     assert (here / "things/a").exists()
     assert "things/a is deleted" in run("--plan", "delete.json", "--yes", "--output", "2").stdout
     assert not (here / "things/a").exists()
@@ -383,10 +384,7 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     plan = {"instruction": "x", "nodes": [*COUNT, {**DELETE[0], "after": [1]}]}
     (here / "both.json").write_text(json.dumps(plan))
     run("--plan", "both.json", "--yes")
-    journal = here / "run/execution.jsonl"
-    lines = journal.read_text().splitlines(keepends=True)
-    until = next(i for i, line in enumerate(lines) if '"dispatch"' in line and '"node": 2' in line)
-    journal.write_text("".join(lines[:until]))
+    cut_after(here / "run/store.db", "dispatch", node=2, place=0)
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
     command = ["orchestrate", "run", "--resume", str(here / "run")]  # begun with --yes
@@ -409,10 +407,7 @@ def listed() -> str:
 def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
     """A run that is resumed elsewhere is not ended by that, so that it can be resumed at one."""
     run("--plan", "delete.json", "--yes")
-    journal = here / "run/execution.jsonl"
-    lines = journal.read_text().splitlines(keepends=True)
-    until = next(i for i, line in enumerate(lines) if '"event": "answer"' in line)
-    journal.write_text("".join(lines[:until]))
+    cut_after(here / "run/store.db", "answer", place=0)
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
     with open_store(here / "run/store.db", create=False) as store:
@@ -449,28 +444,6 @@ def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
     done = run("--plan", "count.json", "--verifiers", "v.json", "--output", "2", code=1)
     assert "judges nothing" not in done.stderr
     assert "[0] list_files: failed  lacks 'never'" in done.stderr
-
-
-def test_other_prices_of_the_model_that_plans_are_said_when_a_run_goes_on(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table of prices is read in the directory in which it goes on."""
-    (here / "prices.toml").write_text("[models.policy]\ninput = 1.0\noutput = 2.5\n")
-    command = ["orchestrate", "run", "--resume", "run", "--allow-changes"]
-    with planning(monkeypatch, "unread"):
-        at = os.environ["PLANS_AT"]
-        run("--plan", "count.json", "--model", "policy", "--endpoint", at)
-        journal = here / "run/execution.jsonl"
-        journal.write_text(journal.read_text().splitlines(keepends=True)[0])
-        (here / "prices.toml").unlink()
-        for said in (True, False):
-            (here / "run/result.json").unlink()
-            done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
-            assert done.exit_code == 0, done.output
-            told = (
-                "costs 0 and 0 USD for a million tokens read and written from here on, and cost 1"
-            )
-            assert (told in " ".join(done.stderr.split())) is said
 
 
 def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
@@ -603,10 +576,10 @@ def test_what_is_typed_after_the_question_is_the_answer(
         monkeypatch.setattr("sys.stdin", terminal)
         os.write(master, typed.encode())
         select.select([terminal], [], [], 1 if typed else 0)
-        found = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", doubt))
+        found = asyncio.run(Permission(ask_person)(tool(destructive=True)(_wipe), "{}", doubt))
     os.close(master)
     assert found == said
-    assert ("(where it was done: done, or done RESULT)" in screen.getvalue()) == bool(doubt)
+    assert ("(y, n, done, or done RESULT)" in screen.getvalue()) == bool(doubt)
 
 
 @pytest.mark.parametrize(
@@ -624,10 +597,9 @@ def test_an_answer_that_is_none_is_asked_for_again_up_to_three_times(
     screen = io.StringIO()
     monkeypatch.setattr("tutelage.cli.console.messages", lambda: Console(file=screen, width=200))
     typed = io.StringIO("".join(f"{answer}\n" for answer in answers))
-    monkeypatch.setattr(typed, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", typed)
     doubt: Doubt = "again" if known else ""
-    found = asyncio.run(Permission(yes=False)(tool(destructive=True)(_wipe), "{}", doubt))
+    found = asyncio.run(Permission(ask_person)(tool(destructive=True)(_wipe), "{}", doubt))
     assert (found, screen.getvalue().count("Run it?")) == (said, asked)
     forms = "the answers are y, n, done, or done RESULT." if known else "the answers are y or n."
     assert forms in screen.getvalue()

@@ -15,7 +15,7 @@ import pytest
 from tutelage.orchestration import read_workers
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.execution.journal import read_plan
+from tutelage.orchestration.execution.record import read_plan
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.planner.saving import load_planner
 

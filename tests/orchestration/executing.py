@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.context import ExecutorSettings
-from tutelage.orchestration.execution.loop import Executor
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.record import Event, Execution
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import (
     Latency,
@@ -23,6 +25,42 @@ from tutelage.orchestration.execution.workers import (
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Router, cascade
 from tutelage.seeds import SeedTree
+from tutelage.store import open_store
+from tutelage.store.values import load_json
+
+
+def stored_events(path: Path) -> list[Event]:
+    """The events of the one execution in a file."""
+    if not path.is_file():
+        return []
+    with closing(sqlite3.connect(path)) as conn:
+        if not conn.execute("select 1 from sqlite_master where name = 'events'").fetchall():
+            return []
+        rows = conn.execute("select data from events order by number").fetchall()
+    return [load_json(text) for (text,) in rows]
+
+
+def rewrite(path: Path, events: Sequence[Event]) -> None:
+    """Have a file hold these events of its one execution."""
+    with open_store(path) as store, closing(sqlite3.connect(path)) as conn:
+        ((run_id, key),) = conn.execute("select distinct run_id, key from events").fetchall()
+        with conn:
+            conn.execute("delete from events")
+        store.put_events(run_id, key, events)
+
+
+def cut_to(path: Path, count: int) -> None:
+    """Leave the first events, as a kill would."""
+    rewrite(path, stored_events(path)[:count])
+
+
+def cut_after(path: Path, event: str, node: int | None = None, place: int = 1) -> None:
+    """Leave the events until the first of this name, of this node where one is named; with `place`
+    0 without it."""
+    rows = enumerate(stored_events(path))
+    found = (i for i, e in rows if e["event"] == event and node in (None, e.get("node")))
+    cut_to(path, next(found) + place)
+
 
 Behaviour = Callable[[Worker, Subtask], WorkerAnswer]
 

@@ -11,7 +11,7 @@ import re
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.executor import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.predictor import VerifierRates

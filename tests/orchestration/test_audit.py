@@ -20,7 +20,7 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     compute_reward,
 )
-from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.stored import ExecutionLogger
 
 
 def test_the_published_example_loses_to_failing_at_once() -> None:

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration import Plan
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.context import ExecutorSettings
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Latency, Worker, WorkerAnswer, WorkerError
 from tutelage.orchestration.routing.contract import RandomRouter
@@ -156,60 +154,6 @@ def test_a_budget_of_nothing_is_enough_for_free_workers() -> None:
     assert run_plan(plan_of(()), pool, budget=Budget(0.0)).success
 
 
-def many(count: int, limit: float, plan: Plan, cost: float, bound: float) -> tuple[Any, Budget]:
-    """So many plans at once that share a budget; every request costs the same."""
-    workers = (Worker("a", price_out=bound, latency=Latency(1.0)),)
-    pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", cost, 1.0, correct=True))
-    executor, budget = Executor(pool, RandomRouter()), Budget(limit)
-
-    async def run() -> Any:
-        return await asyncio.gather(
-            *(executor.run(plan, seeds=SeedTree(i), budget=budget) for i in range(count))
-        )
-
-    return run_virtual(run()), budget
-
-
-@pytest.mark.parametrize("bound", [0.000055, 0.0002, 0.0011])
-def test_of_many_workflows_on_a_small_budget_those_that_begin_end(bound: float) -> None:
-    """Fifty workflows of 0.00022 USD on 0.005: together they would all begin, and none end."""
-    plan = plan_of((), (0,), (1,), (2,))
-    found, budget = many(50, 0.005, plan, cost=0.000055, bound=bound)
-    done = [e for e in found if e.success]
-    begun = [e for e in found if e.steps]
-    # What is left at the end buys no further workflow, or not even a step by its bound.
-    assert len(done) >= (0.005 - 4 * bound) // 0.00022
-    assert len(begun) - len(done) <= 1
-    assert all(e.reason == "budget" and not e.total_cost for e in found if not e.steps)
-    assert budget.spent <= 0.005 + 1e-12
-    assert budget.left_for(None) == budget.left
-
-
-def test_what_a_plan_under_way_still_needs_is_reserved_by_no_other() -> None:
-    """The second plan's expensive try has to leave the first enough for its last node."""
-    budget = Budget(1.0)
-    one, two = object(), object()
-
-    async def run() -> None:
-        assert await budget.admit(one, 0.6, 0.1)
-        assert await budget.admit(two, 0.3, 0.1)
-        assert budget.left_for(two) == pytest.approx(0.4)
-        assert not budget.reserve(0.5, two)
-        assert budget.reserve(0.4, two)
-        budget.need(two, 0.0)
-        assert budget.left_for(one) == pytest.approx(0.6)
-        assert budget.reserve(0.6, one)
-        budget.need(one, 0.0)
-        waiting = asyncio.create_task(budget.admit(object(), 0.2, 0.1))
-        await asyncio.sleep(0)
-        budget.settle(0.4, 0.1)
-        await asyncio.sleep(0)
-        budget.release(two)
-        assert await asyncio.wait_for(waiting, 5)
-
-    asyncio.run(run())
-
-
 def test_a_deadline_ends_the_wait_for_a_budget() -> None:
     workers = (Worker("a", price_out=0.6, latency=Latency(1.0)),)
     pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", 0.1, 5.0, correct=True))
@@ -222,7 +166,7 @@ def test_a_deadline_ends_the_wait_for_a_budget() -> None:
         )
 
     assert [e.reason for e in run_virtual(run())] == ["deadline", "deadline"]
-    assert (budget.open, budget.left_for(None)) == (0, budget.left)
+    assert budget.open == 0
 
 
 def test_audit_goes_on_past_the_limit_and_says_so() -> None:
@@ -235,7 +179,7 @@ def test_audit_goes_on_past_the_limit_and_says_so() -> None:
     assert budget.left < 0
 
 
-def test_a_server_that_says_it_used_more_than_a_request_can_ends_the_plan() -> None:
+def test_after_a_server_that_used_more_than_a_request_can_nothing_begins() -> None:
     def behave(worker: Worker, work: Any) -> WorkerAnswer:
         cost = 21.51 if work.node == 0 else 0.1
         return WorkerAnswer("x", cost, 1.0 + work.node, correct=True)
@@ -245,14 +189,7 @@ def test_a_server_that_says_it_used_more_than_a_request_can_ends_the_plan() -> N
     done = run_plan(plan, pool, budget=Budget(1.0))
     assert not done.success
     assert done.reason == "budget"
-    assert [node.status for node in done.nodes] == [
-        "succeeded",
-        "cancelled",
-        "cancelled",
-        "cancelled",
-    ]
-    assert "small says that a request cost 21.510000 USD, which can be 0.100000" in done.overspent
+    assert [node.reason for node in done.nodes[2:]] == ["budget", "budget"]
     assert len(pool.asked) == 2
     watched = run_plan(plan, pool, budget=Budget(1.0, "audit"))
     assert watched.success
-    assert watched.overspent == ""

@@ -19,10 +19,10 @@ from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation import audit
 from tutelage.orchestration.evaluation.judged import WRONG_PLAN
-from tutelage.orchestration.execution.context import ExecutorSettings
-from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic

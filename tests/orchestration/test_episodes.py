@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,9 @@ def test_every_worker_is_seen_at_every_subtask(tmp_path: Path) -> None:
 
 
 def spent(folder: Path) -> list[float]:
-    lines = [json.loads(line) for path in sorted((folder / "episodes").iterdir())
-             for line in path.read_text().splitlines()]  # fmt: skip
-    return [line["answer"]["cost"] for line in lines if line["event"] == "answer"]
+    with closing(sqlite3.connect(folder / "episodes.db")) as conn:
+        events = [json.loads(data) for (data,) in conn.execute("select data from events")]
+    return [event["answer"]["cost"] for event in events if event["event"] == "answer"]
 
 
 def test_a_kill_repeats_no_acknowledged_call(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
-from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
-from tutelage.orchestration.execution.ended import EndedNodes
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -359,42 +357,6 @@ def test_a_router_sees_the_state_of_its_moment() -> None:
     assert third.ends[0] == pytest.approx(2.0)
     assert third.spent == pytest.approx(0.3)
     assert third.deadline_left == pytest.approx(8.0)
-
-
-def test_a_router_may_go_on_through_what_had_ended_when_more_has() -> None:
-    ended = EndedNodes()
-    for node in (3, 1):
-        ended.add(node, True, 1.0)
-    going = iter(ended.done())
-    assert next(going) == 3
-    ended.add(0, False, 2.0)
-    assert [*going] == [1]
-    assert dict(ended.ends()) == {3: 1.0, 1: 1.0, 0: 2.0}
-
-
-def test_what_a_node_costs_does_not_grow_with_the_nodes_of_its_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A router sees what had ended by then without a copy, and nobody looks through all tasks."""
-    watched: list[int] = []
-    wait = asyncio.wait
-
-    def counted(tasks: Any, **more: Any) -> Any:
-        watched.append(len(tasks))
-        return wait(tasks, **more)
-
-    monkeypatch.setattr(asyncio, "wait", counted)
-    chain = [()] * 150 + [(k,) for k in range(149, 299)]
-    router = Scripted(*[0] * len(chain))
-    assert run_plan(plan_of(*chain), ScriptedPool(workers("a"), right()), router).success
-    assert sum(watched) <= 2 * len(chain)
-    assert sum(sys.getsizeof(state.done) for state in router.states) < 100 * len(chain)
-    seen = [len(state.done) for state in router.states]
-    assert (seen[0], seen[149], seen[-1]) == (0, 0, 299)
-    last = router.states[-1]
-    assert dict(last.done) == dict.fromkeys(range(299), True)
-    assert 299 not in last.done
-    assert last.ends[298] == pytest.approx(150.0)
 
 
 def test_a_judge_without_a_verdict_fails_the_try_and_not_the_run() -> None:

@@ -14,16 +14,12 @@ from routing_world import table
 from tutelage.errors import ConfigError
 from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.fitness import (
-    replayed_words,
-    skills_lacking,
-    trained_router,
-)
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Subtask, Worker
 from tutelage.orchestration.routing.phase2 import train_phase2
+from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import Phase2Settings
 
 
@@ -34,24 +30,12 @@ def router_of(workers: Sequence[Worker], said: list[str], **asked: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["accurate", "greedy"])
-def test_routers_that_go_by_skills_need_some(name: str) -> None:
-    silent = [Worker("a"), Worker("b")]
-    with pytest.raises(ConfigError, match="none of them does; give them 'skills'"):
-        router_of(silent, [], router=name)
+def test_routers_that_go_by_skills_give_way_where_none_is_declared(name: str) -> None:
     said: list[str] = []
-    router_of([Worker("a", skills={"*": 0.9}), Worker("b")], said, router=name)
-    assert len(said) == 1
-    assert "some workers declare none (0.5 is assumed): b" in said[0]
+    assert router_of([Worker("a"), Worker("b")], said, router=name).name == "cheapest"
+    assert "the cheapest worker is asked first" in said[0]
     assert router_of(classic(), said, router=name).name == name
     assert len(said) == 1
-
-
-def test_a_default_that_goes_by_skills_gives_way_and_says_so() -> None:
-    found = skills_lacking("accurate", [Worker("a")], chosen=False)
-    assert found is not None
-    assert found.all
-    assert "the cheapest worker is asked first" in found.told
-    assert skills_lacking("cheapest", [Worker("a")], chosen=True) is None
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +62,8 @@ def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Pa
 
 def test_a_worker_that_a_router_does_not_know_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match=r"knows nothing of new-30b; give the workers"):
-        trained_router(str(checkpoint), [*table().workers, Worker("new-30b")])
-    tools = [replace(Worker("count"), tool=True)]
-    trained_router(str(checkpoint), [*table().workers, *tools])
+        router_of([*table().workers, Worker("new-30b")], [], router=str(checkpoint))
+    load_router(checkpoint).check([*table().workers, replace(Worker("count"), tool=True)])
 
 
 def test_replay_takes_the_row_of_the_instruction() -> None:
@@ -90,21 +73,19 @@ def test_replay_takes_the_row_of_the_instruction() -> None:
     assert pool.row(asked) == 7
     described = replace(asked, instruction="other", description=made.instructions[9])
     assert pool.row(described) == 9
-    assert replayed_words(pool, [Plan(made.instructions[7], (Node("x"),))]) is None
+    assert pool.unrelated(Plan(made.instructions[7], (Node("x"),))) == 0
 
 
 def test_replay_says_which_subtasks_get_outcomes_of_other_queries() -> None:
     made = table()
     known = Node(made.types[0], description=made.instructions[0])
     plan = Plan("Do it", (known, Node(made.types[0]), Node("paint")))
-    told = replayed_words(ReplayPool(made), [plan])
-    assert told is not None
-    assert told.startswith("2 of 3 subtasks are no query of the table of outcomes: 1 get")
-    assert "1 that of any query" in told
-    assert replayed_words(SimulatedPool(classic()), [plan]) is None
+    said: list[str] = []
+    ExecutionConfig().make_system(ReplayPool(made), None, [plan], warn=said.append)
+    assert said[0].startswith("2 of 3 subtasks are no query of the table of outcomes")
 
 
-def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:
+def test_the_command_refuses_it_too(tmp_path: Path, checkpoint: Path) -> None:
     from typer.testing import CliRunner
 
     from tutelage.cli import build_app
@@ -115,9 +96,8 @@ def test_the_command_says_both(tmp_path: Path, checkpoint: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"instruction": "x", "nodes": [{"tool": "summarize_text"}]}))
     common = ["orchestrate", "run", "--plan", str(plan), "--output", str(tmp_path / "run")]
-    for router, told in (("greedy", "none of them does"), (str(checkpoint), "knows nothing")):
-        given = [*common, "--workers", str(workers), "--router", router]
-        done = CliRunner().invoke(build_app(), given)
-        assert done.exit_code == 2, done.output
-        assert told in " ".join(done.stderr.split())
+    given = [*common, "--workers", str(workers), "--router", str(checkpoint)]
+    done = CliRunner().invoke(build_app(), given)
+    assert done.exit_code == 2, done.output
+    assert "knows nothing" in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import read_workflows, workflow_of
 from tutelage.orchestration.data.rows import parse_yaml, read_json
 from tutelage.orchestration.data.workflows import catalog_of, forward_order
-from tutelage.orchestration.execution.journal import read_plan
+from tutelage.orchestration.execution.record import read_plan
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))

@@ -10,13 +10,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from executing import ScriptedPool, plan_of, right, workers
+from executing import ScriptedPool, cut_after, plan_of, right, workers
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import ExecutionJournal
-from tutelage.orchestration.execution.loop import Executor
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.record import Execution, ExecutionJournal
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import (
@@ -177,15 +176,10 @@ def test_a_verdict_that_was_cut_off_counts_at_its_bound(tmp_path: Path) -> None:
     seeds, plan = SeedTree(0), plan_of(())
     pool = ScriptedPool(workers("a", price=0.2), right(cost=0.1))
     executor = Executor(pool, cascade(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
-    lines: list[str] = []
-    with ExecutionJournal(tmp_path / "log.jsonl", plan, seeds) as journal:
+    with ExecutionJournal(tmp_path / "events.db", plan, seeds) as journal:
         run_virtual(executor.run(plan, seeds=seeds, journal=journal))
-    for line in (tmp_path / "log.jsonl").read_text().splitlines():
-        lines.append(line)
-        if json.loads(line)["event"] == "verify":
-            break
-    (tmp_path / "cut.jsonl").write_text("\n".join(lines) + "\n")
-    with ExecutionJournal(tmp_path / "cut.jsonl", plan, seeds) as again:
-        (step,) = again.steps.values()
+    cut_after(tmp_path / "events.db", "verify")
+    with ExecutionJournal(tmp_path / "events.db", plan, seeds) as again:
+        (step,) = again.state.steps.values()
     assert step.cost == pytest.approx(0.1 + 0.07)
     assert not step.passed

@@ -20,8 +20,7 @@ from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool

@@ -14,9 +14,9 @@ from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.prepare import prepare
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.tools import ToolPool, described
 from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan

@@ -13,7 +13,7 @@ from routing_world import world
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, compute_reward
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution

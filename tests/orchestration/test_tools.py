@@ -11,30 +11,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tests.orchestration.executing import ScriptedPool, right, workers
+from tests.orchestration.executing import ScriptedPool, cut_after, right, workers
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
-from tutelage.orchestration.execution.journal import ExecutionJournal
-from tutelage.orchestration.execution.loop import Executor
-from tutelage.orchestration.execution.pools.tools import (
-    LONGEST,
-    Doubt,
-    Permit,
-    ToolPool,
-    described,
-    refuse,
-)
-from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.permission import Doubt, Permit
+from tutelage.orchestration.execution.pools.tools import LONGEST, ToolPool, described
+from tutelage.orchestration.execution.record import Execution, ExecutionJournal
+from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.orchestration.plan.arguments import call_key, check_arguments, tool_arguments
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
+from tutelage.store import open_store
 from tutelage.tools import Tool, ToolError, tool
 from tutelage.tools.schema import ArgumentError
 from tutelage.types import JSON
@@ -97,7 +90,10 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def run(
-    *nodes: Node, permit: Permit = refuse, journal: ExecutionJournal | None = None, **settings: Any
+    *nodes: Node,
+    permit: Permit | None = None,
+    journal: ExecutionJournal | None = None,
+    **settings: Any,
 ) -> Execution:
     executor = Executor(
         ToolPool(TOOLS, permit=permit), cheapest(), settings=ExecutorSettings(**settings)
@@ -152,9 +148,7 @@ def test_a_result_that_a_tool_returned_as_text_stays_it(text: str, tmp_path: Pat
     path = tmp_path / "run.jsonl"
     assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == text
     assert system.execute("x", plan=plan, name="y").answers[2] == f"said {text!r}"
-    events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    ended = next(k for k, event in enumerate(events) if event["event"] == "node")
-    path.write_text("".join(json.dumps(e) + "\n" for e in events[: ended + 1]), "utf-8")
+    cut_after(path, "node")
     done = system.execute("x", plan=plan, name="x", journal=path)  # as after a kill
     assert done.resumed == 1
     assert done.answers == {1: text, 2: f"said {text!r}"}
@@ -418,8 +412,10 @@ def test_a_run_that_goes_on_is_not_refused_for_its_arguments(tmp_path: Path) -> 
     for _ in range(2):  # what was refused did not begin
         with pytest.raises(DataError, match="looks like a reference"):
             system.execute("x", plan=plan, name="x", journal=path)
-    start = {"event": "start", "at": 0.0}
-    path.write_text(path.read_text("utf-8") + json.dumps(start) + "\n", "utf-8")
+    start = {"event": "start", "pool": "tools", "router": "cheapest", "mock": False}
+    start |= {"workers": [], "references": None, "resumed": 0}
+    with open_store(path) as store:
+        store.put_events("", execution_seeds(0, "x").id("roll"), [start])
     system.check(plan, begun=True)
     assert system.execute("x", plan=plan, name="x", journal=path).answers[1] == "<node0>"
 
@@ -581,9 +577,7 @@ def test_what_may_have_run_before_a_kill_is_in_doubt_for_equal_calls(tmp_path: P
     for _ in range(2):
         with ExecutionJournal(path, plan, SeedTree(0)) as journal:
             run(*plan.nodes, permit=permit, journal=journal, concurrency=1)
-        lines = path.read_text().splitlines(keepends=True)
-        until = next(i for i, line in enumerate(lines) if '"event": "request"' in line)
-        path.write_text("".join(lines[: until + 1]))
+        cut_after(path, "request")
     assert doubts == ["", "", "again", "late"]
 
 
@@ -717,17 +711,15 @@ async def waits() -> str:
     return "done"
 
 
-@pytest.mark.parametrize("limit", ["try_timeout", "node_timeout"])
-def test_nobody_is_hurried_who_is_asked(limit: str) -> None:
+def test_the_time_of_a_try_begins_after_the_question() -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
 
-    times: dict[str, Any] = {limit: 0.04}
-    assert run(Node("delete", {"path": "a"}), permit=permit, **times).success
+    assert run(Node("delete", {"path": "a"}), permit=permit, try_timeout=0.04).success
 
 
-def test_the_time_of_a_node_goes_on_when_the_question_is_answered() -> None:
+def test_the_time_of_a_node_has_the_question_too() -> None:
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
         await asyncio.sleep(0.05)
         return ""
@@ -760,9 +752,7 @@ def test_what_may_have_run_before_a_kill_is_asked_about_again(
     with ExecutionJournal(path, plan, SeedTree(0)) as journal:
         executor = Executor(ToolPool(TOOLS, permit=permit), cheapest())
         asyncio.run(executor.run(plan, seeds=SeedTree(0), journal=journal, observers=[watch]))
-    lines = path.read_text().splitlines(keepends=True)
-    until = next(i for i, line in enumerate(lines) if '"event": "request"' in line)
-    path.write_text("".join(lines[: until + 1]))
+    cut_after(path, "request")
     with ExecutionJournal(path, plan, SeedTree(0)) as journal:
         done = run(Node("delete", {"path": "a"}), permit=permit, journal=journal)
     assert asked == ["", "again"]

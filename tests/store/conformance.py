@@ -509,6 +509,23 @@ class StoreConformance:
             store.put_metrics("run_a", 3, {"reward": 1.0, "loss": float("nan")})
         assert store.metrics("run_a") == []
 
+    def test_events_come_back_in_order_under_their_keys(self, store: Store) -> None:
+        store.put_events("run_a", "x", [{"event": "plan", "n": 2**70}, {"f": 0.1 + 0.2}])
+        store.put_events("run_a", "y", [{"other": None}])
+        store.put_events("", "x", [{"of": "no run"}])
+        store.put_events("run_a", "x", [{"text": "\ud83d \u00e9\x00"}])
+        told = store.events("run_a", "x")
+        assert told == [
+            {"event": "plan", "n": 2**70},
+            {"f": 0.1 + 0.2},
+            {"text": "\ud83d \u00e9\x00"},
+        ]
+        assert store.events("", "x") == [{"of": "no run"}]
+        assert store.events("run_a", "z") == []
+        with pytest.raises(StoreError, match="an event of 'x'"):
+            store.put_events("run_a", "x", [{"good": 1}, {"bad": float("nan")}])
+        assert store.events("run_a", "x") == told
+
     def test_checkpoints(self, store: Store) -> None:
         store.put_checkpoint("run_a", 10, "ten")
         store.put_checkpoint("run_a", 5, "five")

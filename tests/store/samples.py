@@ -61,6 +61,7 @@ def call(index: int = 0, tokens: int = 8) -> Call:
         reply=reply(index),
         sampling=Sampling(temperature=0.7, stop=("</s>",)),
         parse_errors=("half a tool call",) if index else (),
+        reward=-0.25 if index else None,
     )
 
 

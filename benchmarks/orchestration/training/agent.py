@@ -28,7 +28,8 @@ from benchmarks.orchestration.kit import make_folder, make_tools, serve_pages
 from tutelage import PromptTemplate, rollout
 from tutelage.orchestration import Node, OrchestrationSystem, Plan
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, References, compute_reward
-from tutelage.orchestration.execution.pools.tools import Doubt, ToolPool
+from tutelage.orchestration.execution.permission import Doubt
+from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.plan.dag import critical_path
 from tutelage.orchestration.planner.llm import SYSTEM, LLMPlanner, NoPlanError
 from tutelage.tools.tool import Tool

@@ -78,7 +78,7 @@ def _plan(config: _PlanConfig) -> None:
     from tutelage.errors import ConfigError
     from tutelage.files import write_new
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.execution.journal import plan_json
+    from tutelage.orchestration.execution.record import plan_json
     from tutelage.orchestration.execution.worker_files import describe_pool, tool_kind
     from tutelage.orchestration.execution.workers import Subtask, capable_workers
     from tutelage.orchestration.plan.dag import critical_path, to_mermaid, to_text

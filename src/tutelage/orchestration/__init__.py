@@ -1,7 +1,7 @@
 """Orchestration: an instruction becomes a DAG of subtasks, and an execution becomes a reward.
 
 Read `plan/dag.py` for the words and `plan/catalog.py` for the tools; `execution/workers.py`,
-`routing/contract.py` and `execution/loop.py` for how a plan is run, `evaluation/rewards.py` for
+`routing/contract.py` and `execution/executor.py` for how a plan is run, `evaluation/rewards.py` for
 what that earns, `execution/system.py` for all of it together. What needs torch is loaded when it is
 asked for.
 """
@@ -16,9 +16,8 @@ from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan, is_valid_da
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.outcomes import read_outcomes
-    from tutelage.orchestration.execution.context import ExecutorSettings
-    from tutelage.orchestration.execution.log import ExecutionLogger
-    from tutelage.orchestration.execution.loop import Executor
+    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+    from tutelage.orchestration.execution.stored import ExecutionLogger
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.execution.worker_files import classic, read_workers
     from tutelage.orchestration.execution.workers import Worker
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from tutelage.orchestration.routing.router import LearnedRouter, load_router
 
 _LAZY = {
-    "ExecutionLogger": "execution.log",
-    "Executor": "execution.loop",
-    "ExecutorSettings": "execution.context",
+    "ExecutionLogger": "execution.stored",
+    "Executor": "execution.executor",
+    "ExecutorSettings": "execution.executor",
     "LearnedRouter": "routing.router",
     "ModelSelector": "routing.policy",
     "OrchestrationSystem": "execution.system",

@@ -4,7 +4,7 @@
     metrics.jsonl                a line an epoch (phase1) and an update (phase2)
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
     checkpoints/phase1_last.pth  where training stands, until it ends
-    phase2/                      the router; episodes/ and outcomes.json of real workers
+    phase2/                      the router; episodes.db and outcomes.json of real workers
     predictions.jsonl            the plans of the test set
     store.db                     the run with its metrics and rollouts
     result.json, report.html     the outcome

@@ -33,7 +33,7 @@ from tutelage.store.records import (
 )
 from tutelage.store.values import load_json
 from tutelage.tracing.records import SpanRecord
-from tutelage.types import Attempt, FailureCause, Mode, Rollout, RolloutStatus
+from tutelage.types import JSON, Attempt, FailureCause, Mode, Rollout, RolloutStatus
 
 T = TypeVar("T")
 SortKey = Literal["reward", "turns", "tokens", "policy_version"]
@@ -281,6 +281,13 @@ class Queries:
     def resources(self, run_id: str) -> list[ResourceRow]:
         """All resources of a run, by name and version."""
         return self._ordered(schema.resources, schema.RESOURCE, run_id)
+
+    def events(self, run_id: str, key: str) -> list[JSON]:
+        """The events under a key of a run, in order; see `Store.put_events`."""
+        c = schema.events.c
+        query = select(c.data).where(c.run_id == run_id, c.key == key).order_by(c.number)
+        with self._read("read events from") as conn:
+            return [load_json(text) for text in conn.scalars(query)]
 
     def rollout_ids(self, run_id: str) -> list[str]:
         """The identifiers of all rollouts of a run."""

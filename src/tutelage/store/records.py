@@ -59,6 +59,15 @@ class ResourceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event, the `number`-th under its key."""
+
+    key: str
+    number: int
+    data: JSON
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutSummary:
     """The result of a rollout, by the attempt that counts."""
 

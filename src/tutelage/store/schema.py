@@ -36,6 +36,7 @@ from sqlalchemy.schema import SchemaItem
 from tutelage.store.columns import Columns
 from tutelage.store.records import (
     CheckpointRow,
+    EventRow,
     MetricsRow,
     ResourceRow,
     RolloutSummary,
@@ -46,7 +47,7 @@ from tutelage.store.values import ExactText
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Call, Rollout, Task, ToolResult
 
-FORMAT = 4
+FORMAT = 5
 """Of the tables below; what a file holds is in `schema_version`."""
 
 RUN = Columns(RunRow)
@@ -60,6 +61,7 @@ SPAN = Columns(SpanRecord)
 METRICS = Columns(MetricsRow)
 CHECKPOINT = Columns(CheckpointRow)
 RESOURCE = Columns(ResourceRow)
+EVENT = Columns(EventRow)
 TRAINING_ROW = Columns(TrainingRow)
 
 metadata = MetaData()
@@ -164,3 +166,7 @@ metrics = _of_run("metrics", METRICS, ["step"])
 checkpoints = _of_run("checkpoints", CHECKPOINT, ["step"])
 
 resources = _of_run("resources", RESOURCE, ["name", "version"])
+
+events = Table("events", metadata, _text("run_id", key=True), *EVENT.columns(["key", "number"]))
+"""What happened under a key, such as an execution, in order. The run is empty in a file that holds
+the events of no run."""

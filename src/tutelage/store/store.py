@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import URL, Connection, func, insert, make_url, select
 from sqlalchemy.exc import ArgumentError
 
 from tutelage.errors import StoreError
@@ -22,7 +22,14 @@ from tutelage.store import runs, schema
 from tutelage.store.backend import Backend
 from tutelage.store.ingest import encode, put
 from tutelage.store.queries import Queries
-from tutelage.store.records import CheckpointRow, MetricsRow, ResourceRow, RunRow, TrainingRow
+from tutelage.store.records import (
+    CheckpointRow,
+    EventRow,
+    MetricsRow,
+    ResourceRow,
+    RunRow,
+    TrainingRow,
+)
 from tutelage.store.values import dump_json
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import JSON, Rollout, RolloutStatus
@@ -152,6 +159,18 @@ class Store(Queries):
         with self._write("store a resource in", run_id) as conn:
             runs.one_run(conn, run_id)
             runs.put_resource(conn, run_id, resource_row)
+
+    def put_events(self, run_id: str, key: str, events: Sequence[JSON]) -> None:
+        """Append events under a key of a run, or of no run (""), in one transaction; on return they
+        are on the disk. Raises `StoreError` for what JSON cannot hold."""
+        c = schema.events.c
+        last = select(func.max(c.number)).where(c.run_id == run_id, c.key == key)
+        with self._write(f"store events of {key!r} in", run_id) as conn:
+            first = 1 + (conn.scalar(last) or 0)
+            rows = [EventRow(key, number, data) for number, data in enumerate(events, first)]
+            where = f"an event of {key!r}"
+            encoded = [{"run_id": run_id} | schema.EVENT.encode(row, where) for row in rows]
+            conn.execute(insert(schema.events), encoded)
 
     def discard_after(self, run_id: str, step: int, *, labels: Sequence[str] = ()) -> Counter[str]:
         """Remove what was recorded for later steps than `step`, which a resume does again.

@@ -27,11 +27,10 @@ from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.config import WorkConfig
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution, NodeStep
 from tutelage.orchestration.execution.runs import ExecutionRun
-from tutelage.orchestration.execution.stored import ExecutionRecorder
+from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import describe_pool

@@ -1,10 +1,11 @@
 """Episodes with real workers: workflows are executed, and what each worker did becomes a table.
 
 An episode is one workflow with one worker asked first at each subtask and the others after it, so
-every worker is seen on every subtask, within a budget that all episodes share. Each has a journal:
-after a kill the episodes are walked through again, what was acknowledged is taken from there, and
-only the rest is asked. The table has the form that `outcomes.py` reads, so phase 2 learns from it
-as from any other, and `--outcomes` can take it again. `collect.py` logs executions for phase 1.
+every worker is seen on every subtask, within a budget that all episodes share. One file has their
+events: after a kill the episodes are walked through again, what was acknowledged is taken from
+there, and only the rest is asked. The table has the form that `outcomes.py` reads, so phase 2
+learns from it as from any other, and `--outcomes` can take it again. `collect.py` logs executions
+for phase 1.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from tutelage.orchestration.execution.workers import Worker, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.runs.folder import write_text
+from tutelage.store import open_store
 
-OUTCOMES, MODELS = "outcomes.json", "models.json"
+OUTCOMES, MODELS, EVENTS = "outcomes.json", "models.json", "episodes.db"
 AT_ONCE = 8
 """Concurrent episodes."""
 _UNKNOWN = ("network", "unauthorized", "unavailable", "rate_limited", "timeout", "cancelled")
@@ -77,10 +79,9 @@ def collect_episodes(
     planned = [(k, name) for k in range(len(workflows)) for name in names]
 
     async def play(k: int, name: str) -> Execution:
-        journal = folder / "episodes" / f"{k}-{names.index(name)}.jsonl"
         plan = workflows[k].plan
         return await systems[name].aexecute(
-            plan.instruction, plan=plan, budget=money, name=f"{k}/{name}", journal=journal
+            plan.instruction, plan=plan, budget=money, name=f"{k}/{name}", journal=record
         )
 
     async def play_all() -> list[tuple[int, Execution]]:
@@ -98,7 +99,8 @@ def collect_episodes(
         finally:
             await pool.close()
 
-    played = run_virtual(play_all(), jumps=pool.mock)
+    with open_store(folder / EVENTS) as record:
+        played = run_virtual(play_all(), jumps=pool.mock)
     rows = _rows(workflows, played)
     known = {name for row in rows for name in row["scores"]}
     if not rows:

@@ -7,7 +7,6 @@ without it the embedded simulated workers do the work. `runs.py` executes.
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -23,15 +22,10 @@ from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
-from tutelage.orchestration.execution.context import ExecutorSettings, OnFailure
-from tutelage.orchestration.execution.fitness import (
-    Warn,
-    replayed_words,
-    skills_lacking,
-    trained_router,
-)
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.pools.tools import Permit, ToolPool, described, refuse
+from tutelage.orchestration.execution.executor import ExecutorSettings, OnFailure
+from tutelage.orchestration.execution.permission import Permission, Permit
+from tutelage.orchestration.execution.pools.tools import ToolPool, described
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import KINDS, classic, read_workers, tool_kind
@@ -40,10 +34,11 @@ from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing import contract as routing
 from tutelage.orchestration.routing.contract import Router
-from tutelage.tools.loading import is_file_reference
+from tutelage.tools.loading import hint, is_file_reference
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import DEFAULT_TIMEOUT, Tool
 
+Warn = Callable[[str], None]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
@@ -55,15 +50,7 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers that need nothing but their name."""
 
 
-_LIMITS = {
-    "max_tries",
-    "max_tokens",
-    "deadline",
-    "node_timeout",
-    "try_timeout",
-    "on_failure",
-    "max_replans",
-}
+_LIMITS = {*ExecutorSettings.model_fields} - {"retries", "backoff", "backoff_max", "concurrency"}
 """Keys of an execution that are settings of its executor."""
 
 
@@ -102,27 +89,26 @@ class PoolConfig(Section):
         """The pool. Raises `ConfigError` for options that contradict."""
         name = self.pool or ("simulated" if self.outcomes is None else "replay")
         if name == "replay":
-            return self._replayed()
+            from tutelage.orchestration.data.outcomes import read_outcomes
+            from tutelage.orchestration.execution.pools.replay import ReplayPool
+
+            if self.outcomes is None or self.models is None:
+                raise ConfigError("--pool replay needs --outcomes FILE and --models FILE")
+            if self.workers is not None:
+                raise ConfigError(
+                    "the replay pool has the workers of --models; leave out --workers"
+                )
+            return ReplayPool(read_outcomes(self.outcomes, self.models))
         if self.outcomes is not None or self.models is not None:
             raise ConfigError(
                 f"--outcomes and --models are for the replay pool, not for {name!r}; "
                 "leave them out, or choose --pool replay"
             )
-        listed = classic() if self.workers is None else read_workers(self.workers)
+        workers = classic() if self.workers is None else read_workers(self.workers)
         from tutelage.orchestration.execution.pools.openai import OpenAIPool
         from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 
-        return SimulatedPool(listed) if name == "simulated" else OpenAIPool(listed)
-
-    def _replayed(self) -> WorkerPool:
-        from tutelage.orchestration.data.outcomes import read_outcomes
-        from tutelage.orchestration.execution.pools.replay import ReplayPool
-
-        if self.outcomes is None or self.models is None:
-            raise ConfigError("--pool replay needs --outcomes FILE and --models FILE")
-        if self.workers is not None:
-            raise ConfigError("the replay pool has the workers of --models; leave out --workers")
-        return ReplayPool(read_outcomes(self.outcomes, self.models))
+        return SimulatedPool(workers) if name == "simulated" else OpenAIPool(workers)
 
 
 class PlanningConfig(PoolConfig):
@@ -160,8 +146,8 @@ class ToolsConfig(PlanningConfig):
     """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
 
     planner: Literal["auto", "trained", "llm"] = "auto"
-    """Who plans: trained, llm (a language model), or auto: the trained one where it is sure and has
-    all arguments, else the language model that is given."""
+    """Who plans: trained, llm (a language model), or auto: the trained one where it is sure, else
+    the language model that is given."""
     min_confidence: Share | None = None
     """The least confidence that the trained planner plans at; by default its own, which its
     checkpoint has."""
@@ -182,12 +168,12 @@ class ToolsConfig(PlanningConfig):
             raise ConfigError("--catalog describes tools, --tools and --mcp run; keep one of them")
         return Catalog(described(tools))
 
-    def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit = refuse) -> WorkerPool:
+    def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
         """The pool, with these tools beside its models where there are any."""
         if not tools:
             return self.make_pool()
         others = self.pool or self.workers or self.outcomes
-        return ToolPool(tools, self.make_pool() if others else None, permit)
+        return ToolPool(tools, self.make_pool() if others else None, permit or Permission())
 
 
 class WorkConfig(PlanningConfig):
@@ -211,17 +197,36 @@ class WorkConfig(PlanningConfig):
         **more: Any,
     ) -> OrchestrationSystem:
         """What executes such plans. Without a catalog the built-in one tells the kinds of tools,
-        where it has them all. `warn` is told where workers are chosen, or outcomes taken, by
+        where it has them all. `warn` is called where workers are chosen, or outcomes taken, by
         something else than it seems. Raises `ConfigError` and `DataError` for what cannot be."""
-        known, plans = builtin_graph().catalog, tuple(plans)
-        if isinstance(told := replayed_words(pool, plans), str):
-            warn(told)
-        builtin = all(node.tool in known for plan in plans for node in plan.nodes)
+        own, plans = builtin_graph().catalog, tuple(plans)
+        unrelated = getattr(pool, "unrelated", None)  # of the replay pool
+        if unrelated is not None and (others := sum(map(unrelated, plans))):
+            number = sum(len(plan.nodes) for plan in plans)
+            warn(
+                f"{others} of {number} subtasks are no query of the table of outcomes and get the "
+                "outcome of another query: what is replayed says nothing about this instruction"
+            )
+        verifiers = self.read_verifiers(pool, warn)
+        types = {node.tool for plan in plans for node in plan.nodes}
+        if verifiers is not None:
+            # One of a misspelt name would judge nothing without a word.
+            tools = catalog or own
+            types |= {*tools.names}
+            known = types | {tool_kind(name, catalog=tools) for name in types} | {"tool", *KINDS}
+            for worker in pool.workers:
+                known |= {worker.name, *worker.capabilities, *worker.skills}
+            if lost := [name for name in verifiers.by_type if name not in known]:
+                raise ConfigError(
+                    f"{str(self.verifiers)!r}: no tool and no type of subtask is named "
+                    f"{lost[0]!r}{hint(lost[0], known)}; name a tool, a type or a kind"
+                )
+        builtin = all(node.tool in own for plan in plans for node in plan.nodes)
         return OrchestrationSystem(
             pool=pool,
             router=self._router(pool, warn),
-            verifiers=self._named(self.read_verifiers(pool, warn), pool, catalog, plans),
-            catalog=catalog or (known if builtin else None),
+            verifiers=verifiers,
+            catalog=catalog or (own if builtin else None),
             seed=self.seed,
             **more,
         )
@@ -229,51 +234,33 @@ class WorkConfig(PlanningConfig):
     def _router(self, pool: WorkerPool, warn: Warn) -> Router:
         """The router. Raises `ConfigError` with those that exist."""
         name, known = self.router, {worker.name for worker in pool.workers}
+        models = [worker for worker in pool.workers if not worker.tool]
         if name.startswith("cascade:"):
-            listed = name.removeprefix("cascade:").split(",")
-            names = [part.strip() for part in listed if part.strip()]
-            if lost := [worker for worker in names if worker not in known]:
-                message = f"--router names {lost[0]!r}; the workers are {sorted(known)!r}"
-                raise ConfigError(message)
-            return routing.cascade(names)
+            order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
+            order = [part for part in order if part]
+            if lost := [worker for worker in order if worker not in known]:
+                raise ConfigError(f"--router names {lost[0]!r}; the workers are {sorted(known)!r}")
+            return routing.cascade(order)
+        if name in ("accurate", "greedy") and not any(worker.skills for worker in models):
+            warn(
+                f"the router {name!r} goes by the skills that workers declare, and none of them "
+                "does: the cheapest worker is asked first"
+            )
+            name = "cheapest"
         if name in _ROUTERS:
-            blind = skills_lacking(name, pool.workers, chosen="router" in self.model_fields_set)
-            if blind is not None:
-                warn(blind.told)
-            return _ROUTERS["cheapest" if blind is not None and blind.all else name]()
+            return _ROUTERS[name]()
         if Path(name).is_file():
-            return trained_router(name, pool.workers)
+            from tutelage.orchestration.routing.router import load_router
+
+            router = load_router(name)
+            router.check(pool.workers)
+            return router
         choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
-    def _named(
-        self,
-        found: Verifiers | None,
-        pool: WorkerPool,
-        catalog: Catalog | None,
-        plans: Iterable[Plan],
-    ) -> Verifiers | None:
-        """The verifiers. Raises `ConfigError` for one of a name that nothing here has: misspelt, it
-        would judge nothing without a word."""
-        if found is None:
-            return None
-        tools = catalog or builtin_graph().catalog
-        types = {*tools.names, *(node.tool for plan in plans for node in plan.nodes)}
-        known = types | {tool_kind(name, catalog=tools) for name in types} | {"tool", *KINDS}
-        for worker in pool.workers:
-            known |= {worker.name, *worker.capabilities, *worker.skills}
-        if lost := [name for name in found.by_type if name not in known]:
-            near = difflib.get_close_matches(lost[0], sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "name a tool, a type or a kind"
-            raise ConfigError(
-                f"{str(self.verifiers)!r}: no tool and no type of subtask is named {lost[0]!r}; "
-                f"{hint}"
-            )
-        return found
-
     def read_verifiers(self, pool: WorkerPool, warn: Warn = warnings.warn) -> Verifiers | None:
-        """Verifiers from the file; None: those that the pool has by itself. `warn` is told which
-        judge no tool, where nothing but tools works."""
+        """Verifiers from the file; None: those that the pool has by itself. `warn` is called with
+        one that judges no tool, where nothing but tools works."""
         path = self.verifiers
         if path is None:
             return None

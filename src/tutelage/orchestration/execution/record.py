@@ -1,19 +1,27 @@
-"""What one execution of a plan was: every decision, every request, every node, and their sum.
+"""The one record of an execution: its events, and what they come to.
 
-`NodeStep`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
-ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
-chain of nodes, waiting in queues left out, and what a model that plans took. `plan_run.py` makes
-these, `journal.py` keeps them on disk and reads them back, `stored.py` puts them in the store.
+An event is a row of the store (run, execution, number, JSON), on the disk before the next request
+leaves. `fold` makes of events where an execution stands (`ExecutionState`), and a state makes the
+`Execution`, from which rollout, spans, log and reward are made (`stored.py`). The executor keeps
+such a state while it goes on; after a kill `ExecutionJournal` folds what an earlier process left:
+nodes that ended are not run again, what was spent stays spent, and a request that was under way is
+counted at its bound, since nobody knows what it cost. Draws are addressed by node and request, so
+what is left to do is drawn as it would have been.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
-from tutelage.errors import counted
+from pydantic import ConfigDict, TypeAdapter
+
+from tutelage.errors import RunError
+from tutelage.orchestration.data.rows import FileRecord, read_as
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     Preset,
@@ -21,14 +29,27 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     reward_parts,
 )
-from tutelage.orchestration.execution.workers import Verification, WorkerAnswer
-from tutelage.orchestration.plan.dag import Plan, critical_path
+from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
+from tutelage.orchestration.plan.arguments import value_key
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
+from tutelage.store import Store, open_store
 from tutelage.types import JSON, Reward
 
+Event = dict[str, Any]
+Observer = Callable[[Event], None]
+"""Gets every event as it happens, as JSON has it; it must not wait."""
+PLANNING: ContextVar[Callable[[int, PlannerCall], None]] = ContextVar(
+    "planning", default=lambda request, call: None
+)
+"""Called with each request to a model that plans further, by its number in that plan: before it is
+sent, at its bound, and with its answer."""
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
 Action = Literal["worker", "accept", "stop"]
+
+
+# ---------------------------------------------------------------- steps and nodes
 
 
 @dataclass(slots=True)
@@ -43,6 +64,7 @@ class NodeStep:
     action: Action
     worker: str | None
     choice: Choice
+    """What was chosen, with its log-probability and the features that a router learns from."""
     requests: tuple[WorkerAnswer, ...] = ()
     """What the worker answered, the requests that met a busy server first."""
     verdict: Verification | None = None
@@ -86,30 +108,18 @@ class NodeStep:
         return answer if answer.error.kind == "refused" else None
 
     def to_json(self) -> JSON:
-        """What logs hold; `log_prob` and `mask` are those of the decision that ran."""
-        verdict = None if self.verdict is None else asdict(self.verdict)
-        if verdict is not None and not verdict["cost"]:
-            del verdict["cost"]
-        first = ("index", "node", "attempt", "action", "worker")
-        return {
-            **{name: getattr(self, name) for name in first},
-            "choice": self.choice.action,
-            "log_prob": self.choice.log_prob,
-            "mask": [int(m) for m in self.choice.mask],
-            "cost": self.cost,
-            "latency": self.seconds,
-            "requests": [answer.to_json() for answer in self.requests],
-            "verdict": verdict,
-            **{name: getattr(self, name) for name in ("started", "ended", "queued")},
-        }
+        """The step in an event; the features of its choice are not written."""
+        fields = _STEP.dump_python(self, exclude={"choice": {"features"}, "requests": True})
+        answers = [answer.to_json() for answer in self.requests]
+        return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
 def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
     """The steps of each node that has some, in their order."""
-    found: dict[int, list[NodeStep]] = {}
+    by_node: dict[int, list[NodeStep]] = {}
     for step in steps:
-        found.setdefault(step.node, []).append(step)
-    return found
+        by_node.setdefault(step.node, []).append(step)
+    return by_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +146,6 @@ class NodeResult:
         return self.status in ("succeeded", "accepted")
 
 
-def used_up(replans: int) -> str:
-    """Why there is no further plan after as many as may be made; nothing where none may."""
-    made = counted(replans, "further plan")
-    return f"{made} made, all that --max-replans permits; raise it for more" if replans else ""
-
-
-def only_refused(
-    nodes: Iterable[int], steps: Iterable[NodeStep], results: Mapping[int, NodeResult]
-) -> bool:
-    """Whether side effects that were not permitted are all that these nodes failed by."""
-    refused = {step.node for step in steps if step.refused}
-    waiting = {k for k, n in results.items() if n.status == "skipped"}
-    return bool(refused.intersection(nodes)) and refused.union(waiting).issuperset(nodes)
-
-
 @dataclass(frozen=True, slots=True)
 class Execution(ExecutionResult):
     """An `ExecutionResult` with everything that led to it.
@@ -163,6 +158,7 @@ class Execution(ExecutionResult):
     plan: Plan = field(default_factory=lambda: Plan("", ()))
     nodes: tuple[NodeResult, ...] = ()
     steps: tuple[NodeStep, ...] = ()
+    """In the order of dispatch; each has the choice that ran, so that is what is credited."""
     reason: str = ""
     """Why it ended early: `deadline`, `failed`, `budget`; empty otherwise."""
     wall_seconds: float = 0.0
@@ -170,6 +166,8 @@ class Execution(ExecutionResult):
     path: tuple[int, ...] = ()
     """The nodes of the longest chain."""
     pool: str = ""
+    workers: tuple[str, ...] = ()
+    """Names of the pool's workers, in the order of a router's actions."""
     router: str = ""
     mock: bool = False
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
@@ -177,19 +175,18 @@ class Execution(ExecutionResult):
     references: References | None = None
     """What `normalized` and `gated` rewards measure against."""
     resumed: int = 0
-    """Nodes that were taken over from the log of an earlier process."""
+    """Nodes that were taken over from an earlier process."""
     abandoned: tuple[int, ...] = ()
     """Nodes that failed and for which a further plan was made: what it did counts instead."""
     unplanned: str = ""
     """Why a planner that was asked for a further plan had none."""
-    overspent: str = ""
-    """Whose server said that it had used more than a request can."""
 
     @classmethod
     def of(
         cls, plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[NodeStep], **fields: Any
     ) -> Self:
-        """The execution that these nodes and steps come to."""
+        """The execution that these nodes and steps come to. Cost is the sum over requests, latency
+        the longest chain of nodes without waiting in queues, and what a model that plans took."""
         latency, path = critical_path(plan, [node.seconds for node in nodes])
         counted = [node for node in nodes if node.node not in fields.get("abandoned", ())]
         good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in counted]
@@ -238,3 +235,244 @@ class Execution(ExecutionResult):
         if any(not node.kept for node in counted):
             return False
         return None if None in known else all(known)
+
+
+# ---------------------------------------------------------------- plans as JSON
+
+_ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
+_NODES, _CALLS = TypeAdapter(tuple[Node, ...]), TypeAdapter(tuple[PlannerCall, ...])
+NODE_FIELDS = tuple(Node.__dataclass_fields__)
+PLAN_FIELDS = {"": ("instruction", "nodes"), "nodes": NODE_FIELDS}
+"""What may stand in a plan that is read, and in its nodes."""
+
+
+class _PlanRow(FileRecord):
+    model_config = ConfigDict(extra="forbid")
+
+    instruction: str
+    nodes: tuple[Node, ...]
+    calls: tuple[PlannerCall, ...] = ()
+    expected: Any = None
+    """What `orchestrate plan --out` thinks that it costs, for a person to read."""
+
+
+_PLAN = TypeAdapter(_PlanRow)
+
+
+def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
+    """Requests to a model that plans, as JSON."""
+    return [{**asdict(call), "messages": [list(m) for m in call.messages]} for call in calls]
+
+
+def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    """Nodes as JSON."""
+    return [{**asdict(node), "after": list(node.after)} for node in nodes]
+
+
+def read_nodes(rows: object) -> tuple[Node, ...]:
+    """The nodes that `nodes_json` wrote. Raises `DataError` for anything else."""
+    return read_as(_NODES, rows, "added nodes")
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON."""
+    calls = {"calls": calls_json(plan.calls)} if plan.calls else {}
+    return {"instruction": plan.instruction, "nodes": nodes_json(plan.nodes), **calls}
+
+
+def read_plan(row: Mapping[str, Any]) -> Plan:
+    """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
+    made = read_as(_PLAN, row, "this is no plan: it", known=PLAN_FIELDS)
+    return Plan(made.instruction, made.nodes, made.calls)
+
+
+# ---------------------------------------------------------------- where an execution stands
+
+
+@dataclass(slots=True)
+class ExecutionState:
+    """Where an execution stands."""
+
+    plan: Plan
+    """With the nodes and requests of further plans."""
+    seeds: SeedTree
+    steps: dict[int, NodeStep] = field(default_factory=dict[int, NodeStep])
+    nodes: dict[int, NodeResult] = field(default_factory=dict[int, NodeResult])
+    """Those that ended."""
+    planned: int = 0
+    """Nodes of the plan that was begun with; later ones were added when some had failed."""
+    planning: float = 0.0
+    """Seconds that the making of that plan took."""
+    replans: int = 0
+    abandoned: set[int] = field(default_factory=set[int])
+    begun: bool = False
+    elapsed: float = 0.0
+    pool: str = ""
+    workers: tuple[str, ...] = ()
+    router: str = ""
+    mock: bool = False
+    references: References | None = None
+    reason: str = ""
+    unplanned: str = ""
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        self.planned, self.planning = len(self.plan.nodes), self.plan.seconds
+
+    def grow(
+        self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
+    ) -> None:
+        """Add the nodes of a further plan, those given up for it, and the requests for it."""
+        plan = self.plan
+        self.plan = replace(plan, nodes=(*plan.nodes, *nodes), calls=(*plan.calls, *calls))
+        self.abandoned.update(abandoned)
+        self.replans += bool(nodes)
+
+    def execution(self) -> Execution:
+        """The execution as it is now; nodes that have not ended are cancelled."""
+        steps = [self.steps[index] for index in sorted(self.steps)]
+        mine, nodes = steps_by_node(steps), list[NodeResult]()
+        for k in range(len(self.plan.nodes)):
+            seconds = sum(step.seconds for step in mine.get(k, ()))
+            cut = NodeResult(k, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
+            nodes.append(self.nodes.get(k, cut))
+        counted = (n for n in nodes if n.node not in self.abandoned)
+        if not self.reason and any(node.reason == "budget" for node in counted):
+            self.reason = "budget"
+        same = ("pool", "workers", "router", "mock", "seeds", "references", "reason", "unplanned")
+        return Execution.of(
+            self.plan, nodes, steps, id=self.seeds.id("flow"), wall_seconds=self.elapsed,
+            abandoned=tuple(sorted(self.abandoned)), resumed=self.resumed,
+            **{name: getattr(self, name) for name in same},
+        )  # fmt: skip
+
+
+def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
+    """Where the execution of these events stands; the first has its plan. What was under way when
+    a process ended is counted at its bound. Raises `DataError` for what is no event."""
+    state = ExecutionState(read_plan(events[0]["plan"]), seeds)
+    open_steps, sent, judged = dict[int, NodeStep](), dict[int, Event](), dict[int, float]()
+    planning = dict[int, Any]()
+    for event in events:
+        state.elapsed = max(state.elapsed, float(event.get("at", 0.0)))
+        match event["event"]:
+            case "start":
+                state.begun = True
+                for name in ("pool", "router", "mock", "resumed"):
+                    setattr(state, name, event[name])
+                state.workers = tuple(event["workers"])
+                state.references = event["references"] and References(*event["references"])
+                # A further plan that an earlier process asked for and did not get is paid for.
+                state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
+                planning.clear()
+            case "dispatch":
+                open_steps[event["step"]] = read_as(_STEP, event["begun"], "a step")
+            case "request":
+                sent[event["step"]] = event
+            case "answer":
+                answer = read_as(_ANSWER, event["answer"], "an answer")
+                open_steps[event["step"]].requests += (answer,)
+                sent.pop(event["step"], None)
+            case "verify":
+                judged[event["step"]] = event["bound"]
+            case "step":
+                step = read_as(_STEP, event["step"], "a step")
+                state.steps[step.index] = step
+                open_steps.pop(step.index, None)
+            case "node":
+                result = read_as(_NODE, event["result"], "a node's result")
+                state.nodes[result.node] = result
+            case "planning":
+                planning[event["request"]] = event["call"]
+            case "replan":
+                calls = read_as(_CALLS, event["calls"], "requests")
+                state.grow(read_nodes(event["nodes"]), event["abandoned"], calls)
+                planning.clear()
+            case "end":
+                state.reason, state.unplanned = event["reason"], event["unplanned"]
+            case _:
+                pass
+    for index, step in open_steps.items():
+        _cut(step, sent.get(index), judged.get(index), state.elapsed)
+        state.steps[index] = step
+    state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
+    return state
+
+
+def _cut(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
+    """End a step whose end was never written, at the bounds of its request and of its verdict."""
+    ended = "the process ended while this was "
+    if request is not None:
+        error = WorkerError("cancelled", f"{ended}running")
+        given, bound = request.get("arguments"), request["bound"]
+        lost = WorkerAnswer(cost=bound, error=error, estimated=True, arguments=given)
+        step.requests += (lost,)
+    if judged is not None:
+        step.verdict = Verification(False, f"{ended}judged", checked=False, cost=judged)
+    step.ended, step.queued = now, now - step.started
+
+
+_LATER = ("plan", "start", "dispatch", "step", "node")
+"""Events that are stored with the next one: nothing leaves before that, and what they have can be
+made again of those before them."""
+
+
+class ExecutionJournal:
+    """The events of one execution in a store, in which it goes on after a kill: a context manager,
+    and an observer of the executor. `state` is what earlier processes left."""
+
+    def __init__(
+        self, where: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
+    ) -> None:
+        """`where` is the store of a run, or the file of a store that has events alone. Raises
+        `RunError` for events of another plan, `StoreError` for a file that is no store."""
+        self.store = where if isinstance(where, Store) else open_store(where)
+        self._own, self._run_id, self._rollout = self.store is not where, run_id, seeds.id("roll")
+        self._pending = list[Event]()
+        first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
+        try:
+            events = self.store.events(run_id, self._rollout) or [first]
+            # What a model was asked for the plan may differ: another process asks again.
+            stored, given = ({**each["plan"], "calls": ()} for each in (events[0], first))
+            if value_key(stored) != value_key(given):
+                raise RunError(
+                    f"{str(self.store.where)!r} has this execution with another plan; give each "
+                    "execution a name, or a file, of its own"
+                )
+            self.state = fold(events, seeds)
+        except BaseException:
+            self._close()
+            raise
+        if len(events) == 1:
+            self._pending.append(first)
+        elif plan.calls and plan.calls != read_plan(events[0]["plan"]).calls:
+            self.state.grow((), (), plan.calls)
+            self.state.planning += plan.seconds
+            calls = calls_json(plan.calls)
+            self({"event": "replan", "nodes": [], "abandoned": [], "calls": calls})
+
+    def __call__(self, event: Event) -> None:
+        """Take one event; on return what cannot be made again is on the disk. Raises `StoreError`
+        where that is full."""
+        self._pending.append(event)
+        paid = event["event"] == "step" and (event["step"]["verdict"] or {}).get("cost")
+        if paid or event["event"] not in _LATER:
+            self._store()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            self._store()
+        finally:
+            self._close()
+
+    def _store(self) -> None:
+        if self._pending:
+            self.store.put_events(self._run_id, self._rollout, self._pending)
+            self._pending.clear()
+
+    def _close(self) -> None:
+        if self._own:
+            self.store.close()

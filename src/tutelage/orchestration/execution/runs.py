@@ -1,8 +1,6 @@
-"""What verbs of orchestration play, as a kind of run: each execution of a plan is a rollout of it.
+"""What verbs of orchestration execute, as a kind of run: each execution is a rollout of it.
 
-`tutelage orchestrate run` plays one plan, with its journal (`execution.jsonl`), from which it goes
-on after a kill; `collect` and `audit` play many, which begin again by their command. `stored.py`
-makes the rollouts, `runs/lifecycle.py` does what is the same for every run.
+`runs/lifecycle.py` does what is the same for every run, `stored.py` makes the rollouts.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any, ClassVar, Self
 from tutelage.config.fields import RunSettings
 from tutelage.errors import RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.journal import plan_json
+from tutelage.orchestration.execution.record import plan_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, write_json
@@ -25,15 +23,14 @@ from tutelage.runs.resume_hint import resume_command
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON
 
-RECIPE = "orchestrate"
-JOURNAL = "execution.jsonl"
-PLAN = "plan.json"
+RECIPE, PLAN = "orchestrate", "plan.json"
 
 
 @register
 @dataclass
 class ExecutionRun(RunKind):
-    """Plans that are executed; what the journal of a single one has is not run again."""
+    """Plans that are executed, each a rollout; what the record of a single one has is not run
+    again. `collect` and `audit` execute many, which begin again by their command."""
 
     name: ClassVar[str] = "execution"
     model: ClassVar[type[RunSettings]] = ExecutionConfig
@@ -41,7 +38,7 @@ class ExecutionRun(RunKind):
     asked: RunSettings
     """The options."""
     work: Callable[[Run], JSON]
-    """Plays, and returns what stands in the result."""
+    """Executes, and returns what stands in the result."""
     plan: Plan | None = None
     """The plan, where there is one."""
     recipe: str = RECIPE
@@ -87,11 +84,12 @@ class ExecutionRun(RunKind):
 
     def phases(self) -> Sequence[Phase]:
         """All of it."""
-        return [("execution", self._play)]
 
-    def _play(self, run: Run) -> None:
-        self._result = self.work(run)
+        def play(run: Run) -> None:
+            self._result = self.work(run)
+
+        return [("execution", play)]
 
     def result(self, status: str) -> JSON | None:
-        """Its result; one that was stopped has its journal instead."""
+        """Its result; one that was stopped has its record instead."""
         return self._result if status == FINISHED else None

@@ -1,7 +1,8 @@
-"""Executions in the store: each is a rollout, what a worker answers a call, the rest are spans.
+"""What is made of an execution: a rollout with its spans in the store, and a line of a log.
 
-All of it is a function of the record of an execution and costs the execution nothing. Every node is
-an agent of its own. What the calls themselves do not say stands around them:
+All of it is a function of the execution (`record.py`) and costs the execution nothing. What a
+worker answers is a call, and every node an agent of its own. Around the calls stand the spans that
+they do not tell themselves:
 
     invoke_workflow {instruction}
     ├── plan                one, with the number of nodes
@@ -11,18 +12,38 @@ an agent of its own. What the calls themselves do not say stands around them:
 
 A node's span has an event for each decision, with the worker, its cost and verdict, and names the
 resulting call, which is how `tracing/tree.py` brings that call below the node.
+
+A log is JSONL, the document's export: `timestamp, instruction, success, cost, latency_ms,
+planner_outputs, execution_result` are its fields; ours say which run, pool and router it was,
+whether it was a mock, and the result of every try. `data/formats.py` reads these lines back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
 
+from tutelage.errors import DataError, RunError, check_given, counted
+from tutelage.orchestration.data.formats import TRIED
+from tutelage.orchestration.data.rows import spelled
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
-from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
+from tutelage.orchestration.evaluation.rewards import (
+    ExecutionResult,
+    Preset,
+    RewardWeights,
+    check_result,
+)
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
-from tutelage.orchestration.execution.record import Execution, NodeResult, NodeStep, steps_by_node
+from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
+from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 from tutelage.runs.signals import deferred_signals
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
@@ -49,44 +70,7 @@ from tutelage.types import (
     Task,
 )
 
-SCOPE = "tutelage.orchestration"
-_UNCHECKED = "an answer was kept that no verifier passed"
-_NAME_LENGTH = 60
-_CAUSES = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
-"""What failed an execution by its reason, where it was not the answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionRecorder:
-    """Writes executions as rollouts of a run, with what they earn under a reward."""
-
-    writer: StoreWriter
-    run_id: str
-    preset: Preset = "normalized"
-    weights: RewardWeights | None = None
-    label: str = "orchestrate"
-
-    def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
-        """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
-        failure = _failure(execution)
-        lost = failure is not None and failure.cause.infrastructure
-        rollout = stored_rollout(
-            execution.seeds,
-            self.run_id,
-            Task(execution.id, {"instruction": execution.plan.instruction}),
-            self.label,
-            calls=_calls(execution, sampling, began + plan),
-            answer="\n\n".join(execution.answers.values()) or None,
-            reward=None if lost else execution.earned(self.preset, self.weights),
-            failure=failure,
-            seconds=execution.wall_seconds + plan,
-            started=began,
-        )
-        spans = _execution_spans(execution, rollout, began, plan)
-        with deferred_signals():
-            # Spans first: a collector joins what is there when the rollout comes.
-            self.writer.submit_spans(self.run_id, spans)
-            self.writer.submit([rollout])
+# ---------------------------------------------------------------- rollouts
 
 
 def stored_rollout(
@@ -112,7 +96,7 @@ def stored_call(
     index: int,
     agent: str,
     messages: tuple[Message, ...],
-    said: str,
+    reply: str,
     sampling: Sampling | None = None,
     stop: StopReason = StopReason.STOP,
     *,
@@ -120,27 +104,53 @@ def stored_call(
     seconds: float = 0.0,
 ) -> Call:
     """A call that trains nothing: there are no tokens in it."""
-    sampled, reply = Sampled((), (), (), stop, 0), Message("assistant", said)
-    asked = sampling or Sampling()
     return Call(
-        call_id, agent, index, messages, (), sampled, reply, asked, started=started,
-        seconds=seconds, policy=None,
+        call_id, agent, index, messages, (), Sampled((), (), (), stop, 0),
+        Message("assistant", reply), sampling or Sampling(), started=started, seconds=seconds,
+        policy=None,
     )  # fmt: skip
 
 
-def _failure(execution: Execution) -> Failure | None:
-    """Why an execution failed; None where it did not."""
-    if execution.success:
-        return None
-    lost = [node for node in execution.nodes if not node.kept]
-    message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-    wrong = execution.reason == WRONG_PLAN
-    whole = "the plan is not what the instruction asks for" if wrong else _UNCHECKED
-    whole = whole if execution.nodes else execution.unplanned
-    return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), message or whole)
+@dataclass(frozen=True, slots=True)
+class ExecutionRecorder:
+    """Writes executions as rollouts of a run, with what they earn under a reward."""
 
+    writer: StoreWriter
+    run_id: str
+    preset: Preset = "normalized"
+    weights: RewardWeights | None = None
+    label: str = "orchestrate"
 
-# ---------------------------------------------------------------- calls
+    def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
+        """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
+        failure = None
+        if not execution.success:
+            lost = [node for node in execution.nodes if not node.kept]
+            message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
+            wrong = "the plan is not what the instruction asks for"
+            kept = "an answer was kept that no verifier passed"
+            whole = wrong if execution.reason == WRONG_PLAN else kept
+            causes = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
+            cause = causes.get(execution.reason, FailureCause.AGENT_ERROR)
+            whole = whole if execution.nodes else execution.unplanned
+            failure = Failure(cause, message or whole)
+        judged = failure is None or not failure.cause.infrastructure
+        rollout = stored_rollout(
+            execution.seeds,
+            self.run_id,
+            Task(execution.id, {"instruction": execution.plan.instruction}),
+            self.label,
+            calls=_calls(execution, sampling, began + plan),
+            answer="\n\n".join(execution.answers.values()) or None,
+            reward=execution.earned(self.preset, self.weights) if judged else None,
+            failure=failure,
+            seconds=execution.wall_seconds + plan,
+            started=began,
+        )
+        with deferred_signals():
+            # Spans first: a collector joins what is there when the rollout comes.
+            self.writer.submit_spans(self.run_id, _spans(execution, rollout, began, plan))
+            self.writer.submit([rollout])
 
 
 def _call_id(execution: Execution, step: NodeStep) -> str | None:
@@ -182,133 +192,313 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     return tuple(calls)
 
 
-# ---------------------------------------------------------------- spans
-
-
-def _execution_spans(
-    execution: Execution, rollout: Rollout, began: float, plan: float
-) -> list[SpanRecord]:
+def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
     """The spans beside those of the calls, each parent before its children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
-    trace = trace_id_of(identity)
-    planned, origin = int(began * 1e9), int((began + plan) * 1e9)
-    message = " ".join(execution.plan.instruction.split())[:_NAME_LENGTH]
+    trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
     own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
-    shared = {names.PROVIDER: "tutelage", **own}
-    attributes: dict[str, Any] = {
-        names.OPERATION: names.INVOKE_WORKFLOW,
-        names.WORKFLOW: execution.id,
-        names.COST: execution.total_cost,
-        names.CRITICAL_PATH: execution.total_latency_ms / 1000.0 - execution.plan.seconds,
-        names.POOL: execution.pool,
-        names.ROUTER: execution.router,
-        names.MOCK: execution.mock,
-    }
-    if not execution.success:
-        attributes[names.ERROR_TYPE] = execution.reason or "failed"
+    shared: dict[str, Any] = {names.PROVIDER: "tutelage", **own}
+    failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,
         span_id_of(trace, "workflow"),
         span_id_of(trace),
-        f"{names.INVOKE_WORKFLOW} {message}",
-        start_ns=planned,
+        f"{names.INVOKE_WORKFLOW} {' '.join(execution.plan.instruction.split())[:60]}",
+        start_ns=int(began * 1e9),
         end_ns=origin + int(execution.wall_seconds * 1e9),
-        attributes=attributes | shared,
+        attributes={
+            names.OPERATION: names.INVOKE_WORKFLOW,
+            names.WORKFLOW: execution.id,
+            names.COST: execution.total_cost,
+            names.CRITICAL_PATH: execution.total_latency_ms / 1000.0 - execution.plan.seconds,
+            names.POOL: execution.pool,
+            names.ROUTER: execution.router,
+            names.MOCK: execution.mock,
+            **failed,
+            **shared,
+        },
         status="ok" if execution.success else "error",
         resource={names.SERVICE: "tutelage", names.RUN_ID: identity.run_id},
-        scope=SCOPE,
+        scope="tutelage.orchestration",
         rollout_id=identity.rollout_id,
         attempt_id=identity.attempt_id,
     )
-    nodes = {names.OPERATION: names.PLAN, names.NODES: len(execution.plan.nodes)}
-    below = replace(
-        top,
-        span_id=span_id_of(trace, "workflow", "plan"),
-        parent_id=top.span_id,
-        name=names.PLAN,
-        end_ns=origin,
-        attributes=nodes | shared,
-        events=tuple(_planner_events(execution)),
-        status="unset",
-    )
-    ran = [node for node in execution.nodes if node.status != "skipped"]
-    steps = steps_by_node(execution.steps)
-    spans = (_node_span(execution, n, steps.get(n.node, ()), below, shared) for n in ran)
-    return [top, below, *spans]
-
-
-def _node_span(
-    execution: Execution,
-    node: NodeResult,
-    mine: Sequence[NodeStep],
-    plan: SpanRecord,
-    shared: dict[str, str],
-) -> SpanRecord:
-    """The span of a node and its steps; it begins where that of the plan has ended, or later."""
-    tool, origin = execution.plan.nodes[node.node].tool, plan.end_ns
-    attributes: dict[str, Any] = {
-        names.OPERATION: names.EXECUTE_TOOL,
-        names.TOOL: tool,
-        names.NODE: node.node,
-        names.NODE_STATUS: node.status,
-    }
-    if node.worker is not None:
-        attributes[names.WORKER] = node.worker
-    if not node.kept:
-        attributes[names.ERROR_TYPE] = node.reason or node.status
-    ran = [s.answer for s in mine if s.answer is not None and s.answer.arguments is not None]
-    if ran:
-        attributes[names.TOOL_ARGUMENTS] = ran[-1].arguments
-        attributes[names.TOOL_RESULT] = ran[-1].output
-    started = origin + int(min((s.started for s in mine), default=node.started) * 1e9)
-    ended = origin + int(max((s.ended for s in mine), default=node.ended) * 1e9)
-    decisions = [
-        SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
-        for s in mine
+    asked = [
+        SpanEvent(
+            names.DECISION,
+            int(call.started * 1e9),
+            {
+                names.RESPONSE_ID: _planner_call_id(execution, index),
+                names.REQUEST_MODEL: "planner",
+                names.COST: call.cost,
+                names.INPUT_TOKENS: call.tokens_in,
+                names.OUTPUT_TOKENS: call.tokens_out,
+            },
+        )
+        for index, call in enumerate(execution.plan.calls)
     ]
-    return replace(
-        plan,
-        span_id=span_id_of(plan.trace_id, "node", node.node),
-        name=f"{names.EXECUTE_TOOL} {tool}",
-        # One nanosecond more a node, so that those that begin at once stay in order.
-        start_ns=started + node.node,
-        end_ns=max(started, ended) + node.node,
-        attributes=attributes | shared,
-        events=tuple(decisions),
-        status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
-    )
-
-
-def _planner_events(execution: Execution) -> Iterator[SpanEvent]:
-    """An event for each call of the planner, which brings it below the span that has it."""
-    for index, call in enumerate(execution.plan.calls):
-        fields = {
-            names.RESPONSE_ID: _planner_call_id(execution, index),
-            names.REQUEST_MODEL: "planner",
-            names.COST: call.cost,
-            names.INPUT_TOKENS: call.tokens_in,
-            names.OUTPUT_TOKENS: call.tokens_out,
+    nodes = {names.OPERATION: names.PLAN, names.NODES: len(execution.plan.nodes), **shared}
+    planned = replace(
+        top, span_id=span_id_of(trace, "workflow", "plan"), parent_id=top.span_id, name=names.PLAN,
+        end_ns=origin, attributes=nodes, events=tuple(asked), status="unset",
+    )  # fmt: skip
+    spans, steps = [top, planned], steps_by_node(execution.steps)
+    for node in execution.nodes:
+        if node.status == "skipped":
+            continue
+        mine, tool = steps.get(node.node, []), execution.plan.nodes[node.node].tool
+        attributes: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: tool,
+            names.NODE: node.node,
+            names.NODE_STATUS: node.status,
+            **shared,
         }
-        yield SpanEvent(names.DECISION, int(call.started * 1e9), fields)
+        if node.worker is not None:
+            attributes[names.WORKER] = node.worker
+        if not node.kept:
+            attributes[names.ERROR_TYPE] = node.reason or node.status
+        for answer in (step.answer for step in mine):
+            if answer is not None and answer.arguments is not None:
+                attributes[names.TOOL_ARGUMENTS] = answer.arguments
+                attributes[names.TOOL_RESULT] = answer.output
+        started = origin + int(min((s.started for s in mine), default=node.started) * 1e9)
+        ended = origin + int(max((s.ended for s in mine), default=node.ended) * 1e9)
+        decisions = [
+            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
+            for s in mine
+        ]
+        spans.append(
+            replace(
+                planned,
+                span_id=span_id_of(trace, "node", node.node),
+                name=f"{names.EXECUTE_TOOL} {tool}",
+                # One nanosecond more a node, so that those that begin at once stay in order.
+                start_ns=started + node.node,
+                end_ns=max(started, ended) + node.node,
+                attributes=attributes,
+                events=tuple(decisions),
+                status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
+            )
+        )
+    return spans
 
 
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
     """What was chosen, what it cost, what the verifier said, and which call it made."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
-    fields: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}
-    if step.worker is not None:
-        fields |= dict.fromkeys((names.REQUEST_MODEL, names.RESPONSE_MODEL), step.worker)
-        fields |= {names.COST: step.cost, names.REQUESTS: len(step.requests)}
-    if call_id is not None:
-        fields[names.RESPONSE_ID] = call_id
-    if answer is not None:
-        tokens = {names.INPUT_TOKENS: answer.tokens_in, names.OUTPUT_TOKENS: answer.tokens_out}
-        fields |= {**tokens, names.MOCK: answer.mock}
-        if answer.error is not None:
-            fields[names.ERROR_TYPE] = answer.error.kind
-    if verdict is not None:
-        fields[names.VERDICT] = "passed" if verdict.passed else "failed"
-        fields[names.VERDICT_REASON] = verdict.reason
-        if not verdict.passed:
-            fields.setdefault(names.ERROR_TYPE, verdict.reason)
-    return fields
+    error = None if answer is None or answer.error is None else answer.error.kind
+    if verdict is not None and not verdict.passed:
+        error = error or verdict.reason
+    fields = {
+        names.ACTION: step.action,
+        names.LOG_PROB: step.choice.log_prob,
+        names.REQUEST_MODEL: step.worker,
+        names.RESPONSE_MODEL: step.worker,
+        names.COST: None if step.worker is None else step.cost,
+        names.REQUESTS: len(step.requests) or None,
+        names.RESPONSE_ID: call_id,
+        names.INPUT_TOKENS: None if answer is None else answer.tokens_in,
+        names.OUTPUT_TOKENS: None if answer is None else answer.tokens_out,
+        names.MOCK: None if answer is None else answer.mock,
+        names.VERDICT: None if verdict is None else "passed" if verdict.passed else "failed",
+        names.VERDICT_REASON: None if verdict is None else verdict.reason,
+        names.ERROR_TYPE: error,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# ---------------------------------------------------------------- logs
+
+FILE = "executions.jsonl"
+"""The log's name in the folder that was given."""
+
+
+_OUTPUTS = ("task_types", "subtasks", "arguments", "model_selections", "workflow_graph")
+
+
+class ExecutionLogger:
+    """Appends executions to `{folder}/executions.jsonl`, or to a file that ends in `.jsonl`."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        run_id: str = "",
+        workers: Sequence[Worker] = (),
+        catalog: Catalog | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`workers` are those that selections are numbered by, an execution's own by default; a
+        line describes its plan's tools as `catalog` has them. Raises `RunError` when the folder
+        cannot be made, or is a file."""
+        check_given("the log", folder, (str, Path), "a folder, or a file that ends in .jsonl")
+        given = Path(folder)
+        named = given.suffix == ".jsonl" and not given.is_dir()
+        self.path = given if named else given / FILE
+        self.run_id, self._clock, self._catalog = run_id, clock, catalog
+        self._workers = tuple(worker.name for worker in workers)
+        if given.is_file() and not named:
+            raise RunError(
+                f"{str(folder)!r} is a file, and a log is a folder, in which {FILE} is written, or "
+                "a file that ends in .jsonl"
+            )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+    def log_execution(
+        self,
+        *,
+        instruction: str,
+        planner_outputs: Mapping[str, Any] | Plan,
+        execution_result: ExecutionResult | Mapping[str, Any],
+        alternatives: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Append one line and return it; a result may be given by its fields. `alternatives` are
+        further workers that were tried on nodes that had succeeded. Raises `DataError` for outputs
+        that are no plan, `RewardError` for a result that is not valid."""
+        result, clock = ExecutionResult.read(execution_result), self._clock()
+        check_result(result)
+        own = result if isinstance(result, Execution) else None
+        workers = self._workers or (() if own is None else own.workers)
+        outputs = _planner_outputs(planner_outputs, own, workers)
+        sums = ("total_cost", "total_latency_ms", "verified_fraction")
+        row: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(clock, UTC).isoformat(timespec="seconds"),
+            "instruction": instruction,
+            "success": result.success,
+            "cost": result.total_cost,
+            "latency_ms": result.total_latency_ms,
+            "planner_outputs": outputs,
+            "execution_result": {
+                "success": result.success,
+                "outputs": dict(result.outputs),
+                **{name: getattr(result, name) for name in sums},
+            },
+            "run_id": self.run_id,
+            "workers": list(workers),
+        }
+        if own is not None:
+            same = ("id", "seed", "pool", "router", "mock", "reason", "correct")
+            # Executions of one seed have one identifier in each run, and a log has many.
+            mark = repr((self.run_id, instruction, clock)).encode("utf-8", "replace")
+            digest = hashlib.blake2b(mark, digest_size=8).hexdigest()
+            kept = ("status", "worker", "seconds", "checked", "reason")
+            row |= {name: getattr(own, name) for name in same} | {
+                "id": f"{own.id}_{digest}",
+                "nodes": [
+                    {"node": n.node, "type": own.plan.nodes[n.node].tool}
+                    | {name: getattr(n, name) for name in kept}
+                    for n in own.nodes
+                ],
+                "tries": [_try_row(step) for step in own.steps],
+            }
+        count = len(outputs["workflow_graph"]["adjacency"])
+        check_given("alternatives", alternatives, (list, tuple), "a list of objects", DataError)
+        for each in alternatives:
+            check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
+            spelled(each, TRIED, what="an alternative", wide=False)
+        if own is not None or alternatives:
+            row["alternatives"] = [dict(each) for each in alternatives]
+        types = outputs.get("task_types") or ()
+        known = () if self._catalog is None else self._catalog.tools
+        if tools := [tool.to_row() for tool in known if tool.schema and tool.name in types]:
+            row["tools"] = tools
+        if not isinstance(cast("object", instruction), str) or not instruction.strip():
+            raise DataError(f"instruction is {instruction!r}; give what was to be done")
+        named = [int(name) for name in result.outputs if name.isdecimal()]
+        named += [each.get("node", -1) for each in alternatives]
+        if lost := [node for node in named if node not in range(count)]:
+            raise DataError(
+                f"node is {lost[0]!r}, and the plan has {counted(count, 'node')}, numbered from 0; "
+                "name a node that exists"
+            )
+        try:
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line)
+        except ValueError as error:
+            raise DataError(
+                f"the execution cannot be logged: {error}; give finite numbers"
+            ) from error
+        except OSError as error:
+            raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+        return row
+
+
+def _try_row(step: NodeStep) -> dict[str, Any]:
+    """One decision as logs hold it; `latency` is in seconds."""
+    answer, verdict = step.answer, step.verdict
+    return {
+        **{name: getattr(step, name) for name in ("node", "attempt", "action", "worker", "cost")},
+        "latency": step.seconds,
+        "requests": len(step.requests),
+        "passed": step.passed,
+        "verdict": None if verdict is None else verdict.reason,
+        "error": None if answer is None or answer.error is None else answer.error.kind,
+        "log_prob": step.choice.log_prob,
+        "mask": [int(m) for m in step.choice.mask],
+    }
+
+
+def _planner_outputs(
+    given: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
+) -> dict[str, Any]:
+    """The document's form as it is given; of a plan, or of the one that ran, types by name, and the
+    worker whose answer each node kept, else the last one that was asked. Raises `DataError` for
+    what is no plan, and for lists that do not have an entry for each node."""
+    plan = given if isinstance(given, Plan) else None if execution is None else execution.plan
+    outputs: dict[str, Any] = {}
+    if plan is not None:
+        outputs = {
+            "task_types": [node.tool for node in plan.nodes],
+            "subtasks": [node.description for node in plan.nodes],
+            "workflow_graph": {"adjacency": adjacency(plan)},
+        }
+        if any(node.arguments for node in plan.nodes):
+            outputs["arguments"] = [dict(node.arguments) for node in plan.nodes]
+    if execution is not None:
+        asked = {step.node: step.worker for step in execution.steps if step.worker is not None}
+        kept = [node.worker or asked.get(node.node) for node in execution.nodes]
+        if kept and None not in kept:
+            numbered = [workers.index(n) if n in workers else n for n in kept]
+            outputs["model_selections"] = numbered
+    if not isinstance(given, Plan):
+        if not isinstance(cast("object", given), Mapping):
+            raise DataError(
+                f"planner_outputs is {given!r:.80}; give a Plan, or an object with "
+                "model_selections and workflow_graph"
+            )
+        spelled(given, _OUTPUTS, what="planner_outputs")
+        graph = given.get("workflow_graph")
+        if isinstance(graph, Mapping) and "adjacency" in graph:
+            listed = {key: value for key, value in given.items() if key != "subtask_embeddings"}
+            text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())
+            outputs |= json.loads(text)
+        elif not outputs:  # else scores of a planner, which the plan that ran was decoded from
+            raise DataError("planner_outputs has no workflow_graph with an adjacency; give it")
+    matrix = outputs["workflow_graph"]["adjacency"]
+    if not is_valid_dag(matrix):
+        raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
+    for name in _OUTPUTS[:-1]:
+        entries = outputs.get(name, [0] * len(matrix))
+        check_given(name, entries, (list, tuple), "a list with one for each node", DataError)
+        if len(entries) != len(matrix):
+            nodes = counted(len(matrix), "node")
+            raise DataError(f"{name} has the length {len(entries)} for {nodes}; give each")
+    for each in outputs.get("arguments", ()):
+        check_given("an entry of arguments", each, Mapping, "an object", DataError)
+    known = {*workers, *range(len(workers))}
+    chosen = outputs.get("model_selections", ())
+    if lost := [
+        w
+        for w in chosen
+        if type(w) not in (int, str) or (w not in known if workers else type(w) is int and w < 0)
+    ]:
+        raise DataError(
+            f"model_selections has {lost[0]!r:.80}; the workers are {list(workers)!r}, to be given "
+            "by name or number"
+        )
+    return outputs

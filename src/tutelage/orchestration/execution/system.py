@@ -1,9 +1,9 @@
 """`OrchestrationSystem`: an instruction goes in, a plan is made and executed, a result comes out.
 
 It joins what the other modules do: a planner, a pool of workers with a router and verifiers, a
-budget, the log that survives a kill, the execution log that training data is made of, and a
+budget, the record that survives a kill, the execution log that training data is made of, and a
 recorder for the store that `tutelage show` reads. `execute` is for ordinary code, `aexecute` for
-code that runs in an event loop, where any number may run at once. `loop.py` is what happens inside.
+code that runs in an event loop, where any number may run at once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import NoneType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, Unpack, cast
 
 from tutelage.errors import ConfigError, TutelageError, check_given, check_number
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
-from tutelage.orchestration.execution.context import ExecutorSettings, NodeHint
-from tutelage.orchestration.execution.journal import ExecutionJournal, Observer
-from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.record import Execution, ExecutionJournal, Observer
+from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
@@ -35,6 +33,7 @@ from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
+from tutelage.store import Store
 from tutelage.types import Sampling
 
 
@@ -49,9 +48,26 @@ class _Planner(Protocol):
 PlannerLike = _Planner | Callable[[str], Plan]
 
 
+class _Options(TypedDict, total=False):
+    """Of an execution; see `OrchestrationSystem.aexecute`."""
+
+    plan: Plan | None
+    budget: float | Budget | None
+    name: str | int | None
+    hints: Mapping[int, NodeHint] | None
+    observers: Sequence[Observer]
+    journal: str | Path | Store | None
+    planned_from: float | None
+
+
 Recorder = Callable[[Execution, Sampling, float, float], None]
 """Gets each execution as it has ended, how its workers sample, when it began in seconds since 1970,
 and how many of them planning took; see `stored.py`."""
+
+
+def execution_seeds(seed: int, name: str | int) -> SeedTree:
+    """Where the draws and identifiers of an execution of this name come from."""
+    return SeedTree(seed).child("orchestration").child(name)
 
 
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
@@ -88,29 +104,40 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """Without a planner: the embedded one over the catalog, or over the tools of a `ToolPool`,
-        which is part of the package (without torch the nearest known plan); without a
-        pool: the simulated workers of the preset `classic`; without a router: the cheapest worker
-        first, then the next.
+        """Without a planner: the embedded one over the catalog; without a pool: the simulated
+        workers of the preset `classic`; without a router: the cheapest worker first, then the next.
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         `min_confidence` is the least confidence that a trained planner plans at, by default its
-        own; 0 takes any guess. Raises `ConfigError` where the planner cannot tell its confidence.
+        own; 0 takes any guess. Raises `ConfigError` for what cannot be used, and where the planner
+        cannot tell its confidence.
         """
         if planner is not None:
-            _check_planner(planner)
-        if min_confidence is not None:
-            check_number("min_confidence", min_confidence, 1)
+            remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
+            remedy = f"{remedy}, such as a PlannerModel"
+            make: Any = getattr(planner, "plan", planner)
+            check_given("planner", make, "__call__", remedy)
+            try:
+                inspect.signature(make).bind("an instruction")
+            except TypeError as error:
+                raise ConfigError(
+                    f"planner is {planner!r:.80}, which takes no instruction ({error}); give "
+                    f"{remedy}"
+                ) from error
+            except ValueError:
+                pass  # what is written in C may not tell
         if execution_logger is not None:
             remedy = "an ExecutionLogger(FOLDER)"
             check_given("execution_logger", execution_logger, "log_execution", remedy)
         if recorder is not None:
             check_given("recorder", recorder, "__call__", "a function of an execution")
-        if min_confidence is not None and not (planner is None or hasattr(planner, "confidence")):
-            raise ConfigError(
-                f"min_confidence is {min_confidence!r}, and this planner does not tell how sure it "
-                "is, as a PlannerModel does; leave it out"
-            )
+        if min_confidence is not None:
+            check_number("min_confidence", min_confidence, 1)
+            if planner is not None and not hasattr(planner, "confidence"):
+                raise ConfigError(
+                    f"min_confidence is {min_confidence!r}, and this planner does not tell how "
+                    "sure it is, as a PlannerModel does; leave it out"
+                )
         self._min_confidence = min_confidence
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
@@ -121,33 +148,18 @@ class OrchestrationSystem:
         )  # fmt: skip
         self.execution_logger = execution_logger
         self._budget_mode: BudgetMode = budget_mode
-        self._seeds = SeedTree(seed).child("orchestration")
-        self.recorder, self._realtime = recorder, realtime
+        self.recorder, self._realtime, self._seed = recorder, realtime, seed
         self._count = 0
 
-    def execute(
-        self,
-        instruction: str,
-        *,
-        plan: Plan | None = None,
-        budget: float | Budget | None = None,
-        name: str | int | None = None,
-        hints: Mapping[int, NodeHint] | None = None,
-        observers: Sequence[Observer] = (),
-        journal: str | Path | None = None,
-        planned_from: float | None = None,
-    ) -> Execution:
-        """Plan and run one instruction; see `aexecute` for the arguments and errors."""
+    def execute(self, instruction: str, **options: Unpack[_Options]) -> Execution:
+        """Plan and run one instruction; see `aexecute` for the options and errors."""
         with suppress(RuntimeError):  # there is none
             asyncio.get_running_loop()
             raise ConfigError("execute() was called in an event loop; use await aexecute() there")
 
         async def run() -> Execution:
             try:
-                return await self.aexecute(
-                    instruction, plan=plan, budget=budget, name=name, hints=hints,
-                    observers=observers, journal=journal, planned_from=planned_from,
-                )  # fmt: skip
+                return await self.aexecute(instruction, **options)
             finally:
                 await self.pool.close()
 
@@ -164,33 +176,26 @@ class OrchestrationSystem:
         name: str | int | None = None,
         hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
-        journal: str | Path | None = None,
+        journal: str | Path | Store | None = None,
         judge: Callable[[Execution], Execution] | None = None,
         planned_from: float | None = None,
     ) -> Execution:
         """Plan and run one instruction.
 
-        `plan` takes the planner's place, `budget` is in USD, or a
-        `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
-        otherwise), `journal` is a file that survives a kill: call again with the same arguments and
+        `plan` takes the planner's place, `budget` is in USD, or a `Budget` that several share (its
+        own mode holds then), `name` addresses the draws (a count otherwise), `journal` is the store
+        of a run, or a file, whose events survive a kill: call again with the same arguments and
         what had ended is not run again; `judge` makes of an execution what is kept of it, where
         the caller knows more than its verifiers; `planned_from` is when the making of `plan` began,
-        in seconds since 1970, so that its time is told with the rest. Raises what `Executor.run`
+        in seconds since 1970, so that its time is counted with the rest. Raises what `Executor.run`
         raises, and what the planner does: `NoPlanError` where it declines, `LatePlanError` where
         the deadline passes meanwhile.
         """
         check_given("the instruction", instruction, str, "a text that says what is to be done")
-        check_given("observers", observers, (list, tuple), "a list of functions of an event")
-        check_given("hints", hints, (Mapping, NoneType), "a NodeHint by the number of its node")
-        for hint in () if hints is None else hints.values():
-            check_given("a hint", hint, (NodeHint, NoneType), "a NodeHint(...)")
-        for each in observers:
-            check_given("an observer", each, "__call__", "a function of an event")
-        if planned_from is not None:
-            check_number("planned_from", planned_from)
-        check_given("journal", journal, (str, Path, NoneType), "the path of a file")
+        remedy = "the path of a file, or the store of a run"
+        check_given("journal", journal, (str, Path, Store, NoneType), remedy)
         number, self._count = self._count, self._count + 1
-        seeds = self._seeds.child(number if name is None else name)
+        seeds = execution_seeds(self._seed, number if name is None else name)
         started, begun = time.time(), time.perf_counter()
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         planned = await self._planned(instruction, money) if plan is None else plan
@@ -198,7 +203,9 @@ class OrchestrationSystem:
         planning = time.perf_counter() - begun
         if planned_from is not None:
             started, planning = planned_from, max(0.0, time.time() - planned_from)
-        with nullcontext() if journal is None else ExecutionJournal(journal, planned, seeds) as log:
+        run_id = getattr(self.recorder, "run_id", "") if isinstance(journal, Store) else ""
+        opened = ExecutionJournal(journal, planned, seeds, run_id) if journal else nullcontext()
+        with opened as log:
             result = await self.executor.run(
                 planned, seeds=seeds, budget=money, hints=hints, observers=observers, journal=log
             )
@@ -222,7 +229,7 @@ class OrchestrationSystem:
         begun: bool = False,
     ) -> None:
         """Refuse a plan that `execute` would refuse, with these hints, before it spends anything.
-        One that has `begun`, and goes on from its journal, is not refused for its arguments."""
+        One that has `begun`, and goes on from its record, is not refused for its arguments."""
         self.executor.check(plan, Budget(budget, self._budget_mode), hints, begun=begun)
 
     async def _planned(self, instruction: str, budget: Budget) -> Plan:
@@ -249,33 +256,12 @@ class OrchestrationSystem:
                     "tools of your own need a language model that plans: give "
                     "OrchestrationSystem(LLMPlanner(...), pool), or execute(..., plan=...)"
                 )
-            self.planner = _embedded(self.executor.catalog)
+            from tutelage.orchestration.planner import check_torch
+
+            check_torch()
+            from tutelage.orchestration.planner.embedded import embedded_planner
+
+            self.planner = embedded_planner(self.executor.catalog).model
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         return cast("Callable[..., Plan]", make)(instruction, **bound)
-
-
-def _check_planner(planner: PlannerLike) -> None:
-    """Raise `ConfigError` unless a planner can be asked with an instruction."""
-    remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
-    remedy = f"{remedy}, such as a PlannerModel"
-    make: Any = getattr(planner, "plan", planner)
-    check_given("planner", make, "__call__", remedy)
-    try:
-        inspect.signature(make).bind("an instruction")
-    except TypeError as error:
-        raise ConfigError(
-            f"planner is {planner!r:.80}, which takes no instruction ({error}); give {remedy}"
-        ) from error
-    except ValueError:
-        return  # what is written in C may not tell
-
-
-def _embedded(catalog: Catalog | None) -> PlannerLike:
-    """Return the planner that is there without training one."""
-    from tutelage.orchestration.planner import check_torch
-
-    check_torch()
-    from tutelage.orchestration.planner.embedded import embedded_planner
-
-    return embedded_planner(catalog).model

@@ -2,7 +2,7 @@
 
 One verifier a type of subtask, and one for all others. `known` reads the truth that simulated and
 replayed pools have; `exact`, `regex`, `schema`, `tests` and `judge` (another model, whose verdicts
-cost something, which `node_run.py` pays from the budget) check what real workers say;
+cost something, which `executor.py` pays from the budget) check what real workers say;
 `present`, the last resort, only sees that there is something and says that it saw no more
 (`checked` is False). An answer with an error is never passed, whatever it contains.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,25 +20,28 @@ from typing import Any, Protocol, Self, cast
 import httpx2
 
 from tutelage.bounded import parse_json
-from tutelage.config.api_keys import api_key_of, checked_api_key
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, check_given
-from tutelage.orchestration.execution.pools.openai import OVERHEAD, ask
+from tutelage.orchestration.execution.pools.openai import OVERHEAD, OpenAIPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Verification,
+    Worker,
     WorkerAnswer,
     WorkerPool,
 )
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
 from tutelage.rewards.pattern import found
 from tutelage.tools.schema import schema_validator
-from tutelage.types import Message, Sampling
+from tutelage.types import Message
+
+_BLIND = ("openai", "tools")
+"""Pools that know no truth; one of a user's own may, which its answers say."""
 
 
 class _Verifier(Protocol):
-    """Judges an answer that has no error."""
+    """Judges an answer that has no error. One may have `ready(work, truth)`, which raises
+    `ConfigError` for a work that it cannot judge, and `bound(work, answer)`, USD at the most."""
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification | Awaitable[Verification]:
         """Pass or not, with a reason; async where it waits for something. Raises `TutelageError`
@@ -57,13 +59,12 @@ class Verifiers:
     def __post_init__(self) -> None:
         """Raises `ConfigError` for what is no verifier."""
         check_given("by_type", self.by_type, Mapping, "a verifier by the type of a subtask")
-        given = [("the default verifier", self.default)]
-        given += [(f"the verifier of {kind!r}", each) for kind, each in self.by_type.items()]
-        for name, each in given:
+        named = {f"the verifier of {kind!r}": each for kind, each in self.by_type.items()}
+        for name, each in {"the default verifier": self.default, **named}.items():
             if isinstance(each, type) or not callable(getattr(each, "check", None)):
                 raise ConfigError(
-                    f"{name} is {each!r:.80}; give an object with `async def check(self, work, "
-                    "answer)`, or make_verifier({'kind': 'present'})"
+                    f"{name} is {each!r:.80}; give an object with `async def "
+                    "check(self, work, answer)`, or make_verifier({'kind': 'present'})"
                 )
 
     @classmethod
@@ -79,8 +80,7 @@ class Verifiers:
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
             return Verification(True, "the tool ran")
         verdict: Any = self._of(work).check(work, answer)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
+        verdict = await verdict if inspect.isawaitable(verdict) else verdict
         if not isinstance(verdict, Verification):
             raise ConfigError(
                 f"the verifier of {work.type!r} returned {verdict!r:.80}; its `check` returns a "
@@ -112,16 +112,12 @@ class Verifiers:
         return bound(work, answer)
 
 
-_BLIND = ("openai", "tools")
-"""Pools that know no truth; one of a user's own may, which its answers say."""
-
-
 class _Known:
     """Reads `answer.correct`; a pool that does not know the truth is refused."""
 
-    def ready(self, work: Subtask, mock: bool) -> None:
+    def ready(self, work: Subtask, truth: bool) -> None:
         """Raises `ConfigError` without the truth."""
-        if not mock:
+        if not truth:
             raise ConfigError(
                 f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
                 "simulated and replayed pools know it; choose exact, regex, schema, tests or judge"
@@ -130,8 +126,7 @@ class _Known:
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         self.ready(work, answer.correct is not None)
-        assert answer.correct is not None
-        return Verification(answer.correct, "right" if answer.correct else "wrong")
+        return Verification(bool(answer.correct), "right" if answer.correct else "wrong")
 
 
 class _Present:
@@ -150,7 +145,7 @@ class _Exact:
 
     expected: str | None = None
 
-    def ready(self, work: Subtask, mock: bool = False) -> None:
+    def ready(self, work: Subtask, truth: bool = False) -> None:
         """Raises `ConfigError` without an answer to compare with."""
         if self.expected is None and work.expected is None:
             raise ConfigError(
@@ -161,9 +156,9 @@ class _Exact:
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
         self.ready(work)
-        wanted = self.expected if self.expected is not None else work.expected
-        same = _plain(answer.output) == _plain(str(wanted))
-        return Verification(same, "equal" if same else f"not {str(wanted)!r:.60}")
+        wanted = str(self.expected if self.expected is not None else work.expected)
+        one, other = (" ".join(text.split()).casefold() for text in (answer.output, wanted))
+        return Verification(one == other, "equal" if one == other else f"not {wanted!r:.60}")
 
 
 class _Regex:
@@ -173,14 +168,14 @@ class _Regex:
     def __init__(self, pattern: str) -> None:
         check_given("the verifier's pattern", pattern, str, "a regular expression")
         try:
-            self._pattern = re.compile(pattern, re.DOTALL)
+            self._pattern = re.compile(pattern, re.DOTALL).pattern
         except re.error as error:
             raise ConfigError(f"the verifier's pattern {pattern!r} is none: {error}") from error
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`. The clock of simulated answers would jump while a process is awaited."""
-        known = await found(self._pattern.pattern, answer.output, at_once=answer.mock)
-        return Verification(known, f"{'fits' if known else 'lacks'} {self._pattern.pattern!r:.60}")
+        fits = await found(self._pattern, answer.output, at_once=answer.mock)
+        return Verification(fits, f"{'fits' if fits else 'lacks'} {self._pattern!r:.60}")
 
 
 class _Schema:
@@ -193,11 +188,13 @@ class _Schema:
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
+        text = answer.output.strip()
+        if text.startswith("```"):
+            text = text.strip("`").removeprefix("json").strip()
         try:
-            value = parse_json(_unfenced(answer.output))
-        except ValueError as error:
-            return Verification(False, f"no JSON: {error}")
-        error = next(iter(self._validator.iter_errors(value)), None)
+            error = next(iter(self._validator.iter_errors(parse_json(text))), None)
+        except ValueError as broken:
+            return Verification(False, f"no JSON: {broken}")
         message = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
         return Verification(error is None, message)
 
@@ -217,8 +214,8 @@ class _Tests:
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`."""
-        found = await self._reward.fn(answer.output, self._tests, self._entry_point)
-        parts = cast("Mapping[str, float]", found)
+        scored = await self._reward.fn(answer.output, self._tests, self._entry_point)
+        parts = cast("Mapping[str, float]", scored)
         message = f"{parts['passed']:g} of {parts['tests']:g} tests pass"
         return Verification(bool(parts["all"]), message)
 
@@ -230,8 +227,6 @@ _UNSEEN = (
     'with one JSON object and nothing else: {"correct": true} or {"correct": false}'
 )
 """For subtasks whose answer nobody knows."""
-_LETTERS = 4
-"""Characters of a token, where an answer is not there yet."""
 
 
 class _Judge:
@@ -250,7 +245,6 @@ class _Judge:
         *,
         price_in: float,
         price_out: float,
-        api_key: str | None = None,
         key_env: str | None = None,
         max_tokens: int = 1024,
         transport: httpx2.AsyncBaseTransport | None = None,
@@ -260,86 +254,60 @@ class _Judge:
         Raises `ConfigError` for a price, an address, a key or a length that cannot be, and where
         the variable is not set.
         """
-        if not str(base_url).startswith(("http://", "https://")):
-            raise ConfigError(
-                f"the judge's base_url {base_url!r} is no URL; give one such as "
-                "http://127.0.0.1:8000/v1"
-            )
-        self._price_in = _price("price_in", price_in)
-        self._price_out = _price("price_out", price_out)
+        self._worker = Worker(
+            "judge", price_in=price_in, price_out=price_out, endpoint=base_url, model=model,
+            key_env=key_env,
+        )  # fmt: skip
         if type(max_tokens) is not int or max_tokens < 1:
             raise ConfigError(f"the judge's max_tokens is {max_tokens!r}; give a whole number")
-        key = api_key if key_env is None else api_key_of(os.environ, key_env)
-        if key_env is not None and key is None:
-            raise ConfigError(f"the judge {model!r} needs a key, and {key_env} is not set; set it")
-        self._url, self._model = base_url, model
-        self._key = checked_api_key(key, "api_key")
         self._max_tokens, self._transport = max_tokens, transport
+        self._pool()
+
+    def _pool(self) -> OpenAIPool:
+        return OpenAIPool([self._worker], timeout=SECONDS, transport=self._transport)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """USD that one verdict cannot exceed; without an answer, for one of the usual length."""
-        output = "x" * (_LETTERS * work.max_tokens) if answer is None else answer.output
+        """USD that one verdict cannot exceed; without an answer, for one of the usual length, four
+        characters a token."""
+        output = "x" * (4 * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
             return 0.0
         text = "".join(message.content or "" for message in self._messages(work, output))
-        return self._cost(len(text.encode("utf-8", "replace")) + OVERHEAD, self._max_tokens)
+        read = len(text.encode("utf-8", "replace")) + OVERHEAD
+        return self._worker.cost(read, self._max_tokens)
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """See `_Verifier`; `cost` is that of the verdict."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
-        said = await self._ask(self._messages(work, answer.output), self.bound(work, answer))
+        messages, bound = self._messages(work, answer.output), self.bound(work, answer)
+        pool = self._pool()
+        try:
+            said = await pool.ask(self._worker, messages, self._max_tokens, bound)
+            for number in range(TRIES - 1):
+                if said.error is None or said.estimated or not said.error.transient:
+                    break
+                await asyncio.sleep(PAUSE * 2**number)
+                said = await pool.ask(self._worker, messages, self._max_tokens, bound)
+        finally:
+            await pool.close()
         if said.error is not None and said.error.kind not in ("truncated", "empty"):
-            message = f"no verdict: {said.error.message}"
-            return Verification(False, message, checked=False, cost=said.cost)
+            reason = f"no verdict: {said.error.message}"
+            return Verification(False, reason, checked=False, cost=said.cost)
         good = read_verdict(said.output)
         if good is None:
-            message = f"no verdict in {said.output!r:.80}"
-            return Verification(False, message, checked=False, cost=said.cost)
+            reason = f"no verdict in {said.output!r:.80}"
+            return Verification(False, reason, checked=False, cost=said.cost)
         return Verification(good, f"the judge says {'right' if good else 'wrong'}", cost=said.cost)
 
-    async def _ask(self, messages: tuple[Message, Message], bound: float) -> WorkerAnswer:
-        client = RemoteChatClient(
-            self._url, self._key, self._model, name="judge", timeout=SECONDS, attempts=1,
-            transport=self._transport,
-        )  # fmt: skip
-        sampling = Sampling(temperature=0.0, max_tokens=self._max_tokens)
-        try:
-            for number in range(TRIES - 1):
-                worker_answer = await ask(client, messages, sampling, self._cost, bound)
-                if (
-                    worker_answer.error is None
-                    or worker_answer.estimated
-                    or not worker_answer.error.transient
-                ):
-                    return worker_answer
-                await asyncio.sleep(PAUSE * 2**number)
-            return await ask(client, messages, sampling, self._cost, bound)
-        finally:
-            await client.close()
-
     def _messages(self, work: Subtask, output: str) -> tuple[Message, Message]:
-        known = work.expected is not None
-        asked = {"question": work.prompt, "right_answer": work.expected, "candidate_answer": output}
-        shown = asked if known else {"task": work.prompt, "candidate_result": output}
+        if work.expected is None:
+            shown, told = {"task": work.prompt, "candidate_result": output}, _UNSEEN
+        else:
+            shown, told = {"question": work.prompt, "right_answer": work.expected}, INSTRUCTION
+            shown["candidate_answer"] = output
         text = json.dumps(shown, ensure_ascii=False, default=str)
-        return Message("system", INSTRUCTION if known else _UNSEEN), Message("user", text)
-
-    def _cost(self, tokens_in: float, tokens_out: float) -> float:
-        return (tokens_in * self._price_in + tokens_out * self._price_out) / 1e6
-
-
-def _price(name: str, given: Any) -> float:
-    try:
-        value = -1.0 if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ConfigError(
-            f"the judge's {name} is {given!r}; give USD for a million tokens, 0 for one that is "
-            "free"
-        )
-    return value
+        return Message("system", told), Message("user", text)
 
 
 _KINDS: Mapping[str, Callable[..., _Verifier]] = {
@@ -361,27 +329,15 @@ def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> _Verif
     """
     check_given(where, given, Mapping, "an object with a kind")
     fields = dict(given)
-    kind = fields.pop("kind", None)
-    if str(kind) not in _KINDS:
-        message = f"kind {kind!r} does not exist; there are {', '.join(_KINDS)}"
-        raise ConfigError(f"{where}: {message}")
-    taken = inspect.signature(_KINDS[str(kind)]).parameters
-    listed = ", ".join(name for name in taken if name != "transport")
-    has = f"its options are {listed}" if listed else "it has no options"
-    if unknown := [name for name in fields if name not in taken]:
+    kind = str(fields.pop("kind", None))
+    if kind not in _KINDS:
+        raise ConfigError(f"{where}: kind {kind!r} does not exist; there are {', '.join(_KINDS)}")
+    options = inspect.signature(_KINDS[kind]).parameters
+    names = ", ".join(name for name in options if name != "transport")
+    has = f"its options are {names}" if names else "it has no options"
+    if unknown := [name for name in fields if name not in options]:
         raise ConfigError(f"{where} ({kind!r}): there is no option {unknown[0]!r}; {has}")
-    needed = (name for name, option in taken.items() if option.default is option.empty)
+    needed = (name for name, option in options.items() if option.default is option.empty)
     if lost := [name for name in needed if name not in fields]:
         raise ConfigError(f"{where} ({kind!r}) needs {', '.join(map(repr, lost))}; {has}")
-    return _KINDS[str(kind)](**fields)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
-
-
-def _unfenced(text: str) -> str:
-    text = text.strip()
-    if text.startswith("```"):
-        text = text.strip("`").removeprefix("json")
-    return text.strip()
+    return _KINDS[kind](**fields)

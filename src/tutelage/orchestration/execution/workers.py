@@ -5,7 +5,7 @@ A `Worker` is a model that can do some types of subtask, with its prices and its
 exception, so that a failure is data with its cost. A `WorkerPool` is where workers really stand:
 simulated, replayed or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
 here. `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the
-preset `classic`, `loop.py` runs a plan with them.
+preset `classic`, `executor.py` runs a plan with them.
 """
 
 from __future__ import annotations

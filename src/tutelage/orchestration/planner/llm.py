@@ -3,7 +3,7 @@
 Where the model's server can, its reply is held to a JSON schema. A reply that is no plan over these
 tools goes back to the model once, with what is wrong. What tools returned is shown to it as data
 when it plans the rest of a plan that failed. The bound of each request is reserved in the budget
-before it is sent. `execution/loop.py` asks for further plans, `plan/arguments.py` checks.
+before it is sent. `execution/executor.py` asks for further plans, `plan/arguments.py` checks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, loads, read_as, spelled
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.journal import NODE_FIELDS, PLANNING
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.record import NODE_FIELDS, PLANNING, Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.loading import hint
@@ -156,8 +155,6 @@ class LLMPlanner:
         except asyncio.CancelledError as error:
             error.calls = with_calls(before).calls  # pyright: ignore[reportAttributeAccessIssue]
             raise
-        except NoPlanError as error:  # overspent
-            raise _refusal(str(error), with_calls(before).calls) from error
         except (EngineError, ConfigError) as error:
             if not made:
                 raise
@@ -180,8 +177,7 @@ class LLMPlanner:
         made: list[PlannerCall],
     ) -> str:
         """Return the reply to a request whose bound is reserved before it is sent. Raises
-        `ConfigError` where an enforced budget has no room for it, `NoPlanError` where the server
-        overspent one."""
+        `ConfigError` where an enforced budget has no room for it."""
         # A token for each byte that is sent, and all tokens that the reply may have.
         schema = json.dumps(plan_schema(tools)) if self.constrained else ""
         texts = [*(message.content or "" for message in messages), schema]
@@ -210,9 +206,7 @@ class LLMPlanner:
                 made.append(call)
                 self.calls.append(call)
             budget.settle(bound, 0.0 if call is None else call.cost)
-        assert call is not None
-        if message := budget.overspent(PLANS, call.cost, bound):
-            raise NoPlanError(message)
+        assert call is not None  # what raised is on its way to the caller
         return call.reply
 
     async def _reply(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx2
 
@@ -32,13 +32,10 @@ from tutelage.orchestration.execution.workers import (
 )
 from tutelage.types import Message, Sampling, StopReason
 
-OPENAI_URL = "https://api.openai.com/v1"
-OPENAI_KEY = "OPENAI_API_KEY"
 EXPECTED_TOKENS = 150.0
 """Tokens of an answer, for estimates."""
 OVERHEAD = 64
 """Tokens that a server's chat template may add to the text, at most."""
-_CALLS_KEPT = 64
 
 
 class OpenAIPool:
@@ -63,15 +60,31 @@ class OpenAIPool:
         """
         self.workers = check_workers(workers)
         self._timeout, self._transport = timeout, transport
-        self._places = {worker.name: _place(worker, environ) for worker in self.workers}
+        self._servers: dict[str, tuple[str, str | None]] = {}
+        for worker in self.workers:
+            name = worker.key_env or (None if worker.endpoint else "OPENAI_API_KEY")
+            key = api_key_of(environ, name) if name else None
+            if name and not key:
+                raise ConfigError(
+                    f"worker {worker.name!r} needs a key, and {name} is not set; set it, give the "
+                    "worker an endpoint that needs none, or use the simulated workers: "
+                    "--pool simulated"
+                )
+            own = environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+            url = worker.endpoint or own
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(
+                    f"worker {worker.name!r}: the endpoint {url!r} is no URL; give one such as "
+                    "http://127.0.0.1:8000/v1"
+                )
+            self._servers[worker.name] = (url, key)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Send one request; see `WorkerPool`."""
-        sampling = Sampling(temperature=0.0, max_tokens=work.max_tokens)
         messages, bound = worker_messages(work.prompt), self.estimate(worker, work).bound
-        return await ask(self._client(worker), messages, sampling, worker.cost, bound)
+        return await self.ask(worker, messages, work.max_tokens, bound)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """By the worker's prices and latency profile.
@@ -81,10 +94,9 @@ class OpenAIPool:
         tokens_in = prompt_tokens(SYSTEM + work.prompt) + OVERHEAD
         tokens_out = min(EXPECTED_TOKENS, work.max_tokens)
         most_in = len((SYSTEM + work.prompt).encode("utf-8", "replace")) + OVERHEAD
-        latency = worker.latency
         return WorkerEstimate(
             cost=worker.cost(tokens_in, tokens_out),
-            seconds=latency.seconds + latency.per_token * tokens_out,
+            seconds=worker.latency.seconds + worker.latency.per_token * tokens_out,
             bound=worker.cost(most_in, work.max_tokens),
         )
 
@@ -96,78 +108,45 @@ class OpenAIPool:
                 await client.close()
         self._loop = None
 
-    def _client(self, worker: Worker) -> RemoteChatClient:
+    async def ask(
+        self, worker: Worker, messages: Sequence[Message], max_tokens: int, bound: float
+    ) -> WorkerAnswer:
+        """The answer to these messages; `bound` is USD that it may come to at most."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._clients = loop, {}
         if worker.name not in self._clients:
-            url, key = self._places[worker.name]
+            url, key = self._servers[worker.name]
             self._clients[worker.name] = RemoteChatClient(
-                url,
-                key,
-                worker.model or worker.name,
-                name=worker.name,
-                timeout=self._timeout,
-                attempts=1,
-                keep=max(_CALLS_KEPT, worker.concurrency),
-                transport=self._transport,
-            )
-        return self._clients[worker.name]
-
-
-def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Base URL and key of a worker."""
-    name = worker.key_env or (None if worker.endpoint else OPENAI_KEY)
-    key = api_key_of(environ, name) if name else None
-    if name and not key:
-        raise ConfigError(
-            f"worker {worker.name!r} needs a key, and {name} is not set; set it, give the worker "
-            "an endpoint that needs none, or use the simulated workers: --pool simulated"
-        )
-    url = worker.endpoint or environ.get("OPENAI_BASE_URL") or OPENAI_URL
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"worker {worker.name!r}: the endpoint {url!r} is no URL; give one such as "
-            "http://127.0.0.1:8000/v1"
-        )
-    return url, key
-
-
-async def ask(
-    client: RemoteChatClient,
-    messages: Sequence[Message],
-    sampling: Sampling,
-    price: Callable[[float, float], float],
-    bound: float,
-) -> WorkerAnswer:
-    """One request. `price` is USD for tokens in and out, `bound` what it may come to at most."""
-    begun = time.perf_counter()
-    try:
-        call = await client.chat(messages, sampling=sampling)
-    except EngineError as failure:
-        seconds = time.perf_counter() - begun
-        kind, billed = error_kind(failure)
-        wait = failure.retry_after if isinstance(failure, RemoteError) else None
-        error = WorkerError(kind, str(failure), wait)
+                url, key, worker.model or worker.name, name=worker.name, timeout=self._timeout,
+                attempts=1, keep=max(64, worker.concurrency), transport=self._transport,
+            )  # fmt: skip
+        client, begun = self._clients[worker.name], time.perf_counter()
+        sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+        try:
+            call = await client.chat(messages, sampling=sampling)
+        except EngineError as failure:
+            seconds = time.perf_counter() - begun
+            kind, billed = error_kind(failure)
+            wait = failure.retry_after if isinstance(failure, RemoteError) else None
+            error, cost = WorkerError(kind, str(failure), wait), bound if billed else 0.0
+            return WorkerAnswer(cost=cost, seconds=seconds, error=error, estimated=billed)
+        usage, error = client.usage(call), None
+        if call.sampled.stop_reason is StopReason.LENGTH:
+            message = f"the answer was cut off after {counted(max_tokens, 'token')}"
+            error = WorkerError("truncated", message)
+        elif not call.answer.strip():
+            error = WorkerError("empty", "the server answered without a text")
+        tokens_in, tokens_out = usage or (0, 0)
         return WorkerAnswer(
-            cost=bound if billed else 0.0, seconds=seconds, error=error, estimated=billed
+            output=call.answer,
+            cost=bound if usage is None else worker.cost(tokens_in, tokens_out),
+            seconds=call.seconds,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            error=error,
+            estimated=usage is None,
         )
-    usage, output, error = client.usage(call), call.answer, None
-    if call.sampled.stop_reason is StopReason.LENGTH:
-        message = f"the answer was cut off after {counted(call.sampling.max_tokens, 'token')}"
-        error = WorkerError("truncated", message)
-    elif not output.strip():
-        error = WorkerError("empty", "the server answered without a text")
-    tokens_in, tokens_out = usage or (0, 0)
-    return WorkerAnswer(
-        output=output,
-        cost=bound if usage is None else price(tokens_in, tokens_out),
-        seconds=call.seconds,
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        error=error,
-        estimated=usage is None,
-    )
 
 
 _BY_STATUS: Mapping[int, ErrorKind] = {
@@ -182,9 +161,8 @@ def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     if isinstance(error, ContextOverflowError):
         return "refused", False
     if isinstance(error, RemoteError):
-        return _BY_STATUS.get(
-            error.status, "unavailable" if error.status >= 500 else "refused"
-        ), False
+        known = _BY_STATUS.get(error.status)
+        return known or ("unavailable" if error.status >= 500 else "refused"), False
     cause = error.__cause__
     if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)):
         return "network", False

@@ -71,11 +71,9 @@ class ReplayPool:
         marks = (content_of(text) for text in texts if text)
         return next((self._texts[mark] for mark in marks if mark in self._texts), None)
 
-    def unrelated(self, plan: Plan) -> tuple[int, int]:
-        """How many nodes of a plan get the row of another query: of their type, of any type."""
-        others = [n for n in plan.nodes if self._same(n.description, plan.instruction) is None]
-        of_type = sum(node.tool in self._by_type for node in others)
-        return of_type, len(others) - of_type
+    def unrelated(self, plan: Plan) -> int:
+        """How many nodes of a plan get the row of another query."""
+        return sum(self._same(n.description, plan.instruction) is None for n in plan.nodes)
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The recorded outcome, after the seconds that it took."""

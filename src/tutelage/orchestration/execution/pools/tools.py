@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tutelage.errors import ConfigError, TutelageError, check_given
+from tutelage.orchestration.execution.permission import Doubt, Permission, Permit, Said
 from tutelage.orchestration.execution.workers import (
     Subtask,
     Worker,
@@ -33,22 +34,6 @@ LONGEST = 1_000_000
 LATE = "; what it changes may be done anyway"
 """What is said of a call with side effects that was cut off: its thread or its server may go on."""
 
-Doubt = Literal["", "again", "late", "replanned"]
-"""What speaks against running a tool beside its side effects: it may have run with these arguments
-already, in a process that was killed, or may be at work still in a call that was cut off; or a
-planner added it after it had read what tools returned, which may be any user's words."""
-Said = str | WorkerAnswer
-"""What is said of a call: an empty text permits it, any other is why not, and an answer is that of
-the call where it was done already, which is not done again then."""
-Permit = Callable[[Tool, str, Doubt], Awaitable[Said] | Said]
-"""Asked before a tool with side effects runs, with its arguments as JSON; what it returns but
-`Said` is an error. One that is not async has a thread."""
-
-
-async def refuse(tool: Tool, arguments: str, doubt: Doubt) -> str:
-    """Permits nothing."""
-    return "it has side effects, and nobody was asked; give `permit`, or --yes"
-
 
 class ToolPool:
     """Tools by their names, and a pool of models for what is no tool; see `WorkerPool`."""
@@ -57,9 +42,14 @@ class ToolPool:
     mock = False
 
     def __init__(
-        self, tools: Mapping[str, Tool], models: WorkerPool | None = None, permit: Permit = refuse
+        self,
+        tools: Mapping[str, Tool],
+        models: WorkerPool | None = None,
+        permit: Permit | None = None,
     ) -> None:
-        """Raises `ConfigError` for what cannot run here, or shares a name."""
+        """Without `permit` no call with side effects is made. Raises `ConfigError` for what cannot
+        run here, or shares a name."""
+        permit = Permission() if permit is None else permit
         check_given("tools", tools, Mapping, "the tools by their names, {tool.name: tool}")
         for tool in tools.values():
             check_given(

@@ -1,0 +1,744 @@
+"""The execution of plans: nodes, what a router chooses for each, what comes of it.
+
+    plan ─▶ ready nodes ─▶ route ─▶ ask a worker ─▶ verify ─▶ step ─▶ node ends ─▶ ready nodes
+
+A plan that nobody can execute is refused before anything is spent; nothing is raised for what
+workers do. A node starts when those that it waits for have ended, whatever others do. Before every
+try the router is asked once, and what it chooses runs; an answer that its verifier does not pass
+goes back to the router, which tries another worker, accepts or stops. Where nodes failed, a planner
+that can gives further ones, which run in the same way and within the same budget. Between the
+router's choice and the reservation nothing waits, so a choice that its mask allowed can always be
+paid. Whatever ends a request early, its step is written down first, at the bound of its cost: a
+provider may bill what nobody waited for. Every change is an event (`record.py`). Time comes from
+the running loop, so `virtual_time.py` runs a plan without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import NoneType
+from typing import Any, Literal, cast
+
+from pydantic import ConfigDict, ValidationError
+
+from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
+from tutelage.errors import ConfigError, RewardError, TutelageError, check_given, counted
+from tutelage.orchestration.data.rows import remedy_of
+from tutelage.orchestration.evaluation.rewards import References
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.permission import Doubt
+from tutelage.orchestration.execution.pools.tools import LATE, ToolPool
+from tutelage.orchestration.execution.prompts import node_prompt
+from tutelage.orchestration.execution.record import (
+    PLANNING,
+    Action,
+    Event,
+    Execution,
+    ExecutionJournal,
+    ExecutionState,
+    NodeResult,
+    NodeStep,
+    Observer,
+    calls_json,
+    nodes_json,
+    steps_by_node,
+)
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.worker_files import tool_kind
+from tutelage.orchestration.execution.workers import (
+    Subtask,
+    Verification,
+    Worker,
+    WorkerAnswer,
+    WorkerError,
+    WorkerPool,
+    capable_workers,
+)
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
+from tutelage.orchestration.plan.catalog import Catalog, check_plan
+from tutelage.orchestration.plan.dag import Plan, PlannerCall, critical_path
+from tutelage.orchestration.routing.contract import Choice, PreviousTry, Router, RouteState
+from tutelage.seeds import SeedTree
+
+Rest = Callable[[Execution, Budget], Awaitable[Plan]]
+"""The plan of an execution in which nodes failed, with further ones; none: nothing can help."""
+OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
+
+
+class ExecutorSettings(Section):
+    """How plans are run; times in seconds."""
+
+    model_config = ConfigDict(strict=True)
+
+    max_tries: Count = 3
+    """Maximum number of workers that are asked at one node."""
+    retries: CountOrZero = 2
+    """Further requests to the same worker when its server is busy."""
+    backoff: NonNegative = 0.5
+    """Pause before the first of them; doubled each time, with jitter."""
+    backoff_max: NonNegative = 8.0
+    try_timeout: Positive | None = 60.0
+    """For one request."""
+    node_timeout: Positive | None = None
+    """For one node with all its tries, queues and questions about tools included."""
+    deadline: Positive | None = None
+    """For the whole plan."""
+    on_failure: OnFailure = "skip_dependents"
+    concurrency: Count = 64
+    """Requests at once, over all plans of one executor."""
+    max_tokens: Count = 512
+    """Of one answer."""
+    max_replans: CountOrZero = 2
+    """How often a planner that can is asked for the rest of a plan that failed."""
+
+    def __init__(self, **given: Any) -> None:
+        """Raises `ConfigError` for a value that cannot be."""
+        try:
+            super().__init__(**given)
+        except ValidationError as misfit:
+            error = misfit.errors(include_url=False)[0]
+            message = f"{error['loc'][0]} is {error['input']!r}; {remedy_of(error)}"
+            raise ConfigError(message) from misfit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHint:
+    """What is known about one node beyond its plan."""
+
+    key: str = ""
+    """The row of a table of recorded outcomes."""
+    expected: object = None
+    """What its verifier compares with."""
+    kind: str | None = None
+    """The kind of worker that it needs, where the catalog cannot say."""
+
+
+class _Slots:
+    """Free places: one semaphore a worker and one for all, made for one event loop."""
+
+    def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.all = asyncio.Semaphore(concurrency)
+        self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
+        self.load = [0] * len(workers)
+        """Works that each worker has, running or waiting."""
+
+
+_ROUTER = (
+    "an object with choose(state), such as cheapest() of tutelage.orchestration.routing.contract"
+)
+
+
+class Executor:
+    """Executes plans: workers, who chooses among them, who checks what they answer. Any number of
+    plans at once share the places of the workers."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        router: Router,
+        *,
+        verifiers: Verifiers | None = None,
+        settings: ExecutorSettings | None = None,
+        catalog: Catalog | None = None,
+        rest: Rest | None = None,
+    ) -> None:
+        """Without verifiers: the pool's own truth, or that an answer is there. Raises `ConfigError`
+        for what is none of these."""
+        tools = "a pool, such as ToolPool({tool.name: tool}) or SimulatedPool(classic())"
+        for name, value, kind, remedy in (
+            ("pool", pool, "workers mock execute", tools),
+            ("router", router, "choose", _ROUTER),
+            ("verifiers", verifiers, (Verifiers, NoneType), "Verifiers(default, by_type)"),
+            ("settings", settings, (ExecutorSettings, NoneType), "ExecutorSettings(...)"),
+            ("catalog", catalog, (Catalog, NoneType), "a Catalog(tools); see read_catalog(FILE)"),
+        ):
+            check_given(name, value, kind, remedy)
+        self.pool, self.router, self.rest = pool, router, rest
+        self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
+        self.settings = settings or ExecutorSettings()
+        self.catalog = catalog
+        self._slots: _Slots | None = None
+
+    def slots(self) -> _Slots:
+        """The places of the running loop."""
+        if self._slots is None or self._slots.loop is not asyncio.get_running_loop():
+            self._slots = _Slots(self.pool.workers, self.settings.concurrency)
+        return self._slots
+
+    def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Subtask:
+        """One node's work, given the outputs of its parents."""
+        planned, hint = plan.nodes[node], more.pop("hint", None) or NodeHint()
+        return Subtask(
+            node=node,
+            type=planned.tool,
+            kind=hint.kind or tool_kind(planned.tool, planned.description, self.catalog),
+            instruction=plan.instruction,
+            description=planned.description,
+            prompt=node_prompt(plan, node, outputs),
+            arguments=planned.arguments,
+            inputs={k: outputs[k] for k in planned.parents if k in outputs},
+            key=hint.key,
+            expected=hint.expected,
+            max_tokens=self.settings.max_tokens,
+            **more,
+        )
+
+    def check(
+        self,
+        plan: Plan,
+        budget: Budget | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
+        *,
+        begun: bool = False,
+    ) -> References | None:
+        """Refuse what `run` would refuse before anything is spent, with the same errors; a run that
+        has `begun`, or whose planner is asked again, is not refused for its arguments. Returns what
+        its reward measures against: cost of the most expensive and seconds of the slowest legal
+        single-worker plan; None when nothing costs or takes anything."""
+        pool, settings, tools = self.pool, self.settings, getattr(self.pool, "tools", {})
+        if self.catalog is not None:
+            check_plan(plan, self.catalog)
+        asks = self.rest and settings.max_replans and settings.on_failure != "fail_fast"
+        if tools and not begun and not asks:
+            check_arguments(plan, tools)
+        hints = hints or {}
+        works = [self.work(plan, k, {}, hint=hints.get(k)) for k in range(len(plan.nodes))]
+        self.verifiers.refuse(works, pool)
+        masks = [capable_workers(pool.workers, work) for work in works]
+        table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
+        firsts = [
+            (table[k][w].bound + self.verifiers.bound(works[k]), k)
+            for k, parents in enumerate(plan.dependencies)
+            for w, can in enumerate(masks[k])
+            if can and not parents
+        ]
+        if budget is not None and budget.enforced and budget.limit is not None and firsts:
+            least, node = min(firsts)
+            if least > budget.limit:
+                raise ConfigError(
+                    f"a budget of {budget.limit!r} USD buys no first step: the cheapest, node "
+                    f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
+                )
+        able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
+        if able:
+            cost = max(math.fsum(row[w].cost for row in table) for w in able)
+            latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
+        else:  # each node takes its own most expensive and slowest legal worker
+            pairs = zip(table, masks, strict=True)
+            choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
+            cost = math.fsum(max(e.cost for e in row) for row in choices)
+            latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
+        # A pool that is free, or answers at once, still has a reward: that term is then 0.
+        return References(cost or 1.0, latency or 1.0) if cost > 0 or latency > 0 else None
+
+    async def run(
+        self,
+        plan: Plan,
+        *,
+        seeds: SeedTree,
+        budget: Budget | None = None,
+        hints: Mapping[int, NodeHint] | None = None,
+        observers: Sequence[Observer] = (),
+        journal: ExecutionJournal | None = None,
+    ) -> Execution:
+        """Execute one plan. All draws come from `seeds`, which also gives the identifier.
+
+        What `journal` says was done is not done again, and what happens is written there. Raises
+        `ConfigError` before anything is spent when a node has no legal worker, or an enforced
+        budget buys no first step, `DataError` for a tool that the catalog lacks, and
+        `asyncio.CancelledError` after all running requests have been ended and written down.
+        """
+        state = ExecutionState(plan, seeds) if journal is None else journal.state
+        told = observers if journal is None else (journal, *observers)
+        return await _PlanRun(self, state, budget or Budget(), hints or {}, told).play()
+
+
+class _PlanRun:
+    """One running plan: what ended, what it cost, and which nodes may start."""
+
+    def __init__(
+        self,
+        place: Executor,
+        state: ExecutionState,
+        budget: Budget,
+        hints: Mapping[int, NodeHint],
+        observers: Sequence[Observer],
+    ) -> None:
+        self.place, self.state, self.budget, self.settings = place, state, budget, place.settings
+        self.hints, self.observers = hints, observers
+        self.tools: Mapping[str, Any] = getattr(place.pool, "tools", {})
+        self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
+        """By node: the steps that an earlier process left."""
+        self.dispatched = 1 + max(state.steps, default=-1)
+        self.ends: dict[int, float] = {}
+        """Where the nodes that ended lie along their longest chains."""
+        self.outputs: dict[int, str] = {}
+        self.refusals: dict[str, str] = {}
+        """The calls with side effects that were not permitted, see `call_key`, and why."""
+        self.asking = asyncio.Lock()
+        """Held while it is asked about such a call: an equal one waits for what is said of it."""
+        self._link()
+        self._running: dict[asyncio.Task[NodeResult], int] = {}
+        self._over: asyncio.Queue[asyncio.Task[NodeResult]] = asyncio.Queue()
+
+    def _link(self) -> None:
+        """Take over the edges of the plan; any node may be ready then."""
+        self._parents = self.state.plan.dependencies
+        self._children: list[list[int]] = [[] for _ in self._parents]
+        for before, after in self.state.plan.edges:
+            self._children[before].append(after)
+        self._candidates = set(range(len(self._parents)))
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return asyncio.get_running_loop().time() - self._origin
+
+    @property
+    def deadline_left(self) -> float | None:
+        """Seconds until the deadline, which holds for the making of the plan too."""
+        deadline = self.settings.deadline
+        return None if deadline is None else deadline - self._planning_seconds - self.now
+
+    @property
+    def plain(self) -> set[int]:
+        """The nodes that a tool gave text for."""
+        steps = self.state.steps.values()
+        return {step.node for step in steps if step.answer is not None and step.answer.plain}
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Pass an event to the journal and to the observers."""
+        row: Event = {"event": event, "at": self.now, **fields}
+        for observer in self.observers:
+            observer(row)
+
+    async def play(self) -> Execution:
+        """Execute the plan; see `Executor.run`."""
+        self._begin()
+        try:
+            async with asyncio.timeout(self.deadline_left):
+                try:
+                    while not self._all_over() or await self._replan():
+                        for node in self._ready():
+                            task = asyncio.create_task(_NodeRun(self, node).play())
+                            task.add_done_callback(self._over.put_nowait)
+                            self._running[task] = node
+                        await self._end_first()
+                finally:
+                    for task in self._running:
+                        task.cancel()
+                    # Each writes down what its request came to before it goes.
+                    await asyncio.gather(*self._running, return_exceptions=True)
+        except TimeoutError:
+            self.state.reason = "deadline"
+        execution = self._execution()
+        state = self.state
+        words = {"reason": state.reason, "unplanned": state.unplanned}
+        self.tell("end", success=execution.success, cost=execution.total_cost, **words)
+        return execution
+
+    def _begin(self) -> None:
+        """Refuse what cannot be executed, and take over what an earlier process left."""
+        state, place = self.state, self.place
+        self._origin = asyncio.get_running_loop().time()
+        begun = state.begun
+        hints, planned = self.hints, replace(state.plan, nodes=state.plan.nodes[: state.planned])
+        state.references = place.check(planned, self.budget, hints, begun=begun)
+        self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
+        # That of further plans is within `now`; one of a longer deadline was made elsewhere.
+        limit, made = self.settings.deadline, state.planning
+        self._planning_seconds = made if limit is None or made < limit else 0.0
+        self._origin -= state.elapsed
+        for step in state.steps.values():
+            if (answer := step.refused) and answer.error:
+                call = call_key(step.worker or "", answer.arguments, self.tools)
+                self.refusals[call] = answer.error.message
+        state.reason = state.unplanned = ""
+        state.begun, state.resumed = True, len(state.nodes)
+        state.pool, state.mock = place.pool.name, place.pool.mock
+        state.workers = tuple(worker.name for worker in place.pool.workers)
+        state.router = str(getattr(place.router, "name", type(place.router).__name__))
+        for _, node in sorted(state.nodes.items()):
+            self._end(node, tell=False)
+        against = state.references and [state.references.cost, state.references.latency]
+        named = ("pool", "workers", "router", "mock", "resumed")
+        same = {name: getattr(state, name) for name in named}
+        added = nodes_json(state.plan.nodes[state.planned :])
+        number = len(state.plan.nodes)
+        self.tell("start", id=state.seeds.id("flow"), nodes=number, added=added,
+                  references=against, **same)  # fmt: skip
+        if not begun:
+            self._end_wrong(0)
+
+    def _end_wrong(self, first: int) -> None:
+        """End the nodes from `first` on whose arguments cannot fit, for a planner to correct."""
+        wrong = wrong_arguments(self.state.plan, self.tools, first) if self.tools else {}
+        for node, reason in wrong.items():
+            self._end(NodeResult(node, "failed", reason=reason))
+
+    def _all_over(self) -> bool:
+        return bool(self.state.reason) or len(self.state.nodes) == len(self.state.plan.nodes)
+
+    def _ready(self) -> list[int]:
+        """The nodes that may start; those that lack an input are skipped."""
+        ready, ended, parents = list[int](), self.state.nodes, self._parents
+        while self._candidates:
+            look, self._candidates = sorted(self._candidates - ended.keys()), set()
+            for node in [k for k in look if all(map(ended.__contains__, parents[k]))]:
+                lost = any(not ended[parent].kept for parent in parents[node])
+                if lost and self.settings.on_failure != "continue":
+                    reason = "a node that it waits for has no output"
+                    self._end(NodeResult(node, "skipped", reason=reason))
+                else:
+                    ready.append(node)
+        return sorted(ready)
+
+    async def _end_first(self) -> None:
+        """Wait until one of the nodes that run ends."""
+        if not self._running:
+            return
+        done = [await self._over.get()]
+        done += [self._over.get_nowait() for _ in range(self._over.qsize())]
+        for task in sorted(done, key=self._running.__getitem__):
+            if not self.state.reason:
+                del self._running[task]
+                self._end(task.result())
+
+    def _end(self, result: NodeResult, *, tell: bool = True) -> None:
+        node = result.node
+        self.state.nodes[node] = result
+        if result.kept and result.output is not None:
+            self.outputs[node] = result.output
+        self._candidates.update(self._children[node])
+        # One whose arguments are wrong ends before those that it takes from.
+        before = max((self.ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
+        self.ends[node] = before + result.seconds
+        if tell:
+            self.tell("node", result=asdict(result))
+        if self.settings.on_failure == "fail_fast" and result.status == "failed":
+            self.state.reason = "failed"
+
+    def _execution(self) -> Execution:
+        self.state.elapsed = self.now
+        return self.state.execution()
+
+    # The rest of a plan that failed
+
+    async def _replan(self) -> bool:
+        """Ask for further nodes where some failed and the settings allow it; whether there are."""
+        state, rest = self.state, self.place.rest
+        lost = {k for k, n in state.nodes.items() if not n.kept} - state.abandoned
+        if rest is None or state.reason or not lost:
+            return False
+        if state.replans >= self.settings.max_replans:
+            if state.replans:
+                made = counted(state.replans, "further plan")
+                state.unplanned = f"{made} made, as many as --max-replans permits"
+            return False
+        count, calls, asked = len(state.plan.nodes), state.plan.calls, len(state.plan.calls)
+
+        def planning(request: int, call: PlannerCall) -> None:
+            self.tell("planning", request=request, call=calls_json((call,))[0])
+
+        watched, grown = PLANNING.set(planning), state.plan
+        cut: asyncio.CancelledError | None = None
+        try:
+            grown = await rest(self._execution(), self.budget)
+            calls = grown.calls
+            self.place.check(grown, hints=self.hints)
+        except asyncio.CancelledError as error:
+            cut, calls = error, getattr(error, "calls", calls)
+        except TutelageError as error:
+            grown, calls, state.unplanned = state.plan, getattr(error, "calls", calls), str(error)
+        finally:
+            PLANNING.reset(watched)
+        nodes, calls = grown.nodes[count:], calls[asked:]
+        given_up = sorted(lost) if nodes else []
+        self.budget.spent += math.fsum(call.cost for call in calls)
+        state.grow(nodes, given_up, calls)
+        self._link()
+        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls))
+        if cut is not None:
+            raise cut
+        state.unplanned = state.unplanned or (
+            "" if nodes else "the planner knows nothing more to do"
+        )
+        self._end_wrong(count)
+        return bool(nodes)
+
+
+class _NodeRun:
+    """The tries at one node."""
+
+    def __init__(self, run: _PlanRun, node: int) -> None:
+        self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
+        self.work = place.work(
+            run.state.plan, node, run.outputs, hint=run.hints.get(node),
+            seeds=run.state.seeds.child("node", node), plain=run.plain if run.tools else (),
+        )  # fmt: skip
+        self.legal = capable_workers(self.pool.workers, self.work)
+        self.estimates = tuple(self.pool.estimate(w, self.work) for w in self.pool.workers)
+        self.steps = list(run.earlier.get(node, ()))
+        self.started, self.slots = run.now, place.slots()
+        self.blocked = False
+        """Whether only the budget keeps workers from being asked."""
+        self.limit = asyncio.timeout(run.settings.node_timeout)
+
+    async def play(self) -> NodeResult:
+        """Execute the node; raises only what a user must fix, and cancellation."""
+        run = self.run
+        try:
+            async with self.limit:
+                last = self.steps[-1] if self.steps else None
+                if last and last.verdict is None and last.answer and not last.answer.error:
+                    await self._verify(last, last.answer)  # it came when an earlier process ended
+                    run.tell("step", step=last.to_json())
+                while not (self.steps and self.steps[-1].passed):
+                    state = await self._route_state()
+                    if state is None:
+                        return self._result("failed", reason=self._why("no worker is left"))
+                    choice = state.checked(run.place.router.choose(state))
+                    if choice.action == state.stop:
+                        self._keep(self._step("stop", choice))
+                        words = "stopped by the router" if state.candidates else "no worker is left"
+                        return self._result("failed", reason=self._why(words))
+                    if choice.action == state.accept:
+                        self._keep(self._step("accept", choice))
+                        return self._result("accepted", self._answered())
+                    await self._ask_worker(choice)
+                return self._result("succeeded", self.steps[-1])
+        except TimeoutError as error:
+            own = "not done within {:g} s (--node-timeout gives it longer)"
+            reason = _late(self.limit, run.settings.node_timeout, own, error)
+            return self._result("failed", reason=f"timeout: {reason}")
+
+    async def _route_state(self) -> RouteState | None:
+        """What the router sees, as soon as the budget has something for it; None when nothing is
+        left to choose."""
+        run, settings, budget = self.run, self.run.settings, self.run.budget
+        names = {worker.name: i for i, worker in enumerate(self.pool.workers)}
+        tried = tuple(
+            PreviousTry(names[step.worker], step.answer, step.passed)
+            for step in self.steps
+            if step.worker in names and step.answer is not None and not _given_up(step.answer)
+        )
+        asked = {attempt.worker for attempt in tried}
+        open_to = [
+            can and len(tried) < settings.max_tries and worker not in asked
+            for worker, can in enumerate(self.legal)
+        ]
+        judged = run.place.verifiers.bound(self.work)
+        while True:
+            fits = [
+                can and budget.fits(estimate.bound + judged)
+                for can, estimate in zip(open_to, self.estimates, strict=True)
+            ]
+            if any(fits) or not any(open_to) or budget.open == 0:
+                break
+            await budget.changed()  # what others have reserved and do not use may do
+        self.blocked, answered = any(open_to) and not any(fits), self._answered()
+        if not any(fits) and answered is None:
+            return None
+        return RouteState(
+            plan=run.state.plan,
+            work=self.work,
+            workers=self.pool.workers,
+            mask=(*fits, answered is not None, True),
+            estimates=self.estimates,
+            tries=tried,
+            load=tuple(self.slots.load),
+            done={k: ended.kept for k, ended in run.state.nodes.items()},
+            ends=dict(run.ends),
+            spent=budget.spent,
+            budget_left=budget.left,
+            elapsed=run.now,
+            deadline_left=run.deadline_left,
+            max_tries=settings.max_tries,
+            seeds=self.work.seeds.child("route", len(self.steps)),
+            references=run.state.references,
+        )
+
+    async def _ask_worker(self, choice: Choice) -> None:
+        """Ask the chosen worker, again while its server is busy, and verify what it answers."""
+        run, settings, place = self.run, self.run.settings, choice.action
+        worker, bound = self.pool.workers[place], self.estimates[place].bound
+        step = self._step("worker", choice, worker.name)
+        self._tell("dispatch", step, begun=step.to_json())
+        run.budget.reserve(bound)  # its mask said that it fits
+        self.slots.load[place] += 1
+        try:
+            answer = await self._request(step, worker, bound)
+            for retry in range(settings.retries):
+                error = answer.error
+                if error is None or not error.transient:
+                    break
+                pause = error.retry_after
+                if pause is None:
+                    draw = self.work.seeds.child("pause", len(self.steps), retry).python().random()
+                    pause = settings.backoff * 2.0**retry * (0.5 + draw)
+                await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
+                if not run.budget.reserve(bound):
+                    break
+                answer = await self._request(step, worker, bound)
+            await self._verify(step, answer)
+        finally:
+            self.slots.load[place] -= 1
+            step.ended = run.now
+            self._keep(step)
+
+    async def _request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
+        """One request whose bound is reserved; settles it, whatever comes."""
+        run, place, loop = self.run, step.choice.action, asyncio.get_running_loop()
+        number = sum(len(before.requests) for before in (*self.steps, step))
+        work = replace(self.work, attempt=number)
+        pool: Any = self.pool
+        # The arguments of a call with side effects; None for another.
+        given = pool.with_side_effects(worker, work) if hasattr(pool, "permit") else None
+        answer: WorkerAnswer | None = None
+        begun: float | None = None
+        asked = loop.time()
+
+        def cut(kind: Literal["timeout", "cancelled"], words: str) -> WorkerAnswer:
+            error = WorkerError(kind, words + (LATE if given is not None else ""))
+            seconds = loop.time() - (asked if begun is None else begun)
+            return WorkerAnswer(cost=bound, seconds=seconds, error=error, mock=pool.mock,
+                                estimated=True, arguments=given)  # fmt: skip
+
+        try:
+            if given is not None and (said := await self._refused(worker, given)):
+                begun, answer = loop.time(), said
+                return answer
+            async with self.slots.by_worker[place], self.slots.all:
+                begun = loop.time()
+                arguments = {} if given is None else {"arguments": given}
+                self._tell("request", step, worker=step.worker, bound=bound, **arguments)
+                limit = asyncio.timeout(run.settings.try_timeout)
+                try:
+                    async with limit:
+                        answer = await pool.execute(worker, work)
+                except TimeoutError as error:
+                    own = "no answer within {:g} s (--try-timeout)"
+                    answer = cut("timeout", _late(limit, run.settings.try_timeout, own, error))
+                return cast("WorkerAnswer", answer)
+        finally:
+            step.queued += (loop.time() if begun is None else begun) - asked
+            if answer is None and begun is not None:
+                answer = cut("cancelled", "the request was given up")
+            run.budget.settle(bound, 0.0 if answer is None else answer.cost)
+            if answer is not None:
+                step.requests += (answer,)
+                self._tell("answer", step, worker=step.worker, answer=answer.to_json())
+
+    async def _refused(self, worker: Worker, given: str) -> WorkerAnswer | None:
+        """The answer to a call with side effects that the caller does not permit, or that it says
+        was done already; None where it may be made. The wait counts as queued. What was refused
+        once is not asked about again, nor are equal calls that wait meanwhile."""
+        run, pool, known = self.run, cast("ToolPool", self.pool), self.run.refusals
+        call, doubt = call_key(worker.name, given, pool.tools), cast("Doubt", "")
+        async with run.asking:
+            if not (said := known.get(call, "")):
+                # What may have been done already, or was planned after results were read.
+                answers = [(s.worker or "", s.answer) for s in run.state.steps.values()]
+                late = [(name, a.arguments) for name, a in answers if a and _cut_off(a)]
+                if any(step.answer is not None and _given_up(step.answer) for step in self.steps):
+                    doubt = "again"
+                elif any(args and call_key(n, args, pool.tools) == call for n, args in late):
+                    doubt = "late"
+                elif self.node >= run.state.planned:
+                    doubt = "replanned"
+                said = await pool.permit(worker, given, doubt)
+            if isinstance(said, WorkerAnswer):
+                return replace(said, arguments=given)
+            if said:
+                known[call] = said
+        return WorkerAnswer(error=WorkerError("refused", said), arguments=given) if said else None
+
+    async def _verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
+        """Give the step its verdict, within the budget where a verdict costs something."""
+        run, verifiers = self.run, self.run.place.verifiers
+        bound = verifiers.bound(self.work, answer)
+        if bound and not run.budget.reserve(bound):
+            message = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
+            step.verdict = Verification(False, message, checked=False)
+            return
+        if bound:
+            self._tell("verify", step, bound=bound)
+            step.verdict = Verification(False, "the check was given up", checked=False, cost=bound)
+        try:
+            step.verdict = await verifiers.check(self.work, answer)
+        except RewardError as error:
+            step.verdict = Verification(False, f"no verdict: {error}", cost=bound)
+        finally:
+            if bound:
+                run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
+
+    # What is written down
+
+    def _tell(self, event: str, step: NodeStep, **fields: Any) -> None:
+        self.run.tell(event, step=step.index, node=self.node, **fields)
+
+    def _step(self, action: Action, choice: Choice, worker: str | None = None) -> NodeStep:
+        run, now = self.run, self.run.now
+        index, run.dispatched = run.dispatched, run.dispatched + 1
+        number = len(self.steps)
+        return NodeStep(index, self.node, number, action, worker, choice, started=now, ended=now)
+
+    def _keep(self, step: NodeStep) -> None:
+        self.steps.append(step)
+        self.run.state.steps[step.index] = step
+        self.run.tell("step", step=step.to_json())
+
+    def _answered(self) -> NodeStep | None:
+        """The last step with an answer that could be kept."""
+        usable = (s for s in self.steps[::-1] if s.answer is not None and s.answer.error is None)
+        return next(usable, None)
+
+    def _why(self, words: str) -> str:
+        """A reason, with that of the last try; the budget where that is all that is in the way."""
+        if self.blocked:
+            return "budget"
+        reasons = [step.verdict.reason for step in self.steps if step.verdict is not None]
+        # Beside a tool there was nobody else from the beginning.
+        legal = zip(self.pool.workers, self.legal, strict=True)
+        alone = any(can and worker.tool for worker, can in legal)
+        return reasons[-1] if reasons and alone else ": ".join([words, *reasons[-1:]])
+
+    def _result(
+        self,
+        status: Literal["succeeded", "accepted", "failed"],
+        kept: NodeStep | None = None,
+        reason: str = "",
+    ) -> NodeResult:
+        seconds, now = sum(step.seconds for step in self.steps), self.run.now
+        result = NodeResult(self.node, status, None, None, reason, seconds, self.started, now)
+        if kept is None or kept.answer is None:
+            return result
+        return replace(
+            result, output=kept.answer.output, worker=kept.worker, correct=kept.answer.correct,
+            checked=kept.verdict is None or kept.verdict.checked,
+        )  # fmt: skip
+
+
+def _late(limit: asyncio.Timeout, seconds: float | None, own: str, error: TimeoutError) -> str:
+    """What is said of our limit, with its seconds; where it is that of a user's verifier, router
+    or pool, what its error says."""
+    if limit.expired():
+        return own.format(seconds)
+    return str(error) or "TimeoutError, by no limit here"
+
+
+def _cut_off(answer: WorkerAnswer) -> bool:
+    """Whether nobody waited for the end of a request."""
+    error = answer.error
+    return error is not None and (
+        error.kind in ("timeout", "cancelled") or error.message.endswith(LATE)
+    )
+
+
+def _given_up(answer: WorkerAnswer) -> bool:
+    """Whether a request ended for no fault of its worker, which may be asked again."""
+    return answer.error is not None and answer.error.kind == "cancelled"
