@@ -97,7 +97,7 @@ WORD_PROBLEMS_LEVELS: dict[str, dict[str, Any]] = {
 }
 # The demonstrations again and again, for the time that reinforcement takes.
 WORD_PROBLEMS_SFT: dict[str, dict[str, Any]] = {
-    "default": {"sft.batch_size": 8, "sft.max_steps": 20, "sft.cooldown_steps": 20},
+    "default": {"sft.batch_size": 8, "sft.max_steps": 50, "sft.cooldown_steps": 25},
     "full": {"sft.batch_size": 8, "sft.max_steps": 100, "sft.cooldown_steps": 50},
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
