@@ -134,7 +134,8 @@ SFT: dict[str, Any] = {
 }
 SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
 
-# Demonstrations before reinforcement learning; their number of steps is that of three passes.
+# Demonstrations before reinforcement learning; their number of steps is that of three passes. The
+# embedded policy knows few words: tools of a user's own take it a hundred steps.
 DEMONSTRATIONS: dict[str, Any] = {
     "sft.optimizer": "adamw",
     "sft.lr": 2e-4,
@@ -143,7 +144,12 @@ DEMONSTRATIONS: dict[str, Any] = {
     "sft.cooldown_steps": -1,
     "sft.mixed_steps": 0,
 }
-DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {"sft.optimizer": "muon", "sft.lr": 3e-3}
+DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {
+    "sft.optimizer": "muon",
+    "sft.lr": 3e-3,
+    "sft.max_steps": 90,
+    "sft.cooldown_steps": 40,
+}
 
 WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
