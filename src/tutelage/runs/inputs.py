@@ -36,7 +36,7 @@ EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 WORD_PROBLEM_TOOLS = ("calculator", "price_list")
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
-DEMONSTRATIONS = {"default": 20, "full": 200}
+DEMONSTRATIONS = {"default": 40, "full": 200}
 """Word problems that are demonstrated, by level; the cold start of `full` shows the first 64, that
 of `default` all, once."""
 TEST_SEED = 1

@@ -86,9 +86,8 @@ WORD_PROBLEMS: dict[str, Any] = {
 WORD_PROBLEMS_LEVELS: dict[str, dict[str, Any]] = {
     # Fewer kinds and steps, and what is measured is less.
     "default": {
-        "sft.max_steps": 10,
-        "sft.cooldown_steps": 10,
-        "actor.optim.lr": 1e-4,
+        "sft.max_steps": 20,
+        "sft.cooldown_steps": 20,
         "actor.optim.warmup_steps": 8,
         "trainer.total_training_steps": 30,
         "trainer.test_tasks": 100,
