@@ -141,7 +141,7 @@ def main() -> None:
     shown = (RunFolder(folder / "start").read_result() or {})["cold_start_steps"]
     steps = round(time / (processor_seconds(folder, "start", "cold_start") / shown))
     first = max(1, steps // 2)
-    keys = [f"sft.max_steps={first}", f"sft.cooldown_steps={max(1, steps - first)}"]
+    keys = [*RATE, f"sft.max_steps={first}", f"sft.cooldown_steps={max(1, steps - first)}"]
     play(folder, "control", *sft, "--model", str(folder / "start" / "policy"), *keys)
     names = [*seeds, "start", "control"]
     print(f"{machine()}\n\nThe control is {steps} steps, for {duration(time)} of the processor.\n")

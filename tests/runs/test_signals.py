@@ -23,6 +23,19 @@ except KeyboardInterrupt as stopped:
     print("saved", flush=True)
     sys.exit(exit_code(stopped))
 """
+WHILE_COLLECTING = LISTENING.replace(
+    """    sys.stdin.readline()
+""",
+    """    import gc, os, signal
+    sent = []
+    def callback(phase, info):
+        if not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGTERM))
+    gc.callbacks.append(callback)
+    gc.collect()
+    time.sleep(30)
+""",
+)
 FITTING = """
 import asyncio, sys
 from tutelage.trainer.running import blocking
@@ -170,3 +183,10 @@ def test_a_fork_that_exits_does_not_end_the_command() -> None:
     words = [sys.executable, "-c", FORK_THAT_EXITS]
     found = subprocess.run(words, capture_output=True, timeout=120)
     assert (found.returncode, found.stdout) == (0, b"0\n"), found.stderr
+
+
+def test_a_signal_that_comes_while_the_collector_calls_back_is_heard_after_it() -> None:
+    """What such a callback raises is printed and lost."""
+    with program(WHILE_COLLECTING) as process:
+        assert process.communicate(timeout=60) == ("saved\n", "")
+    assert process.returncode == 143

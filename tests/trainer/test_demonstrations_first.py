@@ -171,6 +171,7 @@ def test_a_file_is_learned_in_passes_and_from_python(place: Path) -> None:
     ]
     (place / "demos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = {"steps": 0, "sft.batch_size": 2, "sft.lr": 1e-2, "rollout.response_length": 64}
+    keys |= {"sft.max_steps": -1, "sft.cooldown_steps": -1}
     result = Trainer(
         algorithm=RL(demonstrations="demos.jsonl", **keys),
         train_dataset="train.jsonl",

@@ -97,7 +97,7 @@ WORD_PROBLEMS_LEVELS: dict[str, dict[str, Any]] = {
 }
 # The demonstrations again and again, for the time that reinforcement takes.
 WORD_PROBLEMS_SFT: dict[str, dict[str, Any]] = {
-    "default": {"sft.batch_size": 8, "sft.max_steps": 20, "sft.cooldown_steps": 20},
+    "default": {"sft.batch_size": 8, "sft.max_steps": 50, "sft.cooldown_steps": 25},
     "full": {"sft.batch_size": 8, "sft.max_steps": 100, "sft.cooldown_steps": 50},
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
@@ -134,7 +134,8 @@ SFT: dict[str, Any] = {
 }
 SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
 
-# Demonstrations before reinforcement learning; their number of steps is that of three passes.
+# Demonstrations before reinforcement learning; their number of steps is that of three passes. The
+# embedded policy knows few words: tools of a user's own take it a hundred steps.
 DEMONSTRATIONS: dict[str, Any] = {
     "sft.optimizer": "adamw",
     "sft.lr": 2e-4,
@@ -143,7 +144,12 @@ DEMONSTRATIONS: dict[str, Any] = {
     "sft.cooldown_steps": -1,
     "sft.mixed_steps": 0,
 }
-DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {"sft.optimizer": "muon", "sft.lr": 3e-3}
+DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {
+    "sft.optimizer": "muon",
+    "sft.lr": 3e-3,
+    "sft.max_steps": 90,
+    "sft.cooldown_steps": 40,
+}
 
 WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
