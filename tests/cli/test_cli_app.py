@@ -53,7 +53,7 @@ def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None
         "Reward, by name or as FILE.py:function",
         "Validation tasks, to follow a training or to choose a prompt. Default: some of --train,",
         "--level default|hard",
-        "--runners N Rollouts that AGENT.py or a search plays at the same time. Default: 8",
+        "--runners N Rollouts that AGENT.py or a search plays at the same time. Default: 64",
         "--iterations N Training steps, or rounds of a search. Default of a search: no limit",
         "What counts as success: a part of the reward that is 1 (`right`), a least reward",
     ):

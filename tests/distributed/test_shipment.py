@@ -51,7 +51,7 @@ def test_an_agent_arrives_with_its_resources_and_policies() -> None:
     assert parts.agent.agent.name == "solve"
     assert parts.agent.resources["extra"] == 0.25
     assert parts.agent.own_tasks
-    assert parts.agent.n_runners == 8
+    assert parts.agent.n_runners == 64
     assert parts.config.rollout.max_len, "memory of the worker does not decide"
     assert parts.policies[POLICY].count() == tiny_policy().count()
 

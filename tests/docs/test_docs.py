@@ -101,7 +101,7 @@ def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
 def test_every_command_is_one_that_exists(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / f"{block.page.stem}-{block.line}"
+    folder = tmp_path / block.place.replace("/", "-")
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.joinpath("keys.toml").write_text("seed = 1\n")

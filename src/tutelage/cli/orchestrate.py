@@ -135,7 +135,7 @@ def _plan(config: _PlanConfig) -> None:
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
-    """List the tools that can be planned with, and which planner plans over them."""
+    """List the tools that can be planned with, and their planner."""
     from tutelage.cli.console import messages, output, plain_table, prose, say, visible
     from tutelage.orchestration.data.synthetic import builtin_graph
     from tutelage.tools.registry import close_tools
@@ -178,7 +178,7 @@ class _CollectConfig(CollectConfig):
 
 
 def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
-    """Execute many instructions and log them; make training data of logs, and audit rewards."""
+    """Execute many instructions, log them, make data of the logs."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from tutelage.cli.console import messages, prose
