@@ -101,11 +101,10 @@ def measure_before_or_after(ctx: TrainingContext, name: str) -> None:
         found = ctx.state.results[label] = evaluation.record()
         if any(task.fields.get("template") == "unseen" for task in ctx.setting.tasks.test):
             found["by_family"] = {n: some.record() for n, some in evaluation.by_family.items()}
-        if name == "demonstrations":
+        right = found["success"]
+        if name == "demonstrations" and right is not None:
             advice = "; show them longer (sft.max_steps=...), or give more, before rewards can help"
-            ctx.run.progress.note(
-                f"{label}: {evaluation.solved:.1%} succeed{advice * (evaluation.solved < 0.05)}"
-            )
+            ctx.run.progress.note(f"{label}: {right:.1%} succeed{advice * (right < 0.05)}")
         ctx.save()
         ctx.check_stop()
     tasks = ctx.setting.tasks
