@@ -1,4 +1,4 @@
-"""The fifteen plain requests of `docs/orchestration.md`, with the tools that a plan may use."""
+"""Fifteen plain requests: the embedded planner plans with accepted tools, or declines."""
 
 from __future__ import annotations
 
@@ -12,23 +12,36 @@ from tutelage.orchestration.data import synthetic
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.planner.embedded import embedded_planner
 
-PAGE = Path(__file__).parents[2] / "docs/orchestration.md"
+ACCEPTABLE: dict[str, set[str]] = {
+    "What is the capital of France?": {"web_search", "answer_question"},
+    "Book a table for two at an Italian restaurant tonight": set(),
+    "Remind me to call my mother at six": set(),
+    "How warm will it be in Oslo tomorrow?": {"look_up_weather"},
+    "Translate 'good morning' into Spanish": {"translate_text"},
+    "What is 17 * 23 + 5?": set(),
+    "Send Ana an email that the meeting moved to Friday": {"write_email", "send_email"},
+    "Summarise this article and read it to me": {"summarize_text", "read_aloud"},
+    "Make a picture of a red house by the sea": {"generate_image"},
+    "Find cheap flights from Berlin to Rome in May": {"web_search"},
+    "Play something quiet": {"compose_music"},
+    "Which of my files is the largest?": set(),
+    "Turn this recording into text and correct the spelling": {
+        "transcribe_audio",
+        "proofread_text",
+    },
+    "How do I get to the airport?": {"web_search"},
+    "Who won?": {"web_search", "find_news"},
+}
+"""Fifteen plain requests with the tools that a plan may use; beside an empty set only declining is
+right. Written down before the planner was changed for them."""
 
 
-def acceptable() -> dict[str, set[str]]:
-    """The table of the page: tools by request."""
-    section = PAGE.read_text(encoding="utf-8").partition("### Fifteen plain requests")[2]
-    rows = re.findall(r"^\| ([^|]+?) \|([^|]*)\|$", section.partition("\n## ")[0], re.MULTILINE)
-    return {request: set(re.findall(r"`(\w+)`", tools)) for request, tools in rows[1:]}
-
-
-def test_the_page_has_fifteen_requests_with_tools_that_exist() -> None:
-    requests = acceptable()
-    assert len(requests) == 15
-    assert {tool for tools in requests.values() for tool in tools} <= {
+def test_the_tools_of_the_requests_exist() -> None:
+    assert len(ACCEPTABLE) == 15
+    assert {tool for tools in ACCEPTABLE.values() for tool in tools} <= {
         *builtin_graph().catalog.names
     }
-    assert sum(bool(tools) for tools in requests.values()) >= 8
+    assert sum(bool(tools) for tools in ACCEPTABLE.values()) >= 8
 
 
 def fives(text: str) -> set[tuple[str, ...]]:
@@ -47,7 +60,7 @@ def learned() -> set[tuple[str, ...]]:
 
 def requests_of(*files: str) -> list[str]:
     """The requests of files in `benchmarks/orchestration`."""
-    folder = PAGE.parents[1] / "benchmarks/orchestration"
+    folder = Path(__file__).parents[2] / "benchmarks/orchestration"
     return [
         json.loads(line)["request"]
         for name in files
@@ -58,7 +71,7 @@ def requests_of(*files: str) -> list[str]:
 def test_training_text_has_no_five_words_in_a_row_of_the_requests() -> None:
     rows = requests_of("requests/kit.jsonl", "requests/off_catalog.jsonl")
     assert len(rows) == 130
-    shared = {five for row in [*rows, *acceptable()] for five in fives(row)} & learned()
+    shared = {five for row in [*rows, *ACCEPTABLE] for five in fives(row)} & learned()
     assert len(shared) == 0
 
 
@@ -85,7 +98,7 @@ def test_each_is_planned_with_its_tools_or_declined(tmp_path: Path) -> None:
     first = model.plan("Summarise the article and translate it to French")
     assert [node.tool for node in first.nodes] == ["summarize_text", "translate_text"]
     planned = 0
-    for request, tools in acceptable().items():
+    for request, tools in ACCEPTABLE.items():
         (made,) = model.plan_all([request])
         assert made.confidence is not None
         if made.confidence >= model.confidence.threshold:
