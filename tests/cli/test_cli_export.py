@@ -108,6 +108,13 @@ def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Pat
     assert not tmp_path.joinpath("rows.jsonl.tmp").exists()
 
 
+def test_all_successes_of_an_evaluation_are_chat_rows(tutelage: Tutelage, runs: Path) -> None:
+    config = runs / "sums" / "config.json"
+    fields = json.loads(config.read_text())
+    config.write_text(json.dumps(fields | {"kind": "evaluation"}))
+    assert len(tutelage("export", "sums", "--format", "sft").stdout.splitlines()) == 3
+
+
 def test_traces(tutelage: Tutelage, runs: Path) -> None:
     add_span(runs)
     result = tutelage("export", "sums", "--format", "otlp")

@@ -182,7 +182,7 @@ def test_the_screen_of_an_evaluation(place: Path, url: str) -> None:
     done = CliRunner().invoke(build_app(), [*words, "--model", "sure", "--model", "even"])
     for model in ("sure", "even"):
         assert f"target  agent.py with {model}\n" in done.stderr
-    assert "no price per token" in done.stdout
+    assert "models on this machine" in done.stdout
     assert "1 + 1\n  answered 0, wanted 2   reward 0" in done.stdout
     assert "Next\n  the same command with --output" in done.stdout
     # Every answer is wrong: the largest reward is not the best one.

@@ -45,20 +45,24 @@ def export(
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
     from tutelage.errors import RunError, counted
+    from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.store import dump_json, export_rows
+    from tutelage.types import Mode
 
     folder, fmt, out = find(run), options.format, options.out
     if fmt == "gguf":
         _export_policy(folder, out)
         return
+    evaluation = read_object(folder.config).get("kind") == "evaluation"
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
             store,
             run_id,
             fmt,
             tools=_tools(folder, fmt),
+            mode=None if evaluation else Mode.TRAIN,
             content=options.content,
             successful=options.successful,
         )

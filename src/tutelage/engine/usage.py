@@ -67,7 +67,7 @@ class Cost:
 
     def __str__(self) -> str:
         paid = "price not known" if self.dollars is None else f"${self.dollars:.4g}"
-        paid = paid if self.dollars != 0 else "$0 (no price per token)"
+        paid = paid if self.dollars != 0 else "$0 (models on this machine)"
         bound = f" ({self.unknown} calls at their bound)" if self.unknown else ""
         read, wrote = f"{self.prompt_tokens:,} tokens read", f"{self.completion_tokens:,} written"
         return f"{self.calls:,} calls, {read}, {wrote}, {paid}{bound}"

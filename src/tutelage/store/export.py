@@ -40,21 +40,21 @@ def export_rows(
     fmt: str,
     *,
     tools: Sequence[ToolSpec] | None = (),
+    mode: Mode | None = Mode.TRAIN,
     content: bool = False,
     successful: bool = False,
 ) -> Iterator[JSON]:
     """The rows of a run in one of `FORMATS`, read as the iteration goes.
 
-    `tools` are what the agent was given, None for those in its requests; only `sft` rows carry
-    them. `content` puts messages into
-    `otlp` rows. `successful` leaves out what earned less than the full reward, as `sft` does.
+    `tools` are what the agent was given, None for those in its requests, and `mode` is that of the
+    rollouts; both are for `sft` rows alone. `content` puts messages into `otlp` rows. `successful` leaves out what earned less than the full reward, as `sft` does.
     Raises `StoreError` for
     another format or an unknown run. Write a row with `dump_json`, which keeps every number.
     """
     if fmt not in FORMATS:
         raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
     if fmt == "sft":
-        return sft_rows(store, run_id, tools=tools)
+        return sft_rows(store, run_id, mode=mode, tools=tools)
     won: RolloutFilter = (
         {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
     )
@@ -108,14 +108,15 @@ def sft_rows(
     store: Store,
     run_id: str,
     *,
-    mode: Mode = Mode.TRAIN,
+    mode: Mode | None = Mode.TRAIN,
     min_reward: float = SUCCESS,
     tools: Sequence[ToolSpec] | None = (),
 ) -> Iterator[JSON]:
     """Chat rows of the rollouts that succeeded with at least `min_reward`.
 
     A row has `messages`, which end with what the model said, `tools`, and where it came from.
-    Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
+    Measurements of a training are left out unless `mode` is another or None: tuning on test tasks
+    spoils the test.
     """
     chosen = store.rollouts(
         run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=min_reward

@@ -265,7 +265,8 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
     ctx.expected = dict.fromkeys(name for name, _ in phases_of(setting))
-    run.progress.start(setting.config.recipe, _facts(asked, ctx))
+    name = setting.given.agent.name if setting.given else setting.config.recipe
+    run.progress.start(name, _facts(asked, ctx))
     return ctx
 
 
