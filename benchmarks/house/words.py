@@ -34,8 +34,7 @@ def lines_of(path: Path) -> Iterator[tuple[str, str]]:
                 listed = [name for name in arguments if name not in ("self", "cls")]
                 yield "name", f"{node.name}({', '.join(listed)})"
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-            if len(text := ast.unparse(node.exc.args[0])) > 30:
-                yield "message", text[:200]
+            yield "message", ast.unparse(node.exc.args[0])[:200]
 
 
 def drawn(paths: list[Path], many: dict[str, int], rng: random.Random) -> list[tuple[str, str]]:
@@ -49,7 +48,7 @@ def drawn(paths: list[Path], many: dict[str, int], rng: random.Random) -> list[t
     ]
     chosen: list[tuple[str, str]] = []
     for kind, number in many.items():
-        texts = sorted({text for k, text in found if k == kind})
+        texts = sorted({text for k, text in found if k == kind and len(text) > 3})
         chosen += [(kind, text) for text in rng.sample(texts, min(number, len(texts)))]
     return chosen
 
