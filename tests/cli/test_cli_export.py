@@ -16,14 +16,14 @@ from tutelage.testing import tiny_policy
 from tutelage.tools.registry import BUILTIN_TOOLS
 from tutelage.tracing import read_otlp
 
-from .conftest import Fake, Tutelage
+from .conftest import Tutelage
 from .sample_run import add_span, failure, make_run, rollout, success
 
 
 @pytest.fixture
-def runs(tmp_path: Path, fake: Fake) -> Path:
-    """A folder of one run, named `sums`, whose tools load without torch."""
-    fake("tutelage.runs.inputs", load_tools=lambda _: dict(BUILTIN_TOOLS))
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one run, named `sums`, with the built-in tools."""
+    monkeypatch.setattr("tutelage.runs.inputs.load_tools", lambda _: dict(BUILTIN_TOOLS))
     make_run(tmp_path / "runs" / "sums")
     return tmp_path / "runs"
 
@@ -82,7 +82,8 @@ def test_a_policy_as_gguf(tutelage: Tutelage, runs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "mine.gguf").read_text() == "another model"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.gguf", "runs", "tiny.gguf"]
     # It is a model for every command that takes one.
-    assert tutelage("ask", "tiny.gguf", "What is 6 * 7?").exit_code == 0
+    done = tutelage("ask", "tiny.gguf", "What is 6 * 7?")
+    assert done.exit_code == 0, done.output + done.stderr
 
 
 def test_a_policy_that_gguf_cannot_tell_leaves_no_file(
