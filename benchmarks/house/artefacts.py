@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.house.planner_recipe import RECIPE, PlannerRecipe, save_shipped, train
 from safetensors.torch import load_file, save_file
 
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.embedded import RECIPE, PlannerRecipe, train
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.sources import artefact
 from tutelage.policy.template import CHAT_TEMPLATE
@@ -121,7 +121,7 @@ def fingerprint(name: str) -> dict[str, Any]:
         policy = train_policy(replace(PolicyRecipe(), steps=3, cooldown=1), told)
         weights = digest(tensor for _, tensor in policy.named())
     else:
-        fitting = train(None, SMALL_PLANNER, None)
+        fitting = train(SMALL_PLANNER)
         told.values = [float(fitting.at.best_loss)]
         weights = digest(fitting.model.state_dict().values())
     return {
@@ -169,9 +169,9 @@ def make(name: str) -> None:
     elif name == "prompts":
         store_policy(folder, train_policy(PolicyRecipe(), Progress()))
     else:
-        fitting = train(None, RECIPE, None)
+        fitting = train()
         content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
-        saving.save_shipped(content, folder / saving.SHIPPED)
+        save_shipped(content, folder / saving.SHIPPED)
     if name != "math":
         facts["cpu_minutes"] = round((time.process_time() - cpu) / 60, 1)
     record = facts | {"machine": machine(), "fingerprint": fingerprint(name)}

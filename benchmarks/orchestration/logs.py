@@ -1,7 +1,6 @@
 """Do execution logs improve the planner? Collect, prepare, retrain, and compare on held-out tasks.
 
-    python benchmarks/orchestration/logs.py [--start 200] [--more 1500] [--candidates 12]
-        [--seeds 3]
+    python benchmarks/orchestration/logs.py [--start 200] [--more 1500] [--seeds 3]
 
 A first planner learns from the logs of a few expert plans. It then plans new instructions whose
 plans it never sees; what it makes of them is executed, and executions that did what was asked
@@ -73,7 +72,7 @@ def train(folder: Path, data: str, run: str, *more: str) -> None:
 
 def planned(folder: Path) -> tuple[list[Any], list[Any], list[Any]]:
     """The held-out workflows, and what both planners make of them."""
-    from tutelage.orchestration.data.formats import read_workflows
+    from tutelage.orchestration.data.workflows import read_workflows
     from tutelage.orchestration.plan.catalog import read_catalog
     from tutelage.orchestration.planner.saving import load_planner
 
@@ -95,10 +94,7 @@ def loop(folder: Path, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     collect(folder, "logs-test", args.test, base + 3)
     prepare(folder, "test.json", "logs-test")
     train(folder, "seed.json", "before", *own)
-    told = collect(
-        folder, "logs-more", args.more, base + 2, "--checkpoint", "before",
-        "--candidates", str(args.candidates),
-    )  # fmt: skip
+    told = collect(folder, "logs-more", args.more, base + 2, "--checkpoint", "before")
     sizes.append(prepare(folder, "more.json", "logs-seed", "logs-more"))
     train(folder, "more.json", "after", *own)
     gold, before, after = planned(folder)
@@ -148,7 +144,6 @@ def main() -> None:
     )
     parser.add_argument("--start", type=int, default=200)
     parser.add_argument("--more", type=int, default=1500)
-    parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--test", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=HERE / "RESULTS_logs.md")
@@ -167,7 +162,7 @@ def main() -> None:
     text = (
         f"{args.seeds} seeds of the whole loop, numbers of each in turn. The first planner learned "
         f"from {learned[0]} examples, made of {args.start} executions of expert plans. It planned "
-        f"{args.more} further instructions, at most {args.candidates} plans each: "
+        f"{args.more} further instructions: "
         f"{listed['executions']} executions by simulated workers, of which {listed['succeeded']} "
         f"did what was asked. The second learned from {learned[1]} examples. Percent on the "
         f"held-out instructions of all seeds ({held_out}: those of {args.test} whose own plan the "

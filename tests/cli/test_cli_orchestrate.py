@@ -79,7 +79,7 @@ def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
 
 def test_without_a_planner_the_shipped_one_plans_and_is_said(here: Path) -> None:
     done = call("run", "Summarise the article and translate it to French", "--json", "--seed", "3")
-    assert "of the EMBEDDED planner: it learned from 7200 synthetic workflows" in done.stderr
+    assert "of the EMBEDDED planner: it learned from synthetic workflows" in done.stderr
     row = json.loads(done.stdout)
     assert row["plan"]["instruction"] == "Summarise the article and translate it to French"
     assert row["mock"] is True
@@ -536,22 +536,16 @@ def test_a_planners_plans_count_only_where_they_are_what_was_asked_for(
     model = PlannerModel.of(generate(graph, 20, SeedTree(0)), graph.catalog)
     write(here / "planner.pth", checkpoint(model, {}, 0, 0.0))
     done = call(
-        "collect", "--num-executions", "6", "--checkpoint", "planner.pth", "--candidates", "3",
+        "collect", "--num-executions", "6", "--checkpoint", "planner.pth",
         "--workers", "workers.json", "--output-dir", "logs", "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "plans: of the planner" in done.stderr
     told = json.loads(done.stdout)
-    assert 6 <= told["executions"] <= 18
+    assert told["executions"] == 6
     lines = (here / "logs" / "executions.jsonl").read_text().splitlines()
     assert len(lines) == told["executions"]
     failed = [json.loads(x)["reason"] for x in lines if not json.loads(x)["success"]]
     assert "wrong_plan" in failed
     told = [r.last.failure.message for r in stored(told["run"]) if r.last.failure is not None]
     assert told.count("the plan is not what the instruction asks for") == failed.count("wrong_plan")
-
-
-def test_candidates_need_a_planner(here: Path) -> None:
-    done = call("collect", "--num-executions", "5", "--candidates", "3")
-    assert done.exit_code == 2
-    assert "needs a planner" in done.stderr

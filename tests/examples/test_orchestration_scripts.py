@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tutelage.orchestration import read_workers
-from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.execution.record import read_plan
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.planner.saving import load_planner

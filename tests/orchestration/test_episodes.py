@@ -102,9 +102,9 @@ def test_what_no_server_answered_is_no_outcome(tmp_path: Path) -> None:
     ("given", "told"),
     [
         ({"workers": "w.json"}, "needs --budget"),
-        ({"workers": "w.json", "budget": 1.0}, "needs --verifiers"),
+        ({"workers": "w.json", "budget": 1.0}, "needs --budget, .* and --verifiers"),
         ({"workers": "w.json", "outcomes": "o.json", "models": "m.json"}, "keep one of them"),
-        ({"budget": 1.0}, "--budget is for episodes"),
+        ({"budget": 1.0}, "needs --workers FILE: it is for episodes"),
         ({"phase": "1", "workers": "w.json"}, "--workers is for phase 2"),
     ],
 )

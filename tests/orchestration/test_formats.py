@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import read_workflows, workflow_of
-from tutelage.orchestration.data.rows import parse_yaml, read_json
-from tutelage.orchestration.data.workflows import catalog_of, forward_order
+from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.workflows import catalog_of, read_workflows, workflow_of
 from tutelage.orchestration.execution.record import read_plan
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "instruction": "Read it, sum it up",
     "targets": {
         "model_selections": [2, 0, 1],
@@ -28,7 +27,7 @@ DOCUMENT = {
     },
     "rewards": {"success": 1.0, "cost": -0.045, "latency": -1.2},
 }
-LOG = {
+LOG: dict[str, Any] = {
     "timestamp": "2024-12-24T10:30:00",
     "instruction": "Read it, sum it up",
     "success": True,
@@ -65,15 +64,12 @@ def test_a_log_line_names_its_workers_and_keeps_the_documents_signs() -> None:
     assert made.rewards == {"success": 1.0, "cost": -0.045, "latency": -1.2}
 
 
-def test_json_jsonl_and_wrapped_lists_are_read_alike(tmp_path: Path) -> None:
+def test_json_and_jsonl_are_read_alike(tmp_path: Path) -> None:
     rows = [DOCUMENT, DOCUMENT]
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
-    found = [
-        read_workflows(path, CATALOG)
-        for path in (write(tmp_path, rows), lines, write(tmp_path, {"data": rows}, "w.json"))
-    ]
-    assert found[0] == found[1] == found[2]
+    found = [read_workflows(path, CATALOG) for path in (write(tmp_path, rows), lines)]
+    assert found[0] == found[1]
     assert len(found[0]) == 2
 
 
@@ -109,18 +105,6 @@ ONE = {"task_types": [0], "dependencies": [[]]}
         ({**DOCUMENT, "targets": {**ONE, "arguments": [{}, {}]}}, "'arguments' has the length 2"),
         ({**DOCUMENT, "targets": {**ONE, "arguments": [{"a": "<node-4>"}]}}, "node 4"),
         ({**DOCUMENT, "targets": {**ONE, "arguments": ["a"]}}, r"arguments\[0\]"),
-        (
-            {**DOCUMENT, "targets": {**ONE, "args": [{}]}},
-            "the plan has an unknown field 'args'; did you mean 'arguments'",
-        ),
-        *(
-            ({**DOCUMENT, "targets": {**ONE, key: []}}, f"unknown field '{key}'; did you mean")
-            for key in ("model_selection", "Arguments", "argumnest", "subtask")
-        ),
-        (
-            {**LOG, "planner_outputs": {**LOG["planner_outputs"], "argumets": [{}, {}]}},
-            "the plan has an unknown field 'argumets'; did you mean 'arguments'",
-        ),
     ],
 )
 def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str) -> None:
@@ -131,15 +115,9 @@ def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str
     assert "row 1" in str(raised.value)
 
 
-def test_fields_of_others_beside_a_plan_are_no_spelling_errors() -> None:
-    told = {"subtask_embeddings": [[0.1], [0.2]], "adjacency_logits": [], "note": "ours"}
-    outputs = {**LOG["planner_outputs"], **told}
+def test_fields_of_others_beside_a_plan_are_ignored() -> None:
+    outputs = {**LOG["planner_outputs"], "subtask_embeddings": [[0.1], [0.2]], "note": "ours"}
     assert workflow_of({**LOG, "planner_outputs": outputs}, CATALOG) == workflow_of(LOG, CATALOG)
-    keys = ("tasks", "workflow", "workflow_id", "workflow_type", "workflow_name", "workflow_graphs")
-    more = ("argument_names", "arguments_2", "models", "model", "adjacency_matrix", "dependency")
-    targets = {**ONE, **dict.fromkeys((*keys, *more), "theirs")}
-    theirs = {**DOCUMENT, "targets": targets}
-    assert workflow_of(theirs, CATALOG) == workflow_of({**DOCUMENT, "targets": ONE}, CATALOG)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[3]"])
@@ -151,7 +129,7 @@ def test_files_without_rows_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_catalog_is_made_of_what_rows_use_and_describe() -> None:
-    described = [{"tools": [{"name": "read", "description": "Reads", "parameters": {}}]}]
+    described = {"read": CatalogTool("read", "Reads")}
     targets = {**LOG["planner_outputs"], "subtasks": ["read it", "sum it up"]}
     catalog = catalog_of([workflow_of({**LOG, "planner_outputs": targets})], described)
     assert catalog.names == ("read", "sum")
@@ -184,26 +162,17 @@ def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
     used = [{"n": i, "of": [f"<node-{p}>.x" for p in before]} for i, before in enumerate(parents)]
     targets = {"task_types": names, "dependencies": parents, "arguments": used}
     made = workflow_of({"instruction": "do it", "targets": targets}, CATALOG)
-    assert sorted(node.arguments["n"] for node in made.plan.nodes) == list(range(size))
+    assert {node.arguments["n"] for node in made.plan.nodes} == {*range(size)}
     again = workflow_of(made.to_row(CATALOG), CATALOG)
     assert again == made
     assert all(i < j for i, j in made.plan.edges)
-    assert sorted(forward_order(made.plan.dependencies)) == list(range(size))
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.yaml"])
 def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("[" * 100_000 + "]" * 100_000 if name != "rows.yaml" else "[" * 3000)
-    with pytest.raises(DataError, match="is nested too deeply to be read"):
-        read_json(path)
-
-
-@pytest.mark.parametrize("text", ["a: &a [x]\nb: *a\n", "a: &a {k: 1}\nb: {<<: *a}", "&a\nb: *a\n"])
-def test_yaml_aliases_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "rows.yaml"
-    path.write_text(text)
-    with pytest.raises(DataError, match="has an alias"):
+    with pytest.raises(DataError, match="recursion"):
         read_json(path)
 
 
@@ -211,10 +180,6 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
     path = tmp_path / "rows.yaml"
     path.write_text("b: {day: 2026-12-24, n: 1}\n")
     assert read_json(path) == {"b": {"day": "2026-12-24", "n": 1}}
-    for text in ("a: !!binary aGVs", "a: !!set {b, c}", f"a: {'1' * 5000}"):
-        path.write_text(text)
-        with pytest.raises(DataError, match="is no YAML"):
-            read_json(path)
 
 
 def test_lines_of_json_end_with_a_newline_alone(tmp_path: Path) -> None:
@@ -245,7 +210,6 @@ def test_half_a_surrogate_pair_is_refused_with_its_field(
         ("x.json", '{\n"instruction": "x",\n"nodes": [{"tool": "a", "tool": "b"}]}'),
         ("x.json", '{"tool": "a", "tool": "b"}'),
         ("x.jsonl", '{"a": 1}\n{"tool": "a", "tool": "b"}\n'),
-        ("x.yaml", "nodes:\n- tool: a\n  tool: b\n"),
     ],
 )
 def test_a_key_that_stands_twice_is_refused_by_its_name(
@@ -254,30 +218,6 @@ def test_a_key_that_stands_twice_is_refused_by_its_name(
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=f"{name}'.*the key 'tool' stands twice in one object"):
         read_json(tmp_path / name)
-
-
-def test_a_key_that_stands_twice_in_json_within_a_text_is_refused() -> None:
-    with pytest.raises(DataError, match="the key 'x' stands twice"):
-        workflow_of({"instruction": "x", "targets": '{"x": 1, "x": 2}'})
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{1: a, "1": b}', {1: "a", "1": "b"}),
-        ('{true: a, "true": b}', {True: "a", "true": "b"}),
-        ('{~: a, "": b, "~": c}', {None: "a", "": "b", "~": "c"}),
-        ("{yes: 1, true: 2}", "the key True stands twice"),
-        ('{a: 1, "a": 2}', "the key 'a' stands twice"),
-        ("{1: 1, 0x1: 2}", "the key 1 stands twice"),
-    ],
-)
-def test_keys_of_yaml_are_the_same_where_their_values_are(text: str, value: object) -> None:
-    if isinstance(value, str):
-        with pytest.raises(DataError, match=value):
-            parse_yaml("x", text)
-    else:
-        assert parse_yaml("x", text) == value
 
 
 def test_keys_of_a_yaml_file_that_are_no_texts_are_read_as_texts(tmp_path: Path) -> None:
@@ -289,5 +229,3 @@ def test_keys_of_a_yaml_file_that_are_no_texts_are_read_as_texts(tmp_path: Path)
     targets = f"{{task_types: [a], dependencies: [[]], arguments: [{{{rates}}}]}}"
     path.write_text(f"- instruction: Do it\n  targets: {targets}\n")
     assert read_workflows(path)[0].plan.nodes[0].arguments == wanted
-    path.write_text('x: {1: a, "1": b}')  # whoever takes texts alone says so
-    assert read_json(path) == {"x": {1: "a", "1": "b"}}

@@ -6,11 +6,11 @@ import json
 import re
 from pathlib import Path
 
-import pytest
+from benchmarks.house.planner_recipe import EVERYDAY
 
 from tutelage.orchestration.data import synthetic
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.planner.embedded import embedded_planner
+from tutelage.orchestration.planner.saving import shipped_planner
 
 ACCEPTABLE: dict[str, set[str]] = {
     "What is the capital of France?": {"web_search", "answer_question"},
@@ -53,8 +53,8 @@ def fives(text: str) -> set[tuple[str, ...]]:
 def learned() -> set[tuple[str, ...]]:
     """Every five words in a row of the training text."""
     data = Path(synthetic.__file__).parent
-    names = ("everyday.json", "other_requests.json", "builtin_tools.json")
-    lists = [json.loads((data / name).read_text(encoding="utf-8")) for name in names]
+    names = [EVERYDAY, data / "other_requests.json", data / "builtin_tools.json"]
+    lists = [json.loads(name.read_text(encoding="utf-8")) for name in names]
     return set[tuple[str, ...]]().union(*(fives(text) for text in texts_of(lists)))
 
 
@@ -88,11 +88,8 @@ def texts_of(value: object) -> list[str]:
             return []
 
 
-@pytest.mark.full
-@pytest.mark.usefixtures("one_thread")
-def test_each_is_planned_with_its_tools_or_declined(tmp_path: Path) -> None:
-    """The embedded planner, trained as the first use does."""
-    model = embedded_planner(cache=tmp_path).model
+def test_each_is_planned_with_its_tools_or_declined() -> None:
+    model = shipped_planner()
     assert model.confidence is not None
     # The first command of the documentation.
     first = model.plan("Summarise the article and translate it to French")

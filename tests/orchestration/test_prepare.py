@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.prepare import prepare
+from tutelage.orchestration.data.workflows import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.pools.tools import ToolPool, described
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.pools.tools import described
 from tutelage.orchestration.execution.stored import ExecutionLogger
-from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.tools.tool import ToolError, tool
+from tutelage.tools.tool import tool
 
 
 def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:
@@ -62,24 +58,6 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
     assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
 
 
-def test_a_cheaper_worker_that_passed_becomes_the_label(tmp_path: Path) -> None:
-    row = line(
-        "one",
-        0.3,
-        tries=[
-            {"node": 0, "passed": True, "cost": 0.2},
-            {"node": 1, "passed": True, "cost": 0.1},
-        ],
-        alternatives=[
-            {"node": 0, "worker": "cheap", "passed": True, "cost": 0.05},
-            {"node": 1, "worker": "cheap", "passed": False, "cost": 0.01},
-        ],
-    )
-    made = prepare([write(tmp_path, row)])
-    assert made.workflows[0].workers == ("cheap", "good")
-    assert made.cheaper == 1
-
-
 def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> None:
     """As `orchestrate run --logs` writes them."""
 
@@ -98,112 +76,23 @@ def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> 
     logger.log_execution(instruction="how large?", planner_outputs=plan, execution_result=result)
     made = prepare([tmp_path])
     assert [node.arguments for node in made.workflows[0].plan.nodes] == [n.arguments for n in nodes]
-    assert made.catalog().tools == tools.tools
+    assert tuple(made.tools.values()) == tools.tools
     assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
 
 
-def test_what_succeeded_by_a_further_plan_is_kept_without_what_failed(tmp_path: Path) -> None:
-    @tool
-    def say(text: str) -> str:
-        """Say a text."""
-        return text
-
-    @tool
-    def fail(text: str) -> str:
-        """Fail."""
-        raise ToolError("broken")
-
-    class Planner:
-        def plan(self, instruction: str) -> Plan:
-            nodes = (Node("say", {"text": "a"}), Node("fail", {"text": "<node-0>"}))
-            return Plan(instruction, (*nodes, Node("say", {"text": "<node-1>!"})))
-
-        async def rest(self, execution: Execution, budget: Budget) -> Plan:
-            more = (Node("say", {"text": "<node-0>b"}), Node("say", {"text": "<node-3>!"}))
-            return replace(execution.plan, nodes=(*execution.plan.nodes, *more))
-
-    system = OrchestrationSystem(
-        Planner(),
-        ToolPool({"say": say, "fail": fail}),
-        execution_logger=ExecutionLogger(tmp_path),
-    )
-    done = system.execute("Say it")
-    assert done.success
-    assert done.abandoned == (1, 2)
-    assert done.correct is None
-    made = prepare([tmp_path])
-    assert (made.executions, made.failed) == (1, 0)
-    (workflow,) = made.workflows
-    assert [node.arguments["text"] for node in workflow.plan.nodes] == [
-        "a",
-        "<node-0>b",
-        "<node-1>!",
-    ]
-    assert workflow.tools == ("say", "say", "say")
-
-
-def test_what_takes_a_result_that_failed_is_left_out_and_counted(tmp_path: Path) -> None:
-    def ended(*states: str) -> list[dict[str, Any]]:
-        return [{"node": k, "status": state} for k, state in enumerate(states)]
-
-    outputs = {
-        "task_types": ["a", "b"],
-        "arguments": [{"t": "<node-1>"}, {}],
-        "workflow_graph": {"adjacency": [[0, 0], [1, 0]]},
-    }
-    takes = line("one", 0.1, planner_outputs=outputs, nodes=ended("succeeded", "failed"))
-    none = line("two", 0.1, nodes=ended("failed", "skipped"))
-    better = [{"node": 0, "worker": "cheap", "passed": True, "cost": 0.0}]
-    part = line("three", 0.1, nodes=ended("failed", "succeeded"), alternatives=better)
-    made = prepare([write(tmp_path, takes, none, part)])
-    assert (made.executions, made.failed, made.unusable) == (3, 0, 2)
-    assert [workflow.tools for workflow in made.workflows] == [("b",)]
-    assert made.cheaper == 0
-    with pytest.raises(DataError, match="subtask 0 takes the result of subtask 1, which failed"):
-        workflow_of(takes)
+def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:
+    ended = [{"node": 0, "status": "failed"}, {"node": 1, "status": "succeeded"}]
+    made = prepare([write(tmp_path, line("one", 0.1), line("two", 0.1, nodes=ended))])
+    assert (made.executions, made.failed, made.unusable) == (2, 0, 1)
+    assert [workflow.instruction for workflow in made.workflows] == ["one"]
 
 
 @pytest.mark.parametrize(
-    "nodes", [["a", "b"], 2, '[{"node": 7}]', [{"node": [0], "status": "failed"}], {"0": "failed"}]
+    "nodes", [["a", "b"], 2, '[{"node": 7}]', [{"node": [0]}], {"0": "failed"}]
 )
 def test_what_others_write_of_nodes_stops_nothing(tmp_path: Path, nodes: Any) -> None:
     row = line("one", 0.1)
     assert prepare([write(tmp_path, {**row, "nodes": nodes})]).workflows == [workflow_of(row)]
-
-
-def test_an_instruction_that_was_done_by_several_plans_is_counted(tmp_path: Path) -> None:
-    def by(*texts: str, matrix: list[list[int]]) -> dict[str, Any]:
-        outputs = {
-            "task_types": ["say"] * len(texts),
-            "arguments": [{"text": text} for text in texts],
-            "workflow_graph": {"adjacency": matrix},
-        }
-        return line("one", 0.0, planner_outputs=outputs)
-
-    chain, turned = [[0, 1], [0, 0]], [[0, 0], [1, 0]]
-    same = [by("a", "<node-0>!", matrix=chain), by("<node-1>!", "a", matrix=turned)]
-    assert prepare([write(tmp_path, *same)]).disagreed == 0
-    other = by("a", "a!", matrix=chain)
-    made = prepare([write(tmp_path, *same, other, other)])
-    assert (made.disagreed, made.repeated, len(made.workflows)) == (1, 3, 1)
-
-
-def test_a_cheaper_worker_stays_with_its_node_where_arguments_alone_order_them(
-    tmp_path: Path,
-) -> None:
-    row = line(
-        "one",
-        0.3,
-        alternatives=[{"node": 0, "worker": "cheap", "passed": True, "cost": 0.0}],
-        tools=["a", "b"],
-    )
-    row["planner_outputs"] |= {
-        "workflow_graph": {"adjacency": [[0, 0], [0, 0]]},
-        "arguments": [{"q": "<node-1>"}, {}],
-    }
-    made = prepare([write(tmp_path, row)])
-    assert made.workflows[0].tools == ("b", "a")
-    assert made.workflows[0].workers == ("good", "cheap")
 
 
 @pytest.mark.parametrize("given", [5, {"x": 1}, ["a"], [{}, {}]])

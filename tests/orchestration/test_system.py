@@ -28,7 +28,7 @@ from tests.tracing.samples import orphans
 
 from tutelage.errors import ConfigError, DataError, RunError, StoreError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.data.workflows import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import ExecutorSettings

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.house.artefacts import NAMES, fingerprint, machine
+from benchmarks.house.planner_recipe import PlannerRecipe, save_shipped, train
 from safetensors.torch import load_file
 
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.planner.embedded import PlannerRecipe, embedded_planner, train
 from tutelage.policy.model import load_policy
 from tutelage.policy.sources import artefact
 
@@ -41,9 +41,9 @@ def test_they_are_small() -> None:
 
 
 def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
-    fitting = train(None, PlannerRecipe(workflows=60, held_out=12, epochs=1, width=16), None)
+    fitting = train(PlannerRecipe(workflows=60, held_out=12, epochs=1, width=16))
     content = saving.checkpoint(fitting.model, {}, 1, 0.0)
-    saving.save_shipped(content, tmp_path / "planner.safetensors")
+    save_shipped(content, tmp_path / "planner.safetensors")
     found = saving.load_shipped(tmp_path / "planner.safetensors")
     memory, kept = found.memory, fitting.model.memory
     assert memory is not None
@@ -54,7 +54,5 @@ def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
     assert found.plan(text, 0).nodes[0].tool == fitting.model.plan(text, 0).nodes[0].tool
 
 
-def test_the_shipped_planner_is_read_and_not_trained() -> None:
-    found = embedded_planner(watch=lambda *_: pytest.fail("it was trained"))
-    assert not found.fresh
-    assert found.model.plan("Translate this text to German and read it aloud", 0).nodes
+def test_the_shipped_planner_plans() -> None:
+    assert saving.shipped_planner().plan("Translate this text to German and read it aloud", 0).nodes

@@ -240,8 +240,7 @@ def _show_collection(made: CollectionRun) -> None:
         pairs.append(("judged", judged_text(evaluation)))
     pairs += [
         ("executions", number(found.executions)),
-        ("cost", f"{found.cost:.6f} USD, {found.alternatives_cost:.6f} USD for alternatives"),
-        ("cheaper", f"{counted(found.alternatives_passed, 'alternative')} could do it as well"),
+        ("cost", f"{found.cost:.6f} USD"),
         ("latency", f"{found.mean_latency:.2f} s on average"),
     ]
     if found.refused:
@@ -278,13 +277,11 @@ def _show_training_set(made: JSON, path: Path) -> None:
     from tutelage.cli.console import facts, output, shown_path
 
     tools = shown_path(Path(made["catalog"]))
-    lost = "take results of subtasks that failed, or have no other ones"
+    lost = "in which a further plan took the place of what failed"
     pairs = [
         ("executions", f"{made['executions']}, {made['failed']} of them failed"),
-        *([("left out", f"{made['unusable']}, which {lost}")] if made["unusable"] else []),
+        *([("left out", f"{made['unusable']}, {lost}")] if made["unusable"] else []),
         ("examples", f"{made['examples']}, one an instruction, the cheapest that succeeded"),
-        ("disagreeing", f"{made['disagreed']} instructions done by more than one plan"),
-        ("cheaper", f"{made['cheaper']} subtasks with a cheaper worker that also succeeded"),
         ("written", shown_path(path)),
         ("catalog", tools),
         ("next", f"tutelage train planner --phase 1 --train {path} --catalog {tools}"),

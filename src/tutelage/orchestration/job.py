@@ -126,8 +126,6 @@ class PlannerTraining(RunKind):
                 self.sets.check_against(request.against)
             return
         path = folder.checkpoints / LAST
-        for checkpoint in (path, folder.path / PHASE2 / LAST2):
-            saving.use_previous(checkpoint, progress.note)
         self.last = saving.read(path) if path.is_file() else None
         keep_lines(folder.metrics, _lines_done(folder, self.last))
 
@@ -202,8 +200,7 @@ class PlannerTraining(RunKind):
             saving.write(folder.checkpoints / name, content)
         self._found[PHASE1] = _measure(self.request, run, fitting, sets)
         write_json(done, self._found[PHASE1])
-        for name in (LAST, f"previous_{LAST}"):
-            (folder.checkpoints / name).unlink(missing_ok=True)
+        (folder.checkpoints / LAST).unlink(missing_ok=True)
 
     def _fit(self, run: Run, fitting: PlannerTrainer, tick: int) -> None:
         """All epochs that are left, each with a line of metrics and a checkpoint."""
@@ -220,7 +217,7 @@ class PlannerTraining(RunKind):
             refit = int(stage == "refit")
             run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
             state = {"fit": fitting.state(), "tick": tick}
-            saving.write(run.folder.checkpoints / LAST, state, keep_previous=True)
+            saving.write(run.folder.checkpoints / LAST, state)
             done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
             run.progress.step(done_epochs, metrics)
 

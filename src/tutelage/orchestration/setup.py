@@ -16,7 +16,6 @@ import torch
 
 from tutelage.config.keys import flatten
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
@@ -25,7 +24,7 @@ from tutelage.orchestration.data.synthetic import (
     graph_of,
     split,
 )
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner.fit import PlannerTrainer

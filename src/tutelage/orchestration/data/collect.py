@@ -1,79 +1,49 @@
 """Collecting: many instructions are executed and logged, so that training data can be made of them.
 
-Labels must come from what worked. So an instruction may bring several candidate plans, which are
-tried until one succeeds; where the world knows what was asked for (`goal`), a plan that does
-something else has failed, however well its workers did; and on every node that succeeded, workers
-that are cheaper than the one that did it are tried too, so that `prepare.py` may choose one of
-them. Lines are written in the order of the instructions, whatever ends first. `run_collection` does
-that as a run of its own.
+Labels must come from what worked: where the plan that an instruction asks for is known, a plan that
+does something else has failed, however well its workers did. Lines are written in the order of the
+instructions, whatever ends first. `run_collection` does that as a run of its own; `prepare.py`
+makes training sets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from tutelage.config.fields import Count, CountOrZero, RunSettings
-from tutelage.errors import ConfigError, DataError, EngineError, counted
-from tutelage.orchestration.data.formats import read_workflows
+from tutelage.config.fields import Count, RunSettings
+from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
-from tutelage.orchestration.data.workflows import Workflow
+from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.config import WorkConfig
-from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.record import Execution, NodeStep
+from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.runs import ExecutionRun
 from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import describe_pool
-from tutelage.orchestration.execution.workers import ErrorKind, WorkerError, capable_workers
+from tutelage.orchestration.execution.workers import ErrorKind, WorkerError
 from tutelage.orchestration.plan.dag import Plan, levels
-from tutelage.orchestration.planner.choose import plan_candidates, trained_planner
+from tutelage.orchestration.planner.choose import trained_planner
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import create, place_of
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import RewardKind, RolloutOutcome, add_up
+from tutelage.statistics.outcome import OutcomeSums, RewardKind, RolloutOutcome, add_up
 from tutelage.types import JSON
 
 RECIPE = "collect"
-_UNSERVED: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "timeout")
-"""Errors that tell of the server and not of the worker's answer."""
 _LOST: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "rate_limited")
 """Errors after which nobody knows what the worker's answer would have been."""
 CHUNK = 64
 """Concurrent executions."""
-
-
-_Goal = Callable[[Plan], bool]
-Assignment = tuple[Sequence[Plan], _Goal | None]
-"""An instruction to execute: candidate plans, the best first, of which later ones are tried when
-earlier ones fail; and whether a plan does what the instruction asks, None where nobody knows.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectedInstruction:
-    """The result of one instruction: all its executions, and cheaper workers on the last one."""
-
-    executions: tuple[Execution, ...]
-    alternatives: tuple[Mapping[str, Any], ...] = ()
-    refused: ConfigError | DataError | None = None
-    """Why a plan could not be begun: no legal worker, too small a budget, wrong arguments."""
-
-    @property
-    def success(self) -> bool:
-        """Whether one of the plans did it."""
-        return bool(self.executions) and self.executions[-1].success
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +53,7 @@ class Collection:
     instructions: int
     executions: int
     succeeded: int
-    """Instructions with an execution that succeeded."""
     cost: float
-    alternatives_cost: float
-    alternatives_passed: int
     mean_latency: float
     judged: int
     """Instructions of which it is known whether they were done."""
@@ -95,240 +62,132 @@ class Collection:
     failed: Mapping[str, int]
     """Those that failed by other causes than their answers."""
     reason: str
-    """What the first that was lost was told."""
+    """The message of the first error that lost one."""
     success_rate: float | None
     """Share of the judged instructions that were done; None where too many were lost."""
     interval: tuple[float, float] | None
     """95 % interval of that share."""
     refused: int = 0
-    """Instructions of which a plan could not be begun."""
-
-
-def _same_plan(gold: Plan) -> _Goal:
-    """A goal: the same tools with the same edges between them, in whatever order they stand.
-
-    Nodes are told apart by tool and by what lies before them, as their names in the plan are not.
-    """
-    wanted = _shape(gold)
-    return lambda plan: _shape(plan) == wanted
-
-
-def assignments_of(
-    workflows: Iterable[Workflow], plans: Mapping[str, Sequence[Plan]] | None = None
-) -> Iterator[Assignment]:
-    """Yield assignments of workflows whose plan is known to be right.
-
-    `plans` has the candidates of each instruction (a planner's beam); without it the workflow's own
-    plan is executed.
-    """
-    for workflow in workflows:
-        values = tuple(plans.get(workflow.instruction, ())) if plans else (workflow.plan,)
-        if not values:
-            raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
-        yield values, _same_plan(workflow.plan)
+    """Instructions whose plan could not be begun."""
 
 
 async def collect(
     system: OrchestrationSystem,
-    assignments: Iterable[Assignment],
+    assignments: Iterable[tuple[Plan, Plan | None]],
     logger: ExecutionLogger | None = None,
     *,
-    alternatives: int = 2,
     budget: float | None = None,
-    on_done: Callable[[CollectedInstruction], None] | None = None,
+    on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> Collection:
-    """Execute all assignments, log each execution, and add up.
+    """Execute plans, log each execution, and add up.
 
-    `alternatives` is how many cheaper workers are tried on each node that succeeded; `budget` is in
-    USD for one execution. Raises `ConfigError` for no assignments, a negative count, and when not
-    one plan could be begun (`DataError` where the first has wrong arguments), `EngineError` where
-    no worker is there: that is no failure to learn of.
+    Beside each plan stands the one that its instruction asks for, None where nobody knows it;
+    `budget` is in USD for one execution; `on_done` is called with each execution, or with why its
+    plan could not be begun. Raises `ConfigError` for no assignments, and when not one plan could
+    be begun (`DataError` where the first has wrong arguments), `EngineError` where no worker is
+    there: that is no failure to learn of.
     """
-    if alternatives < 0:
-        raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
-    gathered: list[CollectedInstruction] = []
+
+    async def execute(number: int, plan: Plan, wanted: Plan | None) -> Execution | TutelageError:
+        def judged(found: Execution) -> Execution:
+            if found.success and wanted is not None and shape(found.plan) != shape(wanted):
+                return replace(found, success=False, reason=WRONG_PLAN)
+            if not found.success and _unserved(found) is not None:
+                return replace(found, reason=UNSERVED)
+            return found
+
+        try:
+            name = f"collect/{number}/0"
+            return await system.aexecute(
+                plan.instruction, plan=plan, budget=budget, name=name, judge=judged
+            )
+        except (ConfigError, DataError) as error:
+            return error
+
+    gathered: list[Execution | TutelageError] = []
     waiting = enumerate(assignments)
     while chunk := list(islice(waiting, CHUNK)):
-        done = await asyncio.gather(
-            *(_one(system, number, given, alternatives, budget) for number, given in chunk)
-        )
-        executions = [execution for collected in done for execution in collected.executions]
-        errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
-        if errors:
+        done = await asyncio.gather(*(execute(number, *given) for number, given in chunk))
+        executions = [each for each in done if isinstance(each, Execution)]
+        errors = [_unserved(each) for each in executions if each.reason == UNSERVED]
+        if errors and errors[0] is not None and len(errors) == len(executions):
             raise EngineError(
-                f"of {counted(len(errors), 'request')} none was answered by a worker, the first: "
-                f"{errors[0].message}. Fix that; executions without a worker are not logged"
+                f"of {counted(len(errors), 'execution')} none had an answer of a worker's server, "
+                f"the first: {errors[0].message}. Fix that; executions without a worker are not "
+                "logged"
             )
         gathered += done
-        for collected in done:
-            for place, execution in enumerate(collected.executions if logger is not None else ()):
-                last = place == len(collected.executions) - 1
-                assert logger is not None
+        for each in done:
+            if logger is not None and isinstance(each, Execution):
                 logger.log_execution(
-                    instruction=execution.plan.instruction,
-                    planner_outputs=execution.plan,
-                    execution_result=execution,
-                    alternatives=collected.alternatives if last else (),
+                    instruction=each.plan.instruction,
+                    planner_outputs=each.plan,
+                    execution_result=each,
                 )
             if on_done is not None:
-                on_done(collected)
+                on_done(each)
     if not gathered:
         raise ConfigError("there is nothing to collect; give at least one instruction")
-    refused = next((found.refused for found in gathered if found.refused is not None), None)
-    if refused is not None and not any(found.executions for found in gathered):
-        raise refused
-    return _added_up(gathered)
-
-
-def _errors(steps: Sequence[NodeStep], kinds: Sequence[ErrorKind]) -> list[WorkerError]:
-    """The errors of these steps, where all of their answers are errors of these kinds."""
-    answers = [step.answer for step in steps if step.answer is not None]
-    errors = [a.error for a in answers if a.error is not None and a.error.kind in kinds]
-    return errors if len(errors) == len(answers) else []
-
-
-def _unserved(execution: Execution) -> WorkerError | None:
-    """The error of a subtask that failed because no server gave an answer; None where none did."""
-    failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
-    by_node = ([step for step in execution.steps if step.node == node] for node in failed)
-    return next((errors[-1] for steps in by_node if (errors := _errors(steps, _LOST))), None)
-
-
-def _judgement(place: int, collected: CollectedInstruction) -> RolloutOutcome:
-    """Return the outcome of an instruction. Each is a task of its own."""
-    failed = [execution for execution in collected.executions if not execution.success]
-    gone = next((e for execution in failed if (e := _unserved(execution)) is not None), None)
-    if collected.success:
-        return RolloutOutcome(str(place), 1.0, True)
-    if gone is not None:
-        return RolloutOutcome(str(place), None, False, gone.kind, gone.message)
-    if not failed:
-        return RolloutOutcome(str(place), 0.0, False, "refused")
-    execution = failed[-1]
-    if execution.reason in (DEADLINE, "budget", WRONG_PLAN):
-        return RolloutOutcome(str(place), 0.0, False, execution.reason)
-    lost = {node.node for node in execution.nodes if node.status == "failed"}
-    last = {step.node: step.answer for step in execution.steps if step.answer is not None}
-    errors = [last[node].error for node in sorted(lost & set(last))]
-    late = any(error is not None and error.kind == "timeout" for error in errors)
-    late |= any(n.reason.startswith("timeout") for n in execution.nodes)
-    return RolloutOutcome(str(place), 0.0, False, "timeout" if late else None)
-
-
-async def _one(
-    system: OrchestrationSystem,
-    number: int,
-    given: Assignment,
-    alternatives: int,
-    budget: float | None,
-) -> CollectedInstruction:
-    executions: list[Execution] = []
-    refused: ConfigError | DataError | None = None
-    plans, goal = given
-    for candidate, plan in enumerate(plans):
-        name = f"collect/{number}/{candidate}"
-        try:
-            execution = await system.aexecute(
-                plan.instruction, plan=plan, budget=budget, name=name,
-                judge=partial(_judged, goal),
-            )  # fmt: skip
-        except (ConfigError, DataError) as error:
-            refused = error
-            continue
-        executions.append(execution)
-        if execution.success:
-            tried = await _cheaper(system.executor, execution, alternatives)
-            return CollectedInstruction(tuple(executions), tuple(tried), refused)
-    return CollectedInstruction(tuple(executions), refused=refused)
-
-
-def _judged(goal: _Goal | None, found: Execution) -> Execution:
-    """An execution as it is kept: a wrong plan has failed, and what no server did is lost."""
-    if found.success and goal is not None and not goal(found.plan):
-        return replace(found, success=False, reason=WRONG_PLAN)
-    if not found.success and _unserved(found) is not None:
-        return replace(found, reason=UNSERVED)
-    return found
-
-
-async def _cheaper(executor: Executor, execution: Execution, count: int) -> list[dict[str, Any]]:
-    """Ask up to `count` cheaper workers at each node that succeeded, the cheapest first.
-
-    They get the inputs that the node had. Workers that were asked there already are left out:
-    the log has them.
-    """
-    outputs = {n.node: n.output for n in execution.nodes if n.output is not None}
-    records: list[dict[str, Any]] = []
-    pool = executor.pool
-    for node in execution.nodes if count else ():
-        asked = [step for step in execution.steps if step.node == node.node]
-        place, attempt = (
-            execution.seeds.child("node", node.node),
-            sum(len(s.requests) for s in asked),
-        )
-        work = executor.work(execution.plan, node.node, outputs, seeds=place, attempt=attempt)
-        can = capable_workers(pool.workers, work)
-        names = {step.worker for step in asked}
-        costs = [pool.estimate(worker, work).cost for worker in pool.workers]
-        kept = next((i for i, w in enumerate(pool.workers) if w.name == node.worker), None)
-        if kept is None or node.status != "succeeded":
-            continue
-        others = sorted(
-            (cost, i)
-            for i, cost in enumerate(costs)
-            if can[i] and cost < costs[kept] and pool.workers[i].name not in names
-        )
-        for _, i in others[:count]:
-            answer = await pool.execute(pool.workers[i], work)
-            verdict = await executor.verifiers.check(work, answer)
-            records.append(
-                {
-                    "node": node.node,
-                    "worker": pool.workers[i].name,
-                    "passed": verdict.passed,
-                    "verdict": verdict.reason,
-                    "cost": answer.cost + verdict.cost,
-                    "latency": answer.seconds,
-                }
-            )
-    return records
-
-
-def _added_up(gathered: Sequence[CollectedInstruction]) -> Collection:
-    outcome_sums = add_up(
-        [_judgement(place, found) for place, found in enumerate(gathered)], RewardKind()
+    executions = [each for each in gathered if isinstance(each, Execution)]
+    if not executions and isinstance(gathered[0], TutelageError):
+        raise gathered[0]
+    sums: OutcomeSums = add_up(
+        [_outcome(str(place), each) for place, each in enumerate(gathered)], RewardKind()
     )
-    executions = [execution for found in gathered for execution in found.executions]
-    tried = [other for found in gathered for other in found.alternatives]
-    seconds = (sum(e.total_latency_ms / 1000.0 for e in c.executions) for c in gathered)
     return Collection(
         instructions=len(gathered),
         executions=len(executions),
-        succeeded=sum(found.success for found in gathered),
-        cost=math.fsum(execution.total_cost for execution in executions),
-        alternatives_cost=math.fsum(other["cost"] for other in tried),
-        alternatives_passed=sum(bool(other["passed"]) for other in tried),
-        mean_latency=sum(seconds) / max(1, len(executions)),
-        judged=outcome_sums.judged,
-        lost=outcome_sums.lost,
-        failed=outcome_sums.failed,
-        reason=outcome_sums.reason,
-        success_rate=outcome_sums.success,
-        interval=outcome_sums.interval,
-        refused=sum(found.refused is not None for found in gathered),
+        succeeded=sum(each.success for each in executions),
+        cost=math.fsum(each.total_cost for each in executions),
+        mean_latency=sum(each.total_latency_ms / 1000.0 for each in executions) / len(executions),
+        judged=sums.judged,
+        lost=sums.lost,
+        failed=sums.failed,
+        reason=sums.reason,
+        success_rate=sums.success,
+        interval=sums.interval,
+        refused=len(gathered) - len(executions),
     )
 
 
-def _shape(plan: Plan) -> tuple[str, ...]:
-    """A plan up to the numbering of its nodes: for each, a digest of its tool and its parents'."""
-    digests: dict[int, str] = {}
+def _unserved(execution: Execution) -> WorkerError | None:
+    """Return the error of a subtask that failed because no server gave an answer; None where none
+    did."""
+    for node in execution.nodes:
+        if node.status == "failed" and node.reason != "budget":
+            answers = [step.answer for step in execution.steps if step.node == node.node]
+            errors = [answer.error for answer in answers if answer is not None]
+            lost = [error for error in errors if error is not None and error.kind in _LOST]
+            if lost and len(lost) == len(errors):
+                return lost[-1]
+    return None
+
+
+def _outcome(task: str, done: Execution | TutelageError) -> RolloutOutcome:
+    """Return the outcome of an instruction. Each is a task of its own."""
+    if isinstance(done, TutelageError):
+        return RolloutOutcome(task, 0.0, False, "refused")
+    if done.success:
+        return RolloutOutcome(task, 1.0, True)
+    if (gone := _unserved(done)) is not None:
+        return RolloutOutcome(task, None, False, gone.kind, gone.message)
+    if done.reason in (DEADLINE, "budget", WRONG_PLAN):
+        return RolloutOutcome(task, 0.0, False, done.reason)
+    last = {step.node: step.answer for step in done.steps if step.answer is not None}
+    failed = [last[n.node].error for n in done.nodes if n.status == "failed" and n.node in last]
+    late = any(error is not None and error.kind == "timeout" for error in failed)
+    late |= any(node.reason.startswith("timeout") for node in done.nodes)
+    return RolloutOutcome(task, 0.0, False, "timeout" if late else None)
+
+
+def shape(plan: Plan) -> Counter[int]:
+    """Return a plan up to the numbering of its nodes: hashes of each tool with what lies before."""
+    hashes: dict[int, int] = {}
     for level in levels(plan):
         for node in level:
-            told = plan.nodes[node]
-            before = sorted(digests[parent] for parent in told.parents)
-            text = repr((told.tool, before)).encode("utf-8", "surrogatepass")
-            digests[node] = hashlib.blake2b(text, digest_size=16).hexdigest()
-    return tuple(sorted(digests.values()))
+            before = sorted(hashes[parent] for parent in plan.nodes[node].parents)
+            hashes[node] = hash((plan.nodes[node].tool, *before))
+    return Counter(hashes.values())
 
 
 # ------------------------------------------------------------------ as a run
@@ -343,13 +202,9 @@ class CollectConfig(WorkConfig, RunSettings):
     """Folder of the log."""
     tasks: Path | None = None
     """Workflows to execute, instead of synthetic ones."""
-    candidates: Count = 1
-    """Plans of the planner that are tried for an instruction."""
     router: str = "accurate"
     """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
     the file of a router that phase 2 trained."""
-    alternatives: CountOrZero = 2
-    """Cheaper workers tried where a subtask succeeded."""
     max_nodes: Count = 6
     """Maximum number of nodes of a synthetic workflow."""
 
@@ -367,7 +222,7 @@ def run_collection(
     config: CollectConfig,
     *,
     note: Callable[[str], None],
-    on_done: Callable[[CollectedInstruction], None] | None = None,
+    on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> CollectionRun:
     """Collect as a run. `note` is called with who works, whose plans are executed and what is
     unusual, before anything runs; `on_done` with each instruction. Mock workers are executed on a
@@ -383,14 +238,12 @@ def run_collection(
         graph = builtin_graph() if catalog is None else graph_of(catalog)
         seeds = SeedTree(config.seed).child("collect")
         workflows = generate(graph, count, seeds, max_nodes=config.max_nodes)
-    made: dict[str, list[Plan]] = {}
+    plans = [workflow.plan for workflow in workflows]
+    wanted: list[Plan | None] = [*plans]
     source = "those that the instructions were made from"
     if config.checkpoint is not None:
         model, source = trained_planner(config.checkpoint, catalog)
-        texts = list(dict.fromkeys(workflow.instruction for workflow in workflows))
-        made = dict(zip(texts, plan_candidates(model, texts, config.candidates), strict=True))
-    elif config.candidates > 1:
-        raise ConfigError(f"--candidates {config.candidates} needs a planner: --checkpoint FILE")
+        plans = [made.plan for made in model.plan_all([w.instruction for w in workflows])]
     system = config.make_system(pool, catalog, [w.plan for w in workflows], warn=note)
     logger = ExecutionLogger(config.output_dir, workers=pool.workers, catalog=catalog)
     note(f"workers: {describe_pool(pool)}")
@@ -399,10 +252,8 @@ def run_collection(
 
     async def play() -> Collection:
         try:
-            return await collect(
-                system, assignments_of(workflows, made), logger,
-                alternatives=config.alternatives, budget=config.budget, on_done=on_done,
-            )  # fmt: skip
+            pairs = zip(plans, wanted, strict=True)
+            return await collect(system, pairs, logger, budget=config.budget, on_done=on_done)
         finally:
             await pool.close()
 

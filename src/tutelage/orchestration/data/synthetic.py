@@ -14,7 +14,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -29,15 +29,13 @@ Shape = Literal["single", "chain", "dag"]
 
 SHARES: Mapping[Shape, float] = {"single": 0.15, "chain": 0.45, "dag": 0.4}
 """How often each shape is drawn."""
-_EVERYDAY_SHARES: Mapping[Shape, float] = {"single": 0.4, "chain": 0.4, "dag": 0.2}
 _TRIES = 60
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _HIDDEN = 0.15
 """How often a step is only implied by the name of its result."""
+_ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
 SHORT = 3
 """Nodes of a short workflow at most."""
-SINGLE = 6
-"""How often an everyday sentence is used alone."""
 PLAIN: Mapping[str, Any] = {
     "openings": ("", "", "", "Please "),
     "asides": ("",),
@@ -65,8 +63,6 @@ class ToolGraph:
     """Objects by type, slots, openings, asides, joins and pronouns."""
     workers: Mapping[str, str] = field(default_factory=dict[str, str])
     """The worker that an expert would choose for each tool; empty where nobody says."""
-    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Everyday sentences that ask for each tool in none of its own words."""
 
 
 @cache
@@ -84,15 +80,7 @@ def builtin_graph() -> ToolGraph:
         _followers(catalog),
         {key: data[key] for key in ("objects", "slots", "openings", "asides", "joins", "pronouns")},
         {row["id"]: row["worker"] for row in rows},
-        {tool: tuple(ways) for tool, ways in _everyday()["asked"].items()},
     )
-
-
-@cache
-def _everyday() -> Mapping[str, Any]:
-    """How people ask in everyday words, and what they speak of."""
-    place = files("tutelage.orchestration.data") / "everyday.json"
-    return json.loads(place.read_text(encoding="utf-8"))
 
 
 def graph_of(catalog: Catalog) -> ToolGraph:
@@ -103,126 +91,68 @@ def graph_of(catalog: Catalog) -> ToolGraph:
     return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
 
 
-def by_words(graph: ToolGraph) -> tuple[ToolGraph, ToolGraph]:
-    """The graph twice, with everyday words: what is named in the second has other names than in the
-    first, as what users speak of has, and it has sentences that the first lacks."""
-    words = dict(graph.words)
-    for key in ("objects", "slots"):
-        more = _everyday()[key]
-        words[key] = {name: [*listed, *more.get(name, ())] for name, listed in words[key].items()}
-        words[key] |= {name: listed for name, listed in more.items() if name not in words[key]}
-    whole = replace(graph, words=words)
-    slots = cast("Mapping[str, Sequence[str]]", words["slots"])
-    known = {name: _every(listed, other=False) for name, listed in slots.items()}
-    new = {name: _every(listed, other=True) for name, listed in slots.items()}
-    asked = {tool: _every(listed, other=False) for tool, listed in graph.asked.items()}
-    return (
-        replace(whole, words={**words, "slots": known}, asked=asked),
-        replace(whole, words={**words, "slots": new}),
-    )
-
-
-def _every(listed: Sequence[str], *, other: bool) -> tuple[str, ...]:
-    """Every fourth, or the others; all of a list that is too short."""
-    return tuple(each for i, each in enumerate(listed) if (i % 4 == 3) is other) or tuple(listed)
-
-
 def generate(
-    graph: ToolGraph,
-    count: int,
-    seeds: SeedTree,
-    *,
-    max_nodes: int = 6,
-    shares: Mapping[Shape, float] = SHARES,
+    graph: ToolGraph, count: int, seeds: SeedTree, *, max_nodes: int = 6
 ) -> list[Workflow]:
-    """`count` workflows of at most `max_nodes` nodes with different instructions.
-
-    Raises `ConfigError` for a bound below 1, and when the graph has too few tools for them.
-    """
-    if max_nodes < 1:
-        raise ConfigError(f"max_nodes is {max_nodes!r}; a workflow has at least one node")
-    found: list[Workflow] = []
-    for made in _distinct(graph, count, seeds, max_nodes, shares):
-        if made is None:
-            raise ConfigError(
-                f"the tool graph gives only {len(found)} different instructions and {count} are "
-                f"asked for; lower synthetic_augmentations or add tools"
-            )
-        found.append(made)
-    return found
+    """Return `count` workflows of at most `max_nodes` nodes with different instructions. Raises
+    `ConfigError` for a graph with too few tools for them."""
+    made = _distinct(graph, count, seeds, max_nodes, SHARES)
+    if len(made) < count:
+        raise ConfigError(
+            f"the tool graph gives only {len(made)} different instructions and {count} are "
+            f"asked for; lower synthetic_augmentations or add tools"
+        )
+    return made
 
 
 def generate_plain(
-    graph: ToolGraph, count: int, seeds: SeedTree, *, everyday: bool = False
+    graph: ToolGraph, count: int, seeds: SeedTree, shares: Mapping[Shape, float] = SHARES
 ) -> list[Workflow]:
-    """At most `count` short workflows in plain words: fewer where the graph has no more of them.
+    """Return at most `count` short workflows in plain words: fewer where the graph has no more.
 
     People ask for one, two or three things at a time, one after another, without openings and
     asides. Learned beside those of `generate`, they keep a planner from reading more into a short
-    instruction than is there. `everyday` sentences ask in none of a tool's own words, and more of
-    the workflows are one alone.
-    """
-    words, phrases, shares = {**graph.words, **PLAIN}, graph.phrases, SHARES
-    if everyday:
-        phrases = {tool: (*own, *graph.asked.get(tool, ())) for tool, own in phrases.items()}
-        slots = cast("Mapping[str, Sequence[str]]", graph.words["slots"])
-        words["slots"], shares = {**_everyday()["slots"], **slots}, _EVERYDAY_SHARES
-    plain = replace(graph, words=words, phrases=phrases)
-    made = _distinct(plain, count, seeds, SHORT, shares)
-    return [workflow for workflow in made if workflow is not None]
-
-
-def generate_single(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
-    """At most `count` of the ways to ask for each tool in everyday words, each alone and with up to
-    `SINGLE` objects.
-
-    Drawn at random, a tool that is asked for in many ways would seldom be asked for in each.
+    instruction than is there.
     """
     plain = replace(graph, words={**graph.words, **PLAIN})
-    ways = [(tool, way) for tool, listed in graph.asked.items() for way in listed] * SINGLE
-    draw = seeds.python()
-    draw.shuffle(ways)
-    made = [
-        _worded(replace(plain, phrases={tool: (way,)}), draw, [(tool, [])])
-        for tool, way in ways[:count]
-    ]
-    return list({workflow.instruction: workflow for workflow in made}.values())
+    return _distinct(plain, count, seeds, SHORT, shares)
 
 
 def _distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
-) -> Iterator[Workflow | None]:
-    """Workflows whose instructions differ; None where a few draws gave no new one."""
-    seen: set[str] = set()
+) -> list[Workflow]:
+    """Return workflows whose instructions differ, without those for which few draws gave none."""
+    made: dict[str, Workflow] = {}
     for number in range(count):
-        draws = (seeds.child(number, attempt).python() for attempt in range(_TRIES))
-        made = (_workflow(graph, draw, max_nodes, shares) for draw in draws)
-        fresh = next((workflow for workflow in made if workflow.instruction not in seen), None)
-        if fresh is not None:
-            seen.add(fresh.instruction)
-        yield fresh
+        for attempt in range(_TRIES):
+            draw = seeds.child(number, attempt).python()
+            shape = draw.choices(list(shares), list(shares.values()))[0]
+            low = {"single": 1, "chain": 2, "dag": 3}[shape]
+            size = (
+                1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
+            )
+            workflow = worded(graph, draw, _grow(graph, draw, shape, min(size, max_nodes)))
+            if workflow.instruction not in made:
+                made[workflow.instruction] = workflow
+                break
+    return list(made.values())
 
 
 # ------------------------------------------------------------------ the graph
 
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    if catalog.links:
-        pairs = [pair for pair in dict.fromkeys(catalog.links) if pair[0] != pair[1]]
-    else:
-        # Where nothing is known of the types, anything may follow anything.
-        typed = any(tool.outputs for tool in catalog.tools)
-        both = itertools.permutations(catalog.tools, 2)
-        pairs = [(a.name, b.name) for a, b in both if not typed or _fits(a, b)]
-    values: dict[str, list[str]] = {name: [] for name in catalog.names}
-    for before, after in pairs:
-        values[before].append(after)
-    return {name: tuple(after) for name, after in values.items()}
-
-
-def _fits(before: CatalogTool, after: CatalogTool) -> bool:
-    names = {kind.lower() for kind in before.outputs}
-    return any(kind.lower() in names for kind in after.inputs)
+    """Return the tools that can take what each tool gives, by links, else by types; any other tool
+    where no types are known."""
+    followers: dict[str, list[str]] = {name: [] for name in catalog.names}
+    links = [link for link in dict.fromkeys(catalog.links) if link[0] != link[1]]
+    for before, after in links:
+        followers[before].append(after)
+    typed = any(tool.outputs for tool in catalog.tools)
+    for before, after in () if links else itertools.permutations(catalog.tools, 2):
+        if not typed or {*map(str.lower, before.outputs)} & {*map(str.lower, after.inputs)}:
+            followers[before.name].append(after.name)
+    return {name: tuple(after) for name, after in followers.items()}
 
 
 def _grow(
@@ -245,61 +175,42 @@ def _grow(
         if shape == "dag" and joining and draw.random() < 0.4:
             next_tools = joining
         tool = draw.choice(next_tools)
-        nodes.append((tool, _parents(graph, draw, nodes, tool, parent, shape)))
+        parents = [parent]
+        # A tool that takes two inputs gets a second parent that fits.
+        others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
+        if shape != "chain" and len(graph.catalog[tool].inputs) > 1 and others:
+            parents = sorted([parent, draw.choice(others)])
+        nodes.append((tool, parents))
     return nodes
 
 
-def _parents(
-    graph: ToolGraph,
-    draw: random.Random,
-    nodes: Sequence[tuple[str, list[int]]],
-    tool: str,
-    parent: int,
-    shape: Shape,
-) -> list[int]:
-    """The parent, and for a tool that takes two inputs of a graph a second one that fits."""
-    others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
-    alone = shape == "chain" or len(graph.catalog[tool].inputs) < 2 or not others
-    return [parent] if alone else sorted([parent, draw.choice(others)])
-
-
-def _workflow(
-    graph: ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
-) -> Workflow:
-    shape = draw.choices(list(shares), list(shares.values()))[0]
-    low = {"single": 1, "chain": 2, "dag": 3}[shape]
-    size = 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
-    return _worded(graph, draw, _grow(graph, draw, shape, min(size, max_nodes)))
-
-
-def _worded(
+def worded(
     graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
-    text = _instruction(graph, draw, nodes)
-    workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
-    return sorted_workflow(text, [t for t, _ in nodes], [p for _, p in nodes], workers=workers)
-
-
-# ------------------------------------------------------------------ the words
-
-
-def _instruction(
-    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
-) -> str:
+    """Return the workflow of nodes, each a tool with its parents, with an instruction."""
     words = graph.words
-    nouns = _nouns(graph, draw, [tool for tool, _ in nodes])
+    chosen = [draw.choice(graph.results[tool]) for tool, _ in nodes]
+    nouns = list(chosen)
+    for i, noun in enumerate(chosen):
+        if chosen.count(noun) > 1:  # counted, so that each can be named
+            ordinal = _ORDINALS[min(chosen[:i].count(noun), 5)]
+            nouns[i] = noun.replace("the ", f"the {ordinal} ", 1)
     hidden = _hidden(draw, nodes)
-    objects: dict[int, str] = {}
     text = draw.choice(words["openings"])
     spoken: int | None = None
+    named: set[int] = set()
     for index, (tool, parents) in enumerate(nodes):
-        inputs = [_named(nouns, objects, parent, spoken, words, draw) for parent in parents]
+        inputs: list[str] = []
+        for parent in parents:
+            pronoun = parent not in named and parent == spoken and draw.random() < 0.6
+            inputs.append(draw.choice(words["pronouns"]) if pronoun else nouns[parent])
         kinds = graph.catalog[tool].inputs
         while len(inputs) < max(1, min(2, len(kinds))):
             kind = kinds[len(inputs)] if len(inputs) < len(kinds) else "text"
             inputs.append(draw.choice(words["objects"].get(kind.lower(), _ANYTHING)))
         if index in hidden:
-            objects[index] = f"{nouns[index]} of {inputs[0]}"
+            nouns[index] = f"{nouns[index]} of {inputs[0]}"
+            named.add(index)
             continue
         clause = draw.choice(graph.phrases[tool]).replace("{0}", inputs[0])
         clause = clause.replace("{1}", inputs[-1]).rstrip("?")
@@ -313,27 +224,15 @@ def _instruction(
     text += draw.choice((".", "", "!", "?"))
     if draw.random() < 0.3:
         text += " " + draw.choice(words["asides"])
-    text = re.sub(r"\{(\w+)\}", lambda found: draw.choice(words["slots"][found[1]]), text)
-    text = text.strip()
-    return text[:1].upper() + text[1:]
-
-
-_ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
-
-
-def _nouns(graph: ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
-    """A noun for each result; results that share one are counted, so that each can be named."""
-    chosen = [draw.choice(graph.results[tool]) for tool in tools]
-    return [
-        noun
-        if chosen.count(noun) == 1
-        else noun.replace("the ", f"the {_ORDINALS[min(chosen[:i].count(noun), 5)]} ", 1)
-        for i, noun in enumerate(chosen)
-    ]
+    text = re.sub(r"\{(\w+)\}", lambda found: draw.choice(words["slots"][found[1]]), text).strip()
+    workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
+    return sorted_workflow(
+        text[:1].upper() + text[1:], [t for t, _ in nodes], [p for _, p in nodes], workers=workers
+    )
 
 
 def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[int]:
-    """Steps that need no clause: the only parent of the next step, whose input their name is."""
+    """Return the steps without a clause: each the only parent of the next, which names it."""
     numbers: set[int] = set()
     for index, (_, parents) in enumerate(nodes[:-1]):
         children = [child for child, (_, before) in enumerate(nodes) if index in before]
@@ -341,20 +240,6 @@ def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[
         if only and len(parents) < 2 and index - 1 not in numbers and draw.random() < _HIDDEN:
             numbers.add(index)
     return numbers
-
-
-def _named(
-    nouns: Sequence[str],
-    objects: Mapping[int, str],
-    parent: int,
-    spoken: int | None,
-    words: Mapping[str, Any],
-    draw: random.Random,
-) -> str:
-    """How a step speaks of an earlier result."""
-    if parent not in objects and parent == spoken and draw.random() < 0.6:
-        return draw.choice(words["pronouns"])
-    return objects.get(parent, nouns[parent])
 
 
 def _words(name: str) -> str:

@@ -1,26 +1,40 @@
-"""Workflows: plans with what is known of their execution, and the catalog that they make.
+"""Workflows: plans with what is known of their execution, the catalog that they make, their files.
 
 The nodes of a `Workflow` stand in an order in which every parent comes first, so that a planner may
-decode them from left to right. `formats.py` reads files of them, `synthetic.py` makes them up.
+decode them from left to right. A file of them holds rows of the document's training set
+(`instruction`, `targets`, `rewards`) or lines of an execution log. `rows.py` reads the JSON,
+`synthetic.py` makes workflows up, `prepare.py` makes training sets of logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from tutelage.errors import DataError
-from tutelage.orchestration.data.rows import parse_nested_json
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan, references, renumbered
+from pydantic import (
+    AfterValidator,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
+
+from tutelage.errors import DataError, counted
+from tutelage.orchestration.data.rows import (
+    AsText,
+    FileRecord,
+    Number,
+    Whole,
+    objects,
+    read_as,
+    read_rows,
+)
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.plan.dag import Node, Plan, dependencies_of, references, renumbered
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
-
-
-class LostResultError(DataError):
-    """An execution that succeeded, and what succeeded in it is no plan alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +68,6 @@ class Workflow:
         straight = tuple((i - 1,) if i else () for i in range(len(parents)))
         return "chain" if parents == straight else "dag"
 
-    def without(self, lost: Collection[int], called: Sequence[int]) -> Workflow:
-        """It without some nodes. Raises `LostResultError` where another takes the result of one,
-        by the numbers that they are `called`, and where none is left."""
-        kept = [k for k in range(len(self.plan.nodes)) if k not in lost]
-        if lost and not kept:
-            raise LostResultError("all subtasks failed")
-        place = {k: number for number, k in enumerate(kept)}
-        nodes: list[Node] = []
-        for k in kept:
-            node = self.plan.nodes[k]
-            if gone := [p for p in references(node.arguments) if p in lost]:
-                takes = f"subtask {called[k]} takes the result of subtask {called[gone[0]]}"
-                raise LostResultError(f"{takes}, which failed")
-            after = tuple(place[p] for p in node.after if p in place)
-            moved = renumbered(node.arguments, place)
-            nodes.append(replace(node, arguments=moved, after=after))
-        chosen = self.workers and tuple(self.workers[k] for k in kept)
-        return replace(self, plan=Plan(self.instruction, tuple(nodes)), workers=chosen)
-
     def to_row(self, catalog: Catalog) -> dict[str, Any]:
         """It as one row of the document's training set; types are places in the catalog."""
         row: dict[str, Any] = {
@@ -103,60 +98,201 @@ def sorted_workflow(
     name: str = "",
     arguments: Sequence[Mapping[str, Any]] = (),
 ) -> Workflow:
-    """A workflow with its nodes brought into the order in which each parent stands before its
-    children, the given order kept where it can be; references in arguments follow. Raises
-    `DataError` for cycles and dangling parents.
-    """
-    if descriptions and len(descriptions) != len(tools):
-        descriptions = ()
-    given_to = list(arguments) or [dict[str, Any]()] * len(tools)
+    """Return a workflow with its nodes brought into the order that always takes the first node
+    whose parents are done; references in arguments follow. Raises `DataError` for cycles and
+    dangling parents."""
+    texts = descriptions if len(descriptions) == len(tools) else [""] * len(tools)
     after = [tuple(sorted({*before})) for before in parents]
-    texts = descriptions or [""] * len(tools)
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
-    order = forward_order(Plan(instruction, tuple(given)).dependencies)
-    place = {node: i for i, node in enumerate(order)}
+    waiting = dict(enumerate(Plan(instruction, tuple(given)).dependencies))
+    place: dict[int, int] = {}
+    while waiting:
+        node = next(n for n, before in waiting.items() if place.keys() >= {*before})
+        del waiting[node]
+        place[node] = len(place)
     nodes = tuple(
         replace(
             given[node],
-            arguments=renumbered(given_to[node], place),
+            arguments=renumbered(arguments[node], place) if arguments else {},
             after=tuple(sorted(place[p] for p in after[node])),
         )
-        for node in order
+        for node in place
     )
-    chosen = None if workers is None else tuple(workers[node] for node in order)
+    chosen = None if workers is None else tuple(workers[node] for node in place)
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
 
 
-def forward_order(dependencies: Sequence[Sequence[int]]) -> list[int]:
-    """The order that always takes the first node whose parents are done."""
-    waiting = list(range(len(dependencies)))
-    done: set[int] = set()
-    order: list[int] = []
-    while waiting:
-        node = next(n for n in waiting if done.issuperset(dependencies[n]))
-        waiting.remove(node)
-        done.add(node)
-        order.append(node)
-    return order
-
-
-def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] = ()) -> Catalog:
-    """A catalog of the tools that workflows use, sorted; rows with `tools` describe them.
-
-    A tool nobody describes gets the descriptions of the first subtasks that used it.
-    """
-    told: dict[str, CatalogTool] = {}
-    for row in rows:
-        listed = parse_nested_json(row.get("tools"))
-        tools = cast("list[Any]", listed) if isinstance(listed, list) else []
-        if all(isinstance(tool, Mapping) for tool in tools):
-            told = {tool.name: tool for tool in reversed(tools_of(tools))} | told
+def catalog_of(
+    workflows: Iterable[Workflow], described: Mapping[str, CatalogTool] | None = None
+) -> Catalog:
+    """Return a catalog of the tools that workflows use and of those that are `described`, sorted; a
+    tool nobody describes gets the descriptions of the first subtasks that used it."""
+    known = described or {}
     texts: dict[str, list[str]] = {}
     for workflow in workflows:
         for node in workflow.plan.nodes:
             seen = texts.setdefault(node.tool, [])
             if node.description and len(seen) < _TEXTS:
                 seen.append(node.description)
-    names = sorted({*texts, *told})
-    made = (told.get(name) or CatalogTool(name, " ".join(texts.get(name, ()))) for name in names)
+    names = sorted({*texts, *known})
+    made = (known.get(name) or CatalogTool(name, " ".join(texts.get(name, ()))) for name in names)
     return Catalog(tuple(made))
+
+
+# ------------------------------------------------------------------ files
+
+
+_NameOrNumber = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"\S")]
+_Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
+"""An adjacency matrix, read as the parents of each subtask."""
+_Instruction = Annotated[str, Field(pattern=r"\S")]
+
+
+class _Graph(FileRecord):
+    """The dependencies in a log."""
+
+    adjacency: _Matrix
+
+
+class _PlanRecord(FileRecord):
+    """A plan as training sets and logs have it; its parents stand in one of two places."""
+
+    task_types: list[_NameOrNumber]
+    dependencies: list[list[Whole]] | None = None
+    workflow_graph: _Graph | None = None
+    model_selections: list[_NameOrNumber] | None = None
+    subtasks: Sequence[str] = ()
+    arguments: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def parents(self) -> Sequence[Sequence[int]]:
+        """The subtasks that each subtask waits for, those that its arguments name among them."""
+        graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
+        found = graph if self.dependencies is None else self.dependencies
+        if found is None:
+            raise ValueError(
+                "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"
+            )
+        if not self.arguments:
+            return found
+        named = zip(found, self.arguments, strict=False)
+        return [sorted({*before, *references(used)}) for before, used in named]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        count, arguments = len(self.task_types), self.arguments or None
+        listings = {"arguments": arguments, "model_selections": self.model_selections}
+        for name, listed in {**listings, "dependencies": self.parents}.items():
+            if listed is not None and len(listed) != count:
+                subtasks = counted(count, "subtask")
+                raise ValueError(f"{name!r} has the length {len(listed)} for {subtasks}; give each")
+        return self
+
+
+class _Document(FileRecord):
+    """One row of the document's training set."""
+
+    instruction: _Instruction
+    id: AsText = ""
+    targets: _PlanRecord
+    rewards: Mapping[str, Number] = {}
+
+
+class _Log(FileRecord):
+    """One line of an execution log."""
+
+    instruction: _Instruction
+    id: AsText = ""
+    planner_outputs: _PlanRecord
+    success: Any = None
+    cost: Number | None = None
+    latency_ms: Number | None = None
+    workers: Sequence[str] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed(cls, row: Any) -> Any:
+        """Takes the types of the subtasks from `nodes` where the planner's outputs have none."""
+        outputs = row["planner_outputs"]
+        if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
+            return row
+        types = [node.get("type") for node in objects(row.get("nodes"))]
+        if not types or None in types:
+            raise ValueError(
+                "'planner_outputs' has no 'task_types', nor 'nodes' a 'type': log the Plan itself, "
+                "log_execution(planner_outputs=plan), or add task_types, the tools by name"
+            )
+        return {**row, "planner_outputs": {**outputs, "task_types": types}}
+
+
+_DOCUMENT, _LOG = TypeAdapter(_Document), TypeAdapter(_Log)
+
+
+def read_workflows(
+    path: str | Path, catalog: Catalog | None = None, *, strict: bool = True
+) -> list[Workflow]:
+    """Return all workflows of a file. With a catalog, a tool that it lacks is refused if `strict`.
+
+    Types given by number need the catalog: they are places in it. Raises `DataError` with the file,
+    the row and the field.
+    """
+    workflows: list[Workflow] = []
+    for index, row in enumerate(read_rows(path)):
+        try:
+            workflows.append(workflow_of(row, catalog, strict=strict))
+        except DataError as error:
+            called = f" ({row['id']!r})" if "id" in row else ""
+            raise DataError(f"{str(path)!r}, row {index}{called}: {error}") from error
+    return workflows
+
+
+def workflow_of(
+    row: Mapping[str, Any], catalog: Catalog | None = None, *, strict: bool = True
+) -> Workflow:
+    """Return the workflow of a row of a training set or of a log, whose costs become rewards, which
+    are negative. Raises `DataError` with the field."""
+    if "targets" in row:
+        made = read_as(_DOCUMENT, row)
+        plan, rewards = made.targets, dict(made.rewards)
+        workers = plan.model_selections
+    elif "planner_outputs" in row:
+        made = read_as(_LOG, row)
+        plan, names = made.planner_outputs, made.workers
+        workers = plan.model_selections
+        rewards = {"success": float(bool(made.success))}
+        if made.cost is not None:
+            rewards["cost"] = -made.cost
+        if made.latency_ms is not None:
+            rewards["latency"] = -made.latency_ms / 1000.0
+        if workers is not None and names:
+            if lost := [w for w in workers if isinstance(w, int) and w >= len(names)]:
+                raise DataError(
+                    f"'planner_outputs.model_selections' has {lost[0]}, and the line's 'workers' "
+                    f"are {len(names)}"
+                )
+            workers = [w if isinstance(w, str) else names[w] for w in workers]
+    else:
+        raise DataError(
+            f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set) or "
+            "'planner_outputs' (an execution log)"
+        )
+    if not plan.task_types:
+        raise DataError("the workflow has no subtask; an example needs at least one")
+    tools: list[str] = []
+    for index, named in enumerate(plan.task_types):
+        tool = str(named) if isinstance(named, str) else f"type {named}"
+        if isinstance(named, int) and catalog is not None:
+            if named >= len(catalog):
+                has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
+                raise DataError(f"task_types[{index}] is {named}; {has}")
+            tool = catalog.names[named]
+        if catalog is not None and strict:
+            try:
+                catalog.index(tool)
+            except DataError as error:
+                raise DataError(f"subtask {index}: {error}") from error
+        tools.append(tool)
+    return sorted_workflow(
+        made.instruction, tools, plan.parents, workers, plan.subtasks, rewards, made.id,
+        plan.arguments,
+    )  # fmt: skip

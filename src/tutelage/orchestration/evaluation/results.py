@@ -18,8 +18,7 @@ from tutelage.orchestration.evaluation.metrics import (
     baseline_plans,
     without_edges,
 )
-from tutelage.orchestration.planner.decode import PlanPrediction
-from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.model import PlannerModel, PlanPrediction
 from tutelage.orchestration.planner.text import SparseRows, features
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import content_of, count_overlap

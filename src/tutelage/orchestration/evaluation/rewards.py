@@ -18,7 +18,6 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from tutelage.errors import ConfigError, RewardError, check_given, check_number
-from tutelage.orchestration.data.rows import spelled
 
 Preset = Literal["seed", "seed_seconds", "normalized", "gated"]
 
@@ -62,8 +61,6 @@ class ExecutionResult:
             named = {_OF_ROWS.get(name, name): value for name, value in result.items()}
             named = {**row, **named, **{k: v for k, v in result.items() if k in _OF_ROWS.values()}}
             known = {f.name for f in fields(ExecutionResult)}
-            short = (name for name, whole in _OF_ROWS.items() if whole not in named)
-            spelled(named, (*known, *short), what="it", wide=False)
             given = {name: _numeric(name, named[name]) for name in known & named.keys()}
         except (TypeError, ValueError) as error:
             raise RewardError(f"an execution's result: {error}") from error

@@ -15,7 +15,7 @@ resulting call, which is how `tracing/tree.py` brings that call below the node.
 
 A log is JSONL, the document's export: `timestamp, instruction, success, cost, latency_ms,
 planner_outputs, execution_result` are its fields; ours say which run, pool and router it was,
-whether it was a mock, and the result of every try. `data/formats.py` reads these lines back.
+whether it was a mock, and the result of every try. `data/workflows.py` reads these lines back.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, RunError, check_given, counted
-from tutelage.orchestration.data.formats import TRIED
-from tutelage.orchestration.data.rows import spelled
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
@@ -354,11 +352,9 @@ class ExecutionLogger:
         instruction: str,
         planner_outputs: Mapping[str, Any] | Plan,
         execution_result: ExecutionResult | Mapping[str, Any],
-        alternatives: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Append one line and return it; a result may be given by its fields. `alternatives` are
-        further workers that were tried on nodes that had succeeded. Raises `DataError` for outputs
-        that are no plan, `RewardError` for a result that is not valid."""
+        """Append one line and return it; a result may be given by its fields. Raises `DataError`
+        for outputs that are no plan, `RewardError` for a result that is not valid."""
         result, clock = ExecutionResult.read(execution_result), self._clock()
         check_result(result)
         own = result if isinstance(result, Execution) else None
@@ -396,12 +392,6 @@ class ExecutionLogger:
                 "tries": [_try_row(step) for step in own.steps],
             }
         count = len(outputs["workflow_graph"]["adjacency"])
-        check_given("alternatives", alternatives, (list, tuple), "a list of objects", DataError)
-        for each in alternatives:
-            check_given("an alternative", each, Mapping, "an object with node, worker", DataError)
-            spelled(each, TRIED, what="an alternative", wide=False)
-        if own is not None or alternatives:
-            row["alternatives"] = [dict(each) for each in alternatives]
         types = outputs.get("task_types") or ()
         known = () if self._catalog is None else self._catalog.tools
         if tools := [tool.to_row() for tool in known if tool.schema and tool.name in types]:
@@ -409,7 +399,6 @@ class ExecutionLogger:
         if not isinstance(cast("object", instruction), str) or not instruction.strip():
             raise DataError(f"instruction is {instruction!r}; give what was to be done")
         named = [int(name) for name in result.outputs if name.isdecimal()]
-        named += [each.get("node", -1) for each in alternatives]
         if lost := [node for node in named if node not in range(count)]:
             raise DataError(
                 f"node is {lost[0]!r}, and the plan has {counted(count, 'node')}, numbered from 0; "
@@ -471,7 +460,6 @@ def _planner_outputs(
                 f"planner_outputs is {given!r:.80}; give a Plan, or an object with "
                 "model_selections and workflow_graph"
             )
-        spelled(given, _OUTPUTS, what="planner_outputs")
         graph = given.get("workflow_graph")
         if isinstance(graph, Mapping) and "adjacency" in graph:
             listed = {key: value for key, value in given.items() if key != "subtask_embeddings"}

@@ -259,9 +259,9 @@ class OrchestrationSystem:
             from tutelage.orchestration.planner import check_torch
 
             check_torch()
-            from tutelage.orchestration.planner.embedded import embedded_planner
+            from tutelage.orchestration.planner.saving import shipped_planner
 
-            self.planner = embedded_planner(self.executor.catalog).model
+            self.planner = shipped_planner(self.executor.catalog)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         return cast("Callable[..., Plan]", make)(instruction, **bound)

@@ -3,7 +3,7 @@
 A catalog is read from TaskBench's form (`{"nodes": [{"id", "desc", "input-type", "output-type"}]}`,
 or with `parameters`), from a plain list of `{name, description, inputs, outputs}`, or from function
 schemas. Names are unique, so that a plan that passes `check_plan` cannot call a tool that was made
-up. `dag.py` has the plans themselves, `data/formats.py` reads workflows.
+up. `dag.py` has the plans themselves, `data/workflows.py` reads workflows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,17 @@ from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 from tutelage.errors import DataError, check_given, counted
 from tutelage.orchestration.data.rows import (
     AsText,
-    parse_nested_json,
     read_as,
     read_json,
     without_nulls,
 )
 from tutelage.orchestration.plan.dag import Plan
 
-NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
-TEXT_KEYS = ("desc", "description", "api_description")
-INPUT_KEYS = ("inputs", "input-type", "input_type", "parameters")
-OUTPUT_KEYS = ("outputs", "output-type", "output_type", "output_parameters")
-LIST_KEYS = ("nodes", "tools", "functions", "catalog", "apis")
+LIST_KEYS = ("nodes", "tools")
 
 
 def _types(found: Any) -> tuple[str, ...]:
-    """Types as a file has them: names, parameters, or a JSON schema, also written as text."""
-    found = parse_nested_json(found)
+    """Types as a file has them: names, parameters, or a JSON schema."""
     if isinstance(found, Mapping):
         fields = cast("Mapping[str, Any]", found)
         found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
@@ -55,10 +49,12 @@ _Types = Annotated[tuple[str, ...], BeforeValidator(_types)]
 class CatalogTool:
     """One tool: its name, what it does, and the types it takes and gives."""
 
-    name: Annotated[str, Field(pattern=r"\S", validation_alias=AliasChoices(*NAME_KEYS))]
-    description: Annotated[AsText, Field(validation_alias=AliasChoices(*TEXT_KEYS))] = ""
-    inputs: Annotated[_Types, Field(validation_alias=AliasChoices(*INPUT_KEYS))] = ()
-    outputs: Annotated[_Types, Field(validation_alias=AliasChoices(*OUTPUT_KEYS))] = ()
+    name: Annotated[str, Field(pattern=r"\S", validation_alias=AliasChoices("id", "name"))]
+    description: Annotated[AsText, Field(validation_alias=AliasChoices("desc", "description"))] = ""
+    inputs: Annotated[
+        _Types, Field(validation_alias=AliasChoices("inputs", "input-type", "parameters"))
+    ] = ()
+    outputs: Annotated[_Types, Field(validation_alias=AliasChoices("outputs", "output-type"))] = ()
     kind: AsText = ""
     """What its worker must be able to do, such as `audio`; empty where the file does not say."""
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -83,8 +79,7 @@ class Catalog:
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        remedy = "a tuple of CatalogTool(...); read_catalog(FILE) reads a file"
-        check_given("a catalog's tools", self.tools, (tuple, list), remedy, DataError)
+        check_given("a catalog's tools", self.tools, (tuple, list), "CatalogTool(...)s", DataError)
         for tool in self.tools:
             check_given("a catalog's tool", tool, CatalogTool, "a CatalogTool(name)", DataError)
         if not self.tools:
@@ -138,41 +133,31 @@ def read_catalog(path: str | Path) -> Catalog:
     Raises `DataError` with file, tool and field.
     """
     data = read_json(path)
-    links: list[tuple[str, str]] = []
-    if isinstance(data, Mapping):
-        document = cast("Mapping[str, Any]", data)
-        key = next((key for key in LIST_KEYS if isinstance(document.get(key), list)), None)
-        rows = None if key is None else document[key]
-        found: Any = document.get("links") or ()
-        try:
-            links = [(str(link["source"]), str(link["target"])) for link in found]
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{str(path)!r}, 'links': bad or missing {error}") from error
-    else:
-        rows = data
-    if not isinstance(rows, list):
+    document = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {"tools": data}
+    rows = next((document[key] for key in LIST_KEYS if isinstance(document.get(key), list)), None)
+    if rows is None:
         raise DataError(
             f"{str(path)!r} is no catalog; it needs a list of tools, or an object with a list "
             f"under 'nodes' or 'tools'"
         )
     try:
-        return Catalog(tools_of(cast("list[Any]", rows)), tuple(links))
+        links = tuple((str(e["source"]), str(e["target"])) for e in document.get("links") or ())
+        return Catalog(tools_of(rows), links)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{str(path)!r}, 'links': bad or missing {error}") from error
     except DataError as error:
         raise DataError(f"{str(path)!r}: {error}") from error
 
 
 def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
-    """The tools of a list of descriptions. Raises `DataError` with the number of the tool."""
-    return tuple(
-        read_as(_TOOL, without_nulls(_unwrapped(row)), f"tool {index}")
-        for index, row in enumerate(rows)
-    )
+    """Return the tools of a list of descriptions, or of functions' schemas. Raises `DataError` with
+    the number of the tool."""
+    tools: list[CatalogTool] = []
+    for index, row in enumerate(rows):
+        inner = cast("Mapping[str, Any]", row).get("function") if isinstance(row, Mapping) else None
+        function = cast("object", inner) if isinstance(inner, Mapping) else row
+        tools.append(read_as(_TOOL, without_nulls(function), f"tool {index}"))
+    return tuple(tools)
 
 
 _TOOL = TypeAdapter(CatalogTool)
-
-
-def _unwrapped(row: Any) -> Any:
-    """What stands under `function` in a function's schema."""
-    inner = cast("Mapping[str, Any]", row).get("function") if isinstance(row, Mapping) else None
-    return cast("Any", inner) if isinstance(inner, Mapping) else row

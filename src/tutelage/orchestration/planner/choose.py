@@ -1,7 +1,7 @@
 """Which planner plans an instruction: `trained`, `llm`, or `auto`.
 
 `trained` plans over the catalog that it was trained on: a planner of `train planner`, or the
-embedded one. `llm` is a language model, behind a server or of this machine; it plans over any
+one of the package. `llm` is a language model, behind a server or of this machine; it plans over any
 tools, with arguments. `auto` takes the trained planner where it is sure, then the language model
 where there is one. Tools that run take arguments, so they need a language model.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.system import planned_within
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import NoPlanError, Plan, check_length
+from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.planner import check_torch
 from tutelage.orchestration.planner.llm import LLMPlanner
 from tutelage.tools.schema import Signature
@@ -72,7 +72,6 @@ def choose_plan(
         raise ConfigError(f"tools of your own need a language model that plans. {_WAYS}")
     if not tools and config.planner != "llm":
         try:
-            check_length(instruction)
             model, source = trained_planner(config.checkpoint, catalog)
             made = model.plan_all([instruction])[0]
             plan = made.sure(config.min_confidence)
@@ -99,14 +98,13 @@ def trained_planner(
     checkpoint: str | Path | None = None, catalog: Catalog | None = None
 ) -> tuple[PlannerModel, str]:
     """Return the planner of a checkpoint, without one the newest that was trained below the working
-    directory, else the embedded one; and where it is from, in words.
+    directory, else the one of the package; and where it is from, in words.
 
-    The first use of the embedded planner over another catalog than the built-in one trains it.
-    Raises `MissingExtraError` without torch, `ModelError` for a checkpoint that cannot be read.
+    Raises `MissingExtraError` without torch, `ModelError` for a checkpoint that cannot be read, and
+    `NoPlanError` where the planner of the package is asked for tools that are not its own.
     """
     check_torch()
-    from tutelage.orchestration.planner.embedded import RECIPE, embedded_planner
-    from tutelage.orchestration.planner.saving import PHASE1, load_planner
+    from tutelage.orchestration.planner.saving import PHASE1, load_planner, shipped_planner
     from tutelage.runs.folder import RUNS
 
     if checkpoint is None:
@@ -114,44 +112,15 @@ def trained_planner(
         places += RUNS.glob(f"*/checkpoints/{PHASE1}")
         there = [place for place in places if place.is_file()]
         checkpoint = max(there, key=lambda place: place.stat().st_mtime, default=None)
-    if checkpoint is not None:
-        model = load_planner(checkpoint)
-        if catalog is not None:
-            model.use_catalog(catalog)
-        return model, f"of the planner {checkpoint}"
-    embedded = embedded_planner(catalog)
-    kept = f"; it could not be kept: {embedded.unkept}" if embedded.unkept else ""
-    return embedded.model, (
-        f"of the EMBEDDED planner: it learned from {RECIPE.size(catalog)} synthetic workflows, "
-        "not from your data; to train on it: tutelage train planner --train FILE, then "
-        f"--checkpoint{kept}"
-    )
-
-
-def plan_candidates(
-    model: PlannerModel, instructions: Sequence[str], count: int
-) -> list[list[Plan]]:
-    """Return up to `count` different plans of each instruction, the best first: what the planner's
-    own settings find, then those with other edges, other lengths, without its memory."""
-    own = model.settings
-    searches = [
-        replace(
-            own, length_bonus=own.length_bonus + longer, prior_weight=prior, edge_threshold=edge
+    if checkpoint is None:
+        return shipped_planner(catalog), (
+            "of the EMBEDDED planner: it learned from synthetic workflows, not from your data; to "
+            "train on it: tutelage train planner --train FILE, then --checkpoint"
         )
-        for longer in (0.0, 1.0, -1.0, 2.0)
-        for prior in dict.fromkeys((own.prior_weight, 0.0))
-        for edge in dict.fromkeys((own.edge_threshold, 0.3, 0.7))
-    ]
-    plans: list[list[Plan]] = [[] for _ in instructions]
-    for settings in searches:
-        open_to = [i for i, found in enumerate(plans) if len(found) < count]
-        if not open_to:
-            break
-        made = model.plan_all([instructions[i] for i in open_to], settings)
-        for i, planned in zip(open_to, made, strict=True):
-            if planned.plan not in plans[i]:
-                plans[i].append(planned.plan)
-    return plans
+    model = load_planner(checkpoint)
+    if catalog is not None:
+        model.use_catalog(catalog)
+    return model, f"of the planner {checkpoint}"
 
 
 def llm_planner(

@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -31,25 +30,10 @@ from tutelage.orchestration.plan.dag import Plan
 from tutelage.seeds import SeedTree
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.planner.decode import BeamResult
-    from tutelage.orchestration.planner.model import PlannerModel
+    from tutelage.orchestration.planner.model import BeamResult, PlannerModel
 
-SIGNALS = (
-    "log-probability of the plan, for each decision",
-    "share of the best beam",
-    "margin to the second beam, for each decision",
-    "similarity to the nearest known request",
-    "share of known words, by rarity",
-    "share of known words",
-    "share of words that speak of the plan's tools, by rarity",
-    "best word of the least spoken tool",
-    "text shared with the plan's tools",
-    "text shared with the least of them",
-    "chance of the least likely tool to be in the plan",
-    "best tool that is not in the plan",
-    "words",
-    "nodes",
-)
+SIGNALS = 14
+"""Signals of a plan; `plan_signals` names them."""
 KEEP = 0.93
 """Share of the right plans above the threshold, on the requests that it is chosen on."""
 LOWEST, HIGHEST = 0.02, 0.95
@@ -79,10 +63,6 @@ class Confidence:
     weights: tuple[float, ...]
     """One for each signal, and last the bias."""
     threshold: float
-    kept: float = 1.0
-    """Share of the right plans that the threshold keeps, on the requests that it was chosen on."""
-    refused: float = 0.0
-    """Share of the requests outside of the catalog that it refuses there."""
 
     def of(self, signals_BS: Tensor) -> Tensor:
         """Return (B,), the probability that each plan is right."""
@@ -134,18 +114,18 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
         return values_BN.masked_fill(~real_BN, float("inf")).amin(1).clamp(max=1e3)
 
     columns = (
-        first_B / steps_B,
-        (first_B - scores_BK.logsumexp(1)).exp(),
-        ((first_B - second_B) / steps_B).clamp(max=20.0),
-        similar_B,
-        (rare_BP * known_BP).sum(1) / rare_B,
-        (words_BP * known_BP).sum(1) / words_BP.sum(1).clamp(min=1),
-        (rare_BP * about_BP).sum(1) / rare_B,
-        least(share_BPT.amax(1)),
-        (shared_BN * real_BN).sum(1) / count_B.clamp(min=1),
-        least(shared_BT),
-        least(F.logsigmoid(anywhere_BT)),
-        anywhere_BT.masked_fill(in_plan_BT, -30.0).amax(1),
+        first_B / steps_B,  # log-probability, for each decision
+        (first_B - scores_BK.logsumexp(1)).exp(),  # share of the best beam
+        ((first_B - second_B) / steps_B).clamp(max=20.0),  # margin to the second beam
+        similar_B,  # to the nearest known request
+        (rare_BP * known_BP).sum(1) / rare_B,  # known words, by rarity
+        (words_BP * known_BP).sum(1) / words_BP.sum(1).clamp(min=1),  # known words
+        (rare_BP * about_BP).sum(1) / rare_B,  # words that speak of the plan's tools, by rarity
+        least(share_BPT.amax(1)),  # best word of the least spoken tool
+        (shared_BN * real_BN).sum(1) / count_B.clamp(min=1),  # text shared with its tools
+        least(shared_BT),  # text shared with the least of them
+        least(F.logsigmoid(anywhere_BT)),  # chance of the least likely tool to be in the plan
+        anywhere_BT.masked_fill(in_plan_BT, -30.0).amax(1),  # best tool that is not in the plan
         words_BP.sum(1).log1p(),
         count_B,
     )
@@ -164,29 +144,23 @@ def calibrate(
     model.confidence = None
     rows: list[Tensor] = []
     right: list[bool] = []
-    outside: list[bool] = []
 
-    def plan(texts: Sequence[str], wanted: Sequence[Plan | None]) -> None:
-        place = 0
+    def plan(texts: Sequence[str], wanted: Sequence[Plan] | None) -> None:
         for found in model.searched(texts, model.settings) if texts else ():
-            chosen_BN = found.best(model.settings.consensus)
-            rows.append(plan_signals(model, found, chosen_BN))
+            rows.append(plan_signals(model, found, found.best(model.settings.consensus)))
             for made in model.decided(found, model.settings):
-                gold = wanted[place]
+                gold = None if wanted is None else wanted[len(right)]
                 right.append(gold is not None and same_tools(made.plan, gold))
-                outside.append(gold is None)
-                place += 1
 
     plan([w.instruction for w in kept], [w.plan for w in kept])
-    others = other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others"))
-    plan(others, [None] * len(others))
+    plan(other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others")), None)
     for lost in left_out(whole, seeds.child("left out")):
         open_ = [w for w in kept if lost.issuperset(w.tools) or len(lost & {*w.tools}) > 1]
         if open_ and len(lost) < len(whole):
             model.use_catalog(without(whole, lost))
-            plan([w.instruction for w in open_], [None] * len(open_))
+            plan([w.instruction for w in open_], None)
     model.use_catalog(whole)
-    return fit_confidence(torch.cat(rows), right, outside, len(kept))
+    return fit_confidence(torch.cat(rows), right, len(kept))
 
 
 def left_out(catalog: Catalog, seeds: SeedTree, parts: int = PARTS) -> list[set[str]]:
@@ -207,12 +181,6 @@ def same_tools(made: Plan, wanted: Plan) -> bool:
     return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
 
 
-@cache
-def _topics() -> dict[str, Any]:
-    place = files("tutelage.orchestration.data") / "other_requests.json"
-    return json.loads(place.read_text(encoding="utf-8"))
-
-
 def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     """Return at most `count` different everyday requests of topics that no text of the catalog's
     tools speaks of."""
@@ -220,7 +188,8 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     for tool in catalog.tools:
         spaced = _CAMEL.sub(" ", f"{tool.name} {tool.description}").replace("_", " ")
         known |= {word.lower() for word in _WORD.findall(spaced)}
-    data = _topics()
+    place = files("tutelage.orchestration.data") / "other_requests.json"
+    data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     open_ = [row for row in data["topics"] if not known.intersection(row["words"])]
     templates = [text for row in open_ for text in row["requests"]]
     draw, found = seeds.python(), dict[str, None]()
@@ -243,13 +212,11 @@ def floor_of(held_out: int) -> float:
     return min(0.5, max(LOWEST, 1 - DOUBT ** (1 / held_out)))
 
 
-def fit_confidence(
-    signals_BS: Tensor, right_B: Sequence[bool], outside_B: Sequence[bool], held_out: int
-) -> Confidence | None:
+def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -> Confidence | None:
     """Return the model and its threshold; None where all plans are right, or none is.
 
-    `outside_B` says which requests the catalog does not serve; `held_out` is the number of
-    workflows that the rest is made of, which bounds the threshold from below.
+    `held_out` is the number of workflows that the rest is made of, which bounds the threshold from
+    below.
     """
     wanted = torch.tensor(right_B, dtype=torch.float64)
     if not 0 < float(wanted.sum()) < len(wanted):
@@ -267,12 +234,8 @@ def fit_confidence(
     below = chance[chance < threshold]
     threshold = (threshold + float(below.max())) / 2 if len(below) else threshold
     threshold = min(HIGHEST, max(floor_of(held_out), threshold))
-    outside = torch.tensor(outside_B)
-    refused = float((chance[outside] < threshold).double().mean()) if outside.any() else 0.0
-    return Confidence(
-        tuple(mean.tolist()), tuple(scale.tolist()), tuple(weights.tolist()), threshold,
-        float((chance[is_right] >= threshold).double().mean()), refused,
-    )  # fmt: skip
+    mean_S, scale_S, weights_S = (tuple(each.tolist()) for each in (mean, scale, weights))
+    return Confidence(mean_S, scale_S, weights_S, threshold)
 
 
 def _standardized(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:

@@ -26,9 +26,12 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner.confidence import Confidence, calibrate
-from tutelage.orchestration.planner.decode import BeamResult, EncodedInstructions, SearchSettings
-from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import PlannerShape
+from tutelage.orchestration.planner.model import (
+    BeamResult,
+    EncodedInstructions,
+    PlannerModel,
+    SearchSettings,
+)
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.planner.targets import PlanTargets
 from tutelage.seeds import SeedTree
@@ -92,7 +95,13 @@ class PlannerTrainer:
         self.rates: list[float] = []
         self.best: dict[str, Any] | None = None
         self.best_metrics: dict[str, float] = {}
-        self.search = self._first_search()
+        workflows = self.train + self.held_out
+        longest = max(len(w.tools) for w in workflows)
+        self.search = SearchSettings(
+            beam=settings.beam,
+            repeats=any(len(set(w.tools)) < len(w.tools) for w in workflows),
+            max_nodes=settings.max_nodes or longest + longest // 2,
+        )
         self.confidence: Confidence | None = None
         """How sure the best epoch may be; known when the search has ended."""
         self._begin(self.train)
@@ -117,7 +126,14 @@ class PlannerTrainer:
     def epoch(self) -> dict[str, float]:
         """Train for one epoch and measure. Returns the metrics by name."""
         refit = self.at.stage == "refit"
-        self._set_rate(refit)
+        if not refit:
+            self.rates.append(self.at.rate)
+        elif self.at.epoch == (self._refit_epochs + 1) // 2:
+            # What is new was learned; the rest is done at a reduced rate at most.
+            reduced = self.rates[0] * self.settings.plateau_factor
+            self.at.rate = min(self.at.rate, reduced)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.at.rate
         totals = self._learn()
         self.at.epoch += 1
         self._swap()
@@ -130,19 +146,8 @@ class PlannerTrainer:
             self._swap()
         return metrics
 
-    def _set_rate(self, refit: bool) -> None:
-        """The learning rate of the epoch."""
-        if not refit:
-            self.rates.append(self.at.rate)
-        elif self.at.epoch == (self._refit_epochs + 1) // 2:
-            # What is new was learned; the rest is done at a reduced rate at most.
-            reduced = self.rates[0] * self.settings.plateau_factor
-            self.at.rate = min(self.at.rate, reduced)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.at.rate
-
     def _learn(self) -> dict[str, float]:
-        """Step through all workflows once; the mean losses by name."""
+        """Step through all workflows once. Returns the mean losses by name."""
         prepared, targets = self._given_stage
         place = self.seeds.child(self.at.stage, self.at.epoch)
         sizes = [len(item.words) for item in prepared.items]
@@ -151,26 +156,26 @@ class PlannerTrainer:
         totals: dict[str, float] = {}
         with _seeded(place.child("dropout")):
             for chosen in batches:
-                parts = self._step(prepared.rows(chosen), targets.rows(chosen))
-                for name, value in parts.items():
-                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(sizes)
+                loss = self._loss(prepared.rows(chosen), targets.rows(chosen))
+                self.optimizer.zero_grad()
+                loss["total_loss"].backward()
+                parameters = list(self.model.parameters())
+                loss["grad_norm"] = nn.utils.clip_grad_norm_(
+                    parameters, self.settings.max_grad_norm
+                )
+                self.optimizer.step()
+                self.steps += 1
+                kept = min(_AVERAGED, (1 + self.steps) / (10 + self.steps))
+                for average, weight in zip(self.average, parameters, strict=True):
+                    average.lerp_(weight.detach(), 1 - kept)
+                for name, part in loss.items():
+                    value = float(part.detach()) * len(chosen) / len(sizes)
+                    totals[name] = totals.get(name, 0.0) + value
         return totals
 
     def _loss(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
         weight, kind = self.settings.lambda_dag, self.settings.dag_loss
         return self.model.compute_supervised_loss(self.model(given), targets, weight, kind)
-
-    def _step(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, float]:
-        loss = self._loss(given, targets)
-        self.optimizer.zero_grad()
-        loss["total_loss"].backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
-        self.optimizer.step()
-        self.steps += 1
-        kept = min(_AVERAGED, (1 + self.steps) / (10 + self.steps))
-        for average, weight in zip(self.average, self.model.parameters(), strict=True):
-            average.lerp_(weight.detach(), 1 - kept)
-        return {name: float(part.detach()) for name, part in {**loss, "grad_norm": norm}.items()}
 
     @torch.no_grad()
     def _swap(self) -> None:
@@ -180,12 +185,9 @@ class PlannerTrainer:
             weight.copy_(average)
             average.copy_(kept)
 
-    def _patience(self, name: str) -> int:
-        steps = math.ceil(len(self.train) / self.settings.batch_size)
-        return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
-
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
+        """Return loss and scores of greedy plans on the held-out workflows."""
         self.model.eval()
         loss = 0.0
         prepared, targets = self._held_out
@@ -194,16 +196,16 @@ class PlannerTrainer:
             tensor = self._loss(prepared.rows(rows), targets.rows(rows))["total_loss"]
             loss += float(tensor) * len(rows) / len(self.held_out)
         greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
-        return {"val_loss": loss, **self._scores(greedy)}
-
-    def _scores(self, search: SearchSettings) -> dict[str, float]:
-        planned = self.model.plan_all(self._held_out[0], search)
-        raw = [p.raw_valid for p in planned]
-        plans = [p.plan for p in planned]
+        planned = self.model.plan_all(prepared, greedy)
+        raw, plans = [p.raw_valid for p in planned], [p.plan for p in planned]
         values = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
         scores = {f"val_{name}": values[name] for name in names}
-        return {**scores, "workflow_validity": values["raw_validity"]}
+        return {"val_loss": loss, **scores, "workflow_validity": values["raw_validity"]}
+
+    def _patience(self, name: str) -> int:
+        steps = math.ceil(len(self.train) / self.settings.batch_size)
+        return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
 
     def _judge(self, metrics: dict[str, float]) -> bool:
         """Keep the best, reduce the rate on a plateau; True when this is to end the stage.
@@ -282,7 +284,7 @@ class PlannerTrainer:
         with the weights and the steps of `state`."""
         with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
-                self.train + self.held_out, self.catalog, PlannerShape(0, width=self.settings.width)
+                self.train + self.held_out, self.catalog, self.settings.width
             )
         self.model.settings = self.search
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.at.rate, fused=True)
@@ -299,15 +301,6 @@ class PlannerTrainer:
     def _given(self, workflows: list[Workflow]) -> tuple[EncodedInstructions, PlanTargets]:
         prepared = self.model.prepare([w.instruction for w in workflows])
         return prepared, PlanTargets.of(workflows, self.model.vocabulary)
-
-    def _first_search(self) -> SearchSettings:
-        workflows = self.train + self.held_out
-        longest = max(len(w.tools) for w in workflows)
-        return SearchSettings(
-            beam=self.settings.beam,
-            repeats=any(len(set(w.tools)) < len(w.tools) for w in workflows),
-            max_nodes=self.settings.max_nodes or longest + longest // 2,
-        )
 
 
 def tune(

@@ -14,19 +14,18 @@ import math
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter
 
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.rows import FileRecord, loads, read_as, spelled
+from tutelage.orchestration.data.rows import FileRecord, loads, read_as
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
-from tutelage.orchestration.execution.record import NODE_FIELDS, PLANNING, Execution
+from tutelage.orchestration.execution.record import PLANNING, Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.loading import hint
@@ -66,12 +65,8 @@ Not all of the request is done. Reply with further nodes in the same JSON, numbe
 may use the results of the nodes that were done. When nothing can help, reply {{"nodes": []}}."""
 
 
-_Spelled = BeforeValidator(partial(spelled, known=NODE_FIELDS))
-
-
 class _Nodes(FileRecord):
-    _known = model_validator(mode="before")(partial(spelled, known=("nodes",)))
-    nodes: tuple[Annotated[Node, _Spelled], ...] = Field(max_length=100)
+    nodes: tuple[Node, ...] = Field(max_length=100)
 
 
 _NODES = TypeAdapter(_Nodes)

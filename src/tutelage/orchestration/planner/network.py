@@ -17,7 +17,6 @@ Shapes: `B` texts, `P` words, `N` positions, `T` tools, `W` workers, `D` width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -40,20 +39,10 @@ SHARED_FLOOR = 0.02
 """Shared text is told relative to the tool that shares most, which counts as this at least."""
 GAPS = 12
 """Distances between two nodes that are told apart; see `_gap_bucket`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerShape:
-    """The sizes of a network."""
-
-    tools: int
-    workers: int = 0
-    width: int = 128
-    feature_dropout: float = 0.3
-    dropout: float = 0.3
-    edge_dropout: float = 0.3
-    identity_dropout: float = 0.2
-    """How often a batch sees a tool as if it were unknown."""
+DROPOUT = 0.3
+"""Of features, of hidden layers and of edges."""
+IDENTITY_DROPOUT = 0.2
+"""How often a batch sees a tool as if it were unknown."""
 
 
 class Encoded(NamedTuple):
@@ -109,20 +98,18 @@ class PlannerNetwork(nn.Module):
     says which buckets have a vector.
     """
 
-    def __init__(self, shape: PlannerShape, idf: Tensor, active: Tensor) -> None:
+    def __init__(self, tools: int, workers: int, d: int, idf: Tensor, active: Tensor) -> None:
         super().__init__()
-        self.shape = shape
-        d = shape.width
         rows = int(active.sum())
         self.register_buffer("row_of", torch.where(active, active.cumsum(0) - 1, rows))
         self.row_of: Tensor
         # The last row belongs to all buckets without a vector: it is zero and stays so.
         self.table = nn.Parameter(torch.cat([torch.randn(rows, d) * 0.02, torch.zeros(1, d)]))
         self.weights = nn.Parameter(torch.cat([idf[active] * 0.1, torch.zeros(1)]))
-        self.meaning = _block(d, shape.dropout)
-        self.identity = nn.Embedding(shape.tools + 1, d)
-        self.previous = nn.Embedding(shape.tools + 2, d)
-        self.so_far = nn.Embedding(shape.tools + 2, d)
+        self.meaning = _block(d)
+        self.identity = nn.Embedding(tools + 1, d)
+        self.previous = nn.Embedding(tools + 2, d)
+        self.so_far = nn.Embedding(tools + 2, d)
         for table in (self.identity, self.previous, self.so_far):
             nn.init.normal_(table.weight, std=0.05)
         nn.init.zeros_(self.so_far.weight)
@@ -131,8 +118,8 @@ class PlannerNetwork(nn.Module):
         self.from_text = nn.Linear(d, 2 * d, bias=False)
         nn.init.zeros_(self.from_text.weight)
         self.position = nn.Embedding(POSITIONS, d)
-        self.bias = nn.Parameter(torch.zeros(shape.tools + 1))
-        self.mix = _block(d, shape.dropout)
+        self.bias = nn.Parameter(torch.zeros(tools + 1))
+        self.mix = _block(d)
         self.word_norm = nn.LayerNorm(d)
         self.around = nn.Parameter(torch.zeros(2 * WINDOW, d))
         self.query = nn.Linear(d, d)
@@ -150,7 +137,7 @@ class PlannerNetwork(nn.Module):
         nn.init.zeros_(self.edge_gap.weight)
         self.edge_bias = nn.Parameter(torch.tensor(-1.0))
         self.worker = nn.Sequential(
-            nn.LayerNorm(2 * d), nn.Dropout(shape.dropout), nn.Linear(2 * d, max(1, shape.workers))
+            nn.LayerNorm(2 * d), nn.Dropout(DROPOUT), nn.Linear(2 * d, max(1, workers))
         )
 
     # -------------------------------------------------------------- encoder
@@ -174,7 +161,9 @@ class PlannerNetwork(nn.Module):
             rows, self.table, torch.cat(starts), mode="sum", per_sample_weights=shares
         )
         text_BD, text_TD, words_WD = bags.split([len(part) for part in starts])
-        hidden_BD, words_BPD = self._words(text_BD, words_WD, packed)
+        hidden_BD = text_BD + self.meaning(text_BD)
+        words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
+        words_BPD = window_average(words_BPD, self.around)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
         described = self._described(text_TD, known_T)
         # These are the largest tensors of a step, so they are made once, and what else is asked of
@@ -189,25 +178,19 @@ class PlannerNetwork(nn.Module):
 
     def _weights(self, ids_F: Tensor) -> Tensor:
         weights_F = self.weights[self.row_of[ids_F]].abs()
-        if self.training and self.shape.feature_dropout > 0:
-            kept = 1 - self.shape.feature_dropout
+        if self.training:
+            kept = 1 - DROPOUT
             weights_F = weights_F * (torch.rand(len(ids_F)) < kept) / kept
         return weights_F
-
-    def _words(self, text_BD: Tensor, words_WD: Tensor, packed: TextBatch) -> tuple[Tensor, Tensor]:
-        """The meaning of each text, and its words with what stands around them."""
-        hidden_BD = text_BD + self.meaning(text_BD)
-        words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
-        return hidden_BD, window_average(words_BPD, self.around)
 
     def _described(self, text_TD: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first three fields of `Encoded`."""
         seen_T = (known >= 0).float()
-        if self.training and self.shape.identity_dropout > 0:
-            seen_T = seen_T * (torch.rand(len(known)) >= self.shape.identity_dropout)
+        if self.training:
+            seen_T = seen_T * (torch.rand(len(known)) >= IDENTITY_DROPOUT)
         place_T = known.clamp(min=0)
         before_TD, so_far_TD = self.from_text(text_TD).chunk(2, dim=-1)
-        end = self.shape.tools
+        end = len(self.identity.weight) - 1
         out = self.identity(place_T) * seen_T[:, None] + self.text_scale * text_TD
         before = self.previous(place_T) * seen_T[:, None] + before_TD
         so_far = self.so_far(place_T) * seen_T[:, None] + so_far_TD
@@ -285,11 +268,8 @@ class PlannerNetwork(nn.Module):
         What stands around the words that spoke of the tools says what they work on.
         """
         spoken_BND = mentioned.words_BNP @ text.words_BPD
-        both = F.dropout(
-            torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1),
-            self.shape.edge_dropout,
-            self.training,
-        )
+        both = torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1)
+        both = F.dropout(both, DROPOUT, self.training)
         count = both.shape[1]
         source, target = self.edge_source(both), self.edge_target(both)
         scores = source @ target.transpose(1, 2) / math.sqrt(source.shape[-1])
@@ -358,11 +338,11 @@ def _gap_bucket(gap: Tensor) -> Tensor:
     return torch.where(gap < 0, -bucket, bucket) + GAPS
 
 
-def _block(width: int, dropout: float) -> nn.Sequential:
+def _block(width: int) -> nn.Sequential:
     return nn.Sequential(
         nn.LayerNorm(width),
         nn.Linear(width, 2 * width),
         nn.GELU(),
-        nn.Dropout(dropout),
+        nn.Dropout(DROPOUT),
         nn.Linear(2 * width, width),
     )

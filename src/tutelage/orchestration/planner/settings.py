@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import (
     Count,
@@ -59,7 +58,7 @@ class Phase1Settings(Section):
     synthetic_augmentations: CountOrZero | None = None
     """Synthetic workflows over the catalog that are added to the training set; without it none to a
     training file, 1,000 where there is no file."""
-    dag_loss: Literal["seed", "notears", "poly", "dagma"] = "poly"
+    dag_loss: Literal["seed", "poly"] = "poly"
     """Which DAG loss."""
     max_grad_norm: Positive = 1.0
     """Gradients are clipped to this norm."""
@@ -140,52 +139,43 @@ class PlannerConfig(RunSettings):
         return read_settings(None, self.keys)
 
     def checked(self) -> PlannerTrainingSettings:
-        """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
+        """Return the settings of a request that can be run. Raises `ConfigError` for one that
+        cannot."""
         for phase, names, remedy in _MISPLACED:
             lost = [name for name in names if getattr(self, name) is not None]
             if self.phase == phase and lost:
                 raise ConfigError(f"--{lost[0].replace('_', '-')} is for {remedy}")
+        for name, needed, reason in _NEEDS:
+            value = getattr(self, name)
+            if value is not None and getattr(self, needed) is None:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} {value!r} needs --{needed} FILE: {reason}")
         if self.phase == "all" and self.checkpoint is not None:
             raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
-        if (self.outcomes is None) != (self.models is None):
-            lacking = "models" if self.models is None else "outcomes"
-            text = "outcomes" if self.models is None else "models"
-            raise ConfigError(
-                f"--{text} {getattr(self, text)!r} needs --{lacking} FILE: a table of outcomes "
-                f"and the prices of its workers go together"
-            )
-        self._check_episodes()
-        if self.test_outcomes is not None and self.outcomes is None:
-            raise ConfigError(
-                f"--test-outcomes {self.test_outcomes!r} needs --outcomes FILE: a router is "
-                "measured on the workers that it learned about"
-            )
-        if self.train is None and self.test is not None:
-            raise ConfigError(
-                f"--test {self.test!r} needs --train FILE: a planner is tested on the "
-                f"kind of workflows it learned"
-            )
-        return self.settings()
-
-    def _check_episodes(self) -> None:
-        """Raises `ConfigError` for episodes that cannot be collected."""
-        if self.workers is None:
-            for name in ("tasks", "verifiers", "budget"):
-                if getattr(self, name) is not None:
-                    raise ConfigError(f"--{name} is for episodes; give --workers FILE with it")
-            return
-        if self.outcomes is not None:
+        if self.workers is not None and self.outcomes is not None:
             raise ConfigError(
                 "--workers executes episodes and --outcomes has them already; keep one of them"
             )
-        for name, told in (
-            ("budget", "the most that all episodes may cost, in US dollars"),
-            ("verifiers", "without one nobody knows which answers are right"),
-        ):
-            if self.pool == "openai" and getattr(self, name) is None:
-                raise ConfigError(f"--workers asks real servers and needs --{name}: {told}")
+        real = self.workers is not None and self.pool == "openai"
+        if real and (self.budget is None or self.verifiers is None):
+            raise ConfigError(
+                "--workers asks real servers and needs --budget, the most that all episodes may "
+                "cost in US dollars, and --verifiers: without one nobody knows which answers are "
+                "right"
+            )
+        return self.settings()
 
 
+_TABLE = "a table of outcomes and the prices of its workers go together"
+_EPISODES = "it is for episodes with workers"
+_NEEDS = (
+    ("outcomes", "models", _TABLE),
+    ("models", "outcomes", _TABLE),
+    ("test_outcomes", "outcomes", "a router is measured on the workers that it learned about"),
+    ("test", "train", "a planner is tested on the kind of workflows it learned"),
+    *((name, "workers", _EPISODES) for name in ("tasks", "verifiers", "budget")),
+)
+"""Options that need another one, and why."""
 _MISPLACED = (
     ("2", ("train", "test", "catalog", "missing_tools", "against"),
      "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
@@ -199,7 +189,8 @@ _MISPLACED = (
 def read_settings(
     path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> PlannerTrainingSettings:
-    """The defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over both.
+    """Return the defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over
+    both.
 
     Raises `ConfigError` naming every key that is unknown or does not fit.
     """
@@ -209,19 +200,33 @@ def read_settings(
     values |= fields
     origins |= dict.fromkeys(fields, "given")
     known = _known_keys()
-    raise_issues(
-        [_unknown(key, value) for key, value in values.items() if key not in known], origins
-    )
+    issues: list[ConfigIssue] = []
+    by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
+    for key, value in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+            near += difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=0.6)
+            keys = f"The keys are {', '.join(sorted(by_word))}."
+            fix = f"Did you mean {by_word.get(near[0], near[0])!r}?" if near else keys
+            issues.append(ConfigIssue(key, value, "unknown key", fix))
+    raise_issues(issues, origins)
     try:
         return PlannerTrainingSettings.model_validate(nest(values).get("training", {}))
     except ValidationError as error:
-        raise_issues([_misfit(found) for found in error.errors(include_url=False)], origins)
+        for found in error.errors(include_url=False):
+            parts = ["training", *map(str, found["loc"])]
+            while len(parts) > 1 and ".".join(parts) not in known:
+                parts.pop()  # a place within a value
+            default = known.get(key := ".".join(parts))
+            fix = "" if default is None else f"Write for example {parts[-1]}: {default}."
+            issues.append(ConfigIssue(key, found["input"], remedy_of(found), fix))
+        raise_issues(issues, origins)
         raise AssertionError("a validation error has at least one finding") from error
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
-    """The dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` if the file is not
-    valid; whether the keys exist is for `read_settings`."""
+    """Return the dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` if the file is
+    not valid; whether the keys exist is for `read_settings`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -235,32 +240,11 @@ def keys_of(path: str | Path) -> dict[str, Any]:
 
 
 def _known_keys() -> dict[str, Any]:
-    """Every dotted key with its default."""
+    """Return every dotted key with its default."""
     return dict(flatten({"training": PlannerTrainingSettings().model_dump()}))
 
 
 def full_key(key: str) -> str:
-    """`learning_rate` in full: the first section that has it; others unchanged."""
+    """Return `learning_rate` in full: the first section that has it; others unchanged."""
     known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)
-
-
-def _unknown(key: str, value: Any) -> ConfigIssue:
-    known = list(_known_keys())
-    by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    near += difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=0.6)
-    guess = by_word.get(near[0], near[0]) if near else None
-    fix = f"Did you mean {guess!r}?" if guess else f"The keys are {', '.join(sorted(by_word))}."
-    return ConfigIssue(key, value, "unknown key", fix)
-
-
-def _misfit(found: ErrorDetails) -> ConfigIssue:
-    known = _known_keys()
-    parts = ["training", *map(str, found["loc"])]
-    while len(parts) > 1 and ".".join(parts) not in known:
-        parts.pop()  # a place within a value
-    key = ".".join(parts)
-    default = known.get(key)
-    fix = "" if default is None else f"Write for example {parts[-1]}: {default}."
-    return ConfigIssue(key, found["input"], remedy_of(found), fix)

@@ -1,31 +1,42 @@
-"""Workflows as the tensors a planner learns from.
+"""Workflows as the tensors a planner learns from, and the loss of a plan.
 
 `WorkflowDataset` is the document's: five parallel lists in, one row of padded tensors an item out,
 so that any `DataLoader` batches it. Types may be names or numbers, which a `Vocabulary` tells
 apart. `PlanTargets.of` makes the same tensors for the training loop.
+
+The loss is the cross-entropy of a plan, and how far its soft graph is from a DAG. The DAG terms
+look at edge probabilities P before any threshold, over all ordered pairs with the diagonal, so that
+they carry a gradient. With Q = P∘P and d nodes:
+
+    seed     mean of the diagonal and of the edges that point backwards
+    poly     tr((I + Q / d)^d) - d               (Yu et al. 2019)
+
+Both are 0 on strictly upper triangular P. `poly` is 0 for every acyclic P; `seed` also asks for the
+decoder's order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from operator import index
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError, check_given, counted
-from tutelage.orchestration.data.formats import workflow_of
-from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
-from tutelage.orchestration.execution.worker_files import classic
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.planner.loss import IGNORED
+from tutelage.errors import ConfigError, DataError, check_given, counted
+from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
+from tutelage.orchestration.plan.catalog import Catalog, tools_of
 
-_MADE = "PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
+DagLoss = Literal["seed", "poly"]
+IGNORED = -100
+"""Target of a position that has none."""
+_SMALL = 16
+"""Graphs of at most this number of nodes are scored together."""
+_MADE = "planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,52 +51,31 @@ class Vocabulary:
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
-        """Of a training set; its own tools without a catalog. Raises `DataError` when workers are
-        named in one place and numbered in another.
-        """
+        """Return that of a training set; with its own tools without a catalog. A worker that is
+        given by number k is called `worker k`. Raises `DataError` when workers are named in one
+        place and numbered in another."""
         for each in workflows:
             check_given("a workflow", each, Workflow, "dataset.workflows", DataError)
-        return cls(catalog or catalog_of(workflows), _worker_names(workflows))
+        seen = {worker for w in workflows for worker in (w.workers or ())}
+        names = sorted(worker for worker in seen if isinstance(worker, str))
+        numbers = [worker for worker in seen if isinstance(worker, int)]
+        if names and numbers:
+            raise DataError(
+                f"'model_selections' holds both names ({names[0]!r}) and numbers ({numbers[0]!r}); "
+                f"write all of them in one way"
+            )
+        numbered = [f"worker {k}" for k in range(1 + max(numbers, default=-1))]
+        return cls(catalog or catalog_of(workflows), tuple(names or numbered))
 
     def state(self) -> dict[str, Any]:
-        """As plain data; `from_state` gives it back."""
-        return {
-            "task_types": [
-                asdict(tool) | {"inputs": list(tool.inputs), "outputs": list(tool.outputs)}
-                for tool in self.catalog.tools
-            ],
-            "workers": list(self.workers),
-        }
+        """Return it as plain data; `from_state` gives it back."""
+        tools = [tool.to_row() for tool in self.catalog.tools]
+        return {"task_types": tools, "workers": list(self.workers)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Vocabulary:
-        """What `state` gave."""
-        tools = tuple(
-            CatalogTool(**dict[str, Any](t, inputs=tuple(t["inputs"]), outputs=tuple(t["outputs"])))
-            for t in state["task_types"]
-        )
-        return cls(Catalog(tools), tuple(state["workers"]))
-
-
-def builtin_vocabulary() -> Vocabulary:
-    """The built-in tools, and the workers of the preset `classic` in their order."""
-    return Vocabulary(builtin_graph().catalog, tuple(worker.name for worker in classic()))
-
-
-def _worker_names(workflows: Iterable[Workflow]) -> tuple[str, ...]:
-    """The workers that a set names, by number first: number k is called `worker k`.
-
-    Raises `DataError` when names and numbers are mixed.
-    """
-    seen = {worker for w in workflows for worker in (w.workers or ())}
-    names = sorted(worker for worker in seen if isinstance(worker, str))
-    numbers = [worker for worker in seen if isinstance(worker, int)]
-    if names and numbers:
-        raise DataError(
-            f"'model_selections' holds both names ({names[0]!r}) and numbers ({numbers[0]!r}); "
-            f"write all of them in one way"
-        )
-    return tuple(f"worker {k}" for k in range(max(numbers) + 1)) if numbers else tuple(names)
+        """Return what `state` gave."""
+        return cls(Catalog(tools_of(state["task_types"])), tuple(state["workers"]))
 
 
 class PlanTargets(NamedTuple):
@@ -101,65 +91,82 @@ class PlanTargets(NamedTuple):
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
-        """The tensors of some workflows. Raises `DataError` for an unknown tool or worker."""
-        count = 1 + max(len(w.tools) for w in workflows)
-        end = len(vocabulary.catalog)
-        types = torch.full((len(workflows), count), IGNORED)
-        workers = torch.full((len(workflows), count), IGNORED)
-        adjacency = torch.zeros(len(workflows), count, count)
+        """Return the tensors of some workflows. Raises `DataError` for an unknown tool or
+        worker."""
+        tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
+        names = vocabulary.workers
+        workers = [_places("model_selections", w.workers or (), names) for w in workflows]
+        targets = cls._without_edges(tools, workers, len(vocabulary.catalog))
         for row, workflow in enumerate(workflows):
-            size = len(workflow.tools)
-            numbers = [vocabulary.catalog.index(tool) for tool in workflow.tools]
-            types[row, : size + 1] = torch.tensor([*numbers, end])
-            if workflow.workers is not None:
-                chosen = [_worker(worker, vocabulary.workers) for worker in workflow.workers]
-                workers[row, :size] = torch.tensor(chosen)
             for before, after in workflow.plan.edges:
-                adjacency[row, before, after] = 1.0
-        lengths = torch.tensor([len(w.tools) for w in workflows])
-        return cls(types, workers, adjacency, lengths)
+                targets.adjacency_BNN[row, before, after] = 1.0
+        return targets
 
     @classmethod
-    def given(
+    def _without_edges(
+        cls, tools: Sequence[Sequence[int]], workers: Sequence[Sequence[int]], end: int
+    ) -> PlanTargets:
+        lengths = torch.tensor([len(row) for row in tools])
+        count = 1 + max(len(row) for row in tools)
+        types = torch.full((len(tools), count), IGNORED)
+        chosen = torch.full((len(tools), count), IGNORED)
+        for row, (numbers, picked) in enumerate(zip(tools, workers, strict=True)):
+            types[row, : len(numbers) + 1] = torch.tensor([*numbers, end])
+            chosen[row, : len(picked)] = torch.tensor(picked, dtype=torch.long)
+        return cls(types, chosen, torch.zeros(len(tools), count, count), lengths)
+
+    @classmethod
+    def read(
         cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
     ) -> PlanTargets:
-        """Targets as `compute_supervised_loss` is given them for a number of `plans`: a
+        """Return targets as `compute_supervised_loss` takes them for a number of `plans`: a
         `PlanTargets`, a batch of a `WorkflowDataset`, or ragged lists, of names or numbers, or
-        arrays padded with negative numbers, under `task_types`, `model_selections`, `dependencies`.
+        arrays padded with negative numbers, under `task_types`, `model_selections`, `adjacency`.
 
-        Without dependencies or adjacency the edges are not known: they are scored as a graph (the
+        Without adjacency the edges are not known: they are scored as a graph (the
         DAG loss), and not against any. Raises `DataError` for what is not of this vocabulary.
         """
         if isinstance(targets, PlanTargets):
             return targets
-        remedy = "an object with task_types, model_selections, dependencies"
+        remedy = "an object with task_types, model_selections, adjacency"
         check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
             raise DataError("the targets have no 'task_types': the tool of each subtask")
-        end, names = len(vocabulary.catalog), vocabulary.workers
-        types = _padded("task_types", targets["task_types"], vocabulary.catalog.names, end)
-        if len(types) != plans:
-            told = f"{counted(len(types), 'plan')} for {counted(plans, 'instruction')}"
-            raise DataError(f"the targets are of {told}")
-        lengths = ((types >= 0) & (types < end)).sum(1)
-        if (given := targets.get("length")) is not None:
-            try:
-                sizes = torch.as_tensor(given).reshape(-1)
-            except (RuntimeError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"'length' is {given!r:.80}; give the number of subtasks of each plan, such as "
-                    "[2]"
-                ) from error
-            _check_sizes("length", sizes, lengths)
-        workers = torch.full_like(types, IGNORED)
-        if targets.get("model_selections") is not None:
-            tensor = _padded("model_selections", targets["model_selections"], names)
-            _check_sizes("model_selections", (tensor >= 0).sum(1), lengths)
-            workers[:, : tensor.shape[1]] = tensor
-        return cls(types, workers, _adjacency(targets, lengths, types.shape[1]), lengths)
+        names, end = vocabulary.catalog.names, len(vocabulary.catalog)
+        tools = [_places("task_types", row, names, end) for row in targets["task_types"]]
+        if len(tools) != plans:
+            given = f"{counted(len(tools), 'plan')} for {counted(plans, 'instruction')}"
+            raise DataError(f"the targets are of {given}")
+        workers: list[list[int]] = [[]] * plans
+        if (chosen := targets.get("model_selections")) is not None:
+            workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
+        lengths = [len(row) for row in tools]
+        found = [len(row) or length for row, length in zip(workers, lengths, strict=False)]
+        # A batch of a dataset with other tools has another number for the end, taken for a tool.
+        if found != lengths:
+            raise DataError(
+                f"the plans have {lengths} subtasks in 'task_types' and {found} in "
+                "'model_selections'; give one each; where the batch is of a WorkflowDataset with "
+                f"other tools, make the planner of it: {_MADE}"
+            )
+        made = cls._without_edges(tools, workers, end)
+        if targets.get("adjacency") is None:
+            return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
+        size = made.adjacency_BNN.shape[1]
+        try:
+            whole = torch.as_tensor(targets["adjacency"]).float()
+            made.adjacency_BNN[:, : whole.shape[1], : whole.shape[2]] = whole[:, :size, :size]
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
+        known = (whole == 0) | (whole == 1) | (whole < 0)  # below 0 is padding
+        if not bool(known.all()) or int((whole > 0).sum()) > int((made.adjacency_BNN > 0).sum()):
+            raise DataError(
+                "'adjacency' has an edge of a subtask that no plan has, or is not 0 or 1"
+            )
+        return made
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
-        """Some of the plans, without the padding that only longer ones need."""
+        """Return some of the plans, without the padding that only longer ones need."""
         lengths = self.lengths_B[chosen]
         n = int(lengths.max()) + 1
         return PlanTargets(
@@ -170,13 +177,27 @@ class PlanTargets(NamedTuple):
         )
 
 
-def _worker(worker: int | str, names: Sequence[str]) -> int:
-    name = f"worker {worker}" if isinstance(worker, int) else worker
-    if name in names:
-        return names.index(name)
-    if isinstance(worker, int) and 0 <= worker < len(names):
-        return worker
-    raise DataError(f"the worker {worker!r} is not among those trained with: {list(names)}")
+def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
+    """Return a list of names or numbers, or a padded array, as numbers without padding and end.
+    Raises `DataError` for what is not among the names."""
+    values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
+    check_given(repr(key), values, (list, tuple), "a list a plan", DataError)
+    values = [value.item() if hasattr(value, "item") else value for value in values]
+    if hasattr(row, "tolist"):
+        while values and (values[-1] == end or (isinstance(values[-1], int) and values[-1] < 0)):
+            values.pop()
+    places: list[int] = []
+    for value in values:
+        if isinstance(value, str) and value in names:
+            places.append(names.index(value))
+        elif isinstance(value, int | float) and value in range(len(names)):
+            places.append(int(value))
+        else:
+            raise DataError(
+                f"{key!r} has {value!r}, and the planner was made with {len(names)}, by name or "
+                f"numbered from 0; make it of the data: {_MADE}"
+            )
+    return places
 
 
 class WorkflowDataset(Dataset[dict[str, Any]]):
@@ -207,20 +228,16 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         if len({len(column) for column in columns}) != 1 or not instructions:
             sizes = [len(column) for column in columns]
             raise DataError(f"the five lists have lengths {sizes}; give each workflow one of each")
-        workflows: list[Workflow] = []
+        self.workflows: list[Workflow] = []
         names = ("subtasks", "task_types", "dependencies", "model_selections")
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
-            for name, given in zip(names, lists, strict=True):
-                check_given(f"workflow {k}: {name}", given, (list, tuple), "a list", DataError)
-            targets = dict(zip(names, map(list[Any], lists), strict=True))
+            row = {"instruction": instruction, "targets": dict(zip(names, lists, strict=True))}
             try:
-                row = {"instruction": instruction, "targets": targets}
-                workflows.append(workflow_of(row, catalog))
+                self.workflows.append(workflow_of(row, catalog))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self.workflows = workflows
-        self.vocabulary = Vocabulary.of(workflows, catalog)
-        self._targets = PlanTargets.of(workflows, self.vocabulary)
+        self.vocabulary = Vocabulary.of(self.workflows, catalog)
+        self._targets = PlanTargets.of(self.workflows, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)
@@ -231,108 +248,77 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         return {"instruction": self.workflows[index].instruction, **dict(tensors)}
 
 
-def _check_sizes(key: str, sizes_B: Tensor, lengths_B: Tensor) -> None:
-    """Raise `DataError` unless each plan has one a subtask, or none: a batch of a dataset with
-    other tools has another number for the end, which would be taken for a tool."""
-    if len(sizes_B) != len(lengths_B):
-        raise DataError(f"{key!r} is of {counted(len(sizes_B), 'plan')}, not {len(lengths_B)}")
-    for row, (size, length) in enumerate(zip(sizes_B.tolist(), lengths_B.tolist(), strict=True)):
-        if size not in (0, length):
-            other = (
-                "; where the batch is of a WorkflowDataset, its tools are not the planner's, so "
-                f"make it of the dataset: planner = {_MADE}"
-            )
-            raise DataError(
-                f"plan {row} has {counted(length, 'subtask')} in 'task_types' and {size} by "
-                f"{key!r}; give one each{other if size == length - 1 else ''}"
-            )
+# ------------------------------------------------------------------ the loss
 
 
-def _adjacency(targets: Mapping[str, Any], lengths_B: Tensor, count: int) -> Tensor:
-    """The edges of targets that are given, (plans, count, count). Raises `DataError` for those of
-    subtasks that are not there."""
-    plans = len(lengths_B)
-    adjacency = torch.zeros(plans, count, count)
-    if targets.get("adjacency") is not None:
-        try:
-            whole = torch.as_tensor(targets["adjacency"]).float()
-            matrix = whole[:, :count, :count]  # without the padding that only longer plans need
-            if int((matrix > 0).sum()) < int((whole > 0).sum()):
-                raise IndexError("it has an edge of a subtask that no plan has")
-            if not bool(((matrix == 0) | (matrix == 1) | (matrix < 0)).all()):  # those are padding
-                raise ValueError("an entry is neither 0 nor 1")
-            adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
-    elif targets.get("dependencies") is not None:
-        try:
-            for row, parent, child in _edges(targets["dependencies"], lengths_B.tolist()):
-                adjacency[row, parent, child] = 1.0
-        except (IndexError, TypeError) as error:
-            given = targets["dependencies"]
-            raise DataError(
-                f"'dependencies' is {given!r:.80}: {error}; give the parents of each subtask by "
-                "number, [[[], [0]]] for one plan of two"
-            ) from error
-    else:
-        adjacency = torch.full_like(adjacency, IGNORED)
-    return adjacency
+def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:
+    """Return the mean over the graphs: `edges_BNN` are probabilities, and graph b has
+    `lengths_B[b]` nodes, whatever the padding. Raises `ConfigError` for an unknown kind."""
+    if kind not in get_args(DagLoss):
+        raise ConfigError(f"dag_loss is {kind!r}; choose from {list(get_args(DagLoss))}")
+    # Small graphs are scored together, large ones by size: empty rows and columns add nothing, but
+    # powers for a large graph would overflow in a small one.
+    groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
+    groups += [
+        (lengths_B == size).nonzero()[:, 0]
+        for size in lengths_B[lengths_B > _SMALL].unique().tolist()
+    ]
+    total = edges_BNN.new_zeros(())
+    for rows_R in groups:
+        if not len(rows_R):
+            continue
+        sizes_R = lengths_B[rows_R]
+        count = int(sizes_R.max())
+        real_RN = torch.arange(count) < sizes_R[:, None]
+        inside = real_RN[:, :, None] & real_RN[:, None, :]
+        p_RNN = edges_BNN[rows_R, :count, :count] * inside
+        if kind == "seed":
+            d = sizes_R.to(p_RNN.dtype)
+            terms_R = p_RNN.tril().sum((-2, -1)) / (d * (d + 1) / 2)
+        else:
+            power = _powers(p_RNN, sizes_R)
+            terms_R = power.diagonal(dim1=-2, dim2=-1).sum(-1) - count
+        total = total + terms_R.sum()
+    return total / max(1, len(lengths_B))
 
 
-def _edges(dependencies: Any, lengths: Sequence[int]) -> Iterable[tuple[int, int, int]]:
-    """Plan, parent and child of each dependency that is given. Raises `IndexError` for subtasks
-    that are not there, `TypeError` for what is no number of one."""
-    if len(dependencies) != len(lengths):
-        raise IndexError(f"there are {counted(len(lengths), 'plan')}")
-    for row, parents in enumerate(dependencies):
-        for child, before in enumerate(parents):
-            for parent in before:
-                if isinstance(parent, bool) or not hasattr(parent, "__index__"):
-                    raise TypeError(f"{parent!r} is no number of a subtask")
-                for number in (index(parent), child):
-                    if not 0 <= number < lengths[row]:
-                        raise IndexError(f"plan {row} has no subtask {number}")
-                yield row, index(parent), child
+def _powers(p_RNN: Tensor, sizes_R: Tensor) -> Tensor:
+    """Return (I + Q / d)^d by repeated squaring, each graph with its own d."""
+    eye = torch.eye(p_RNN.shape[-1])
+    base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
+    power = eye.expand_as(base)
+    for bit in range(int(sizes_R.max()).bit_length()):
+        if bit:
+            base = base @ base
+        odd = ((sizes_R >> bit) & 1).bool()
+        power = torch.where(odd[:, None, None], power @ base, power)
+    return power
 
 
-def _padded(key: str, rows: Any, names: Sequence[str], end: int | None = None) -> Tensor:
-    """Ragged lists of names or numbers, or padded arrays, as one tensor; `end` is put after each
-    list, where one is given. Raises `DataError` for what is not among the names."""
-    try:
-        lists = [[_place(key, v, names) for v in _listed(row, end)] for row in rows]
-    except TypeError as error:
-        raise DataError(f"{key!r} needs a list a plan, not {rows!r:.80}") from error
-    lists = [row + ([] if end is None else [end]) for row in lists]
-    width = max((len(row) for row in lists), default=0)
-    padded = [row + [IGNORED] * (width - len(row)) for row in lists]
-    return torch.tensor(padded, dtype=torch.long).reshape(len(lists), width)
+def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:
+    """Mean cross-entropy over the positions with a target, the end among them."""
+    return F.cross_entropy(logits_BNT.flatten(0, 1), targets_BN.flatten(), ignore_index=IGNORED)
 
 
-def _listed(row: Any, end: int | None) -> Iterable[Any]:
-    """The row of a tensor or an array as a list, without its padding and its end."""
-    if not hasattr(row, "tolist"):
-        return row
-    values = list(row.tolist())
-    while values and (values[-1] == end or (not isinstance(values[-1], str) and values[-1] < 0)):
-        values.pop()
-    return values
+def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
+    """Binary cross-entropy of "this tool is in the plan", summed over tools, a mean over plans."""
+    tools = logits_BT.shape[1]
+    wanted = torch.zeros(len(logits_BT), tools + 1)
+    places = torch.where((targets_BN >= 0) & (targets_BN < tools), targets_BN, tools)
+    wanted.scatter_(1, places, 1.0)
+    loss = F.binary_cross_entropy_with_logits(logits_BT, wanted[:, :tools], reduction="sum")
+    return loss / len(logits_BT)
 
 
-def _place(key: str, value: Any, names: Sequence[str]) -> int:
-    """A number as it is, a name as its place."""
-    value = value.item() if hasattr(value, "item") else value
-    value = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(value, str):
-        if value not in names:
-            raise DataError(f"{key!r} has {value!r}, which the planner was not made with")
-        return names.index(value)
-    if not isinstance(value, int):
-        raise TypeError(value)
-    if value < 0:
-        raise DataError(f"{key!r} has {value}; numbers are at least 0")
-    if value >= len(names):
-        raise DataError(
-            f"{key!r} has {value}, and the planner was made with {len(names)}, numbered from 0; "
-            f"make it of the data: {_MADE}"
-        )
-    return value
+def edge_loss(logits_BNN: Tensor, adjacency_BNN: Tensor, lengths_B: Tensor) -> Tensor:
+    """Mean binary cross-entropy over the pairs i < j of nodes, which are those that decoding
+    keeps, where it is known whether there is an edge; 0 when there is no such pair.
+    """
+    count = logits_BNN.shape[1]
+    steps = torch.arange(count)
+    forward = steps[:, None] < steps[None, :]
+    there = forward[None] & (steps[None, None, :] < lengths_B[:, None, None])
+    there = there & (adjacency_BNN != IGNORED)
+    if not bool(there.any()):
+        return logits_BNN.sum() * 0.0
+    return F.binary_cross_entropy_with_logits(logits_BNN[there], adjacency_BNN[there].float())

@@ -348,7 +348,7 @@ class _Phase2Training:
             self.log(line)
         if save:  # a kill leaves the checkpoint before
             state = self._state() | {"progress": json.dumps(asdict(self.progress))}
-            saving.write(self.folder / LAST, state, keep_previous=True)
+            saving.write(self.folder / LAST, state)
 
     def _state(self) -> dict[str, Any]:
         """The published fields of a checkpoint."""
