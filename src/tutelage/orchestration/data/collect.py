@@ -25,7 +25,7 @@ from tutelage.errors import ConfigError, DataError, EngineError, counted
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
+from tutelage.orchestration.evaluation.rewards import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution, NodeStep
@@ -346,7 +346,7 @@ class CollectConfig(WorkConfig, RunSettings):
     candidates: Count = 1
     """Plans of the planner that are tried for an instruction."""
     router: str = "accurate"
-    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    """Who chooses workers: cheapest, accurate, cascade:NAME,NAME,... or
     the file of a router that phase 2 trained."""
     alternatives: CountOrZero = 2
     """Cheaper workers tried where a subtask succeeded."""
