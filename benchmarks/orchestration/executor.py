@@ -62,8 +62,16 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     from tutelage.orchestration.execution.record import ExecutionJournal
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.execution.worker_files import classic
-    from tutelage.orchestration.routing.contract import RandomRouter
+    from tutelage.orchestration.routing.contract import Choice, RouteState
     from tutelage.seeds import SeedTree
+
+    class RandomRouter:
+        """A worker drawn evenly among the legal ones, by the seed of the try."""
+
+        def choose(self, state: RouteState) -> Choice:
+            """See `Router`."""
+            workers = state.candidates
+            return Choice(state.seeds.python().choice(workers) if workers else state.stop)
 
     count = way["count"]
     if "nodes" in way:

@@ -20,15 +20,19 @@ from benchmarks.measure import table as markdown
 from benchmarks.orchestration.query_level import CALIBRATED, measure_queries
 
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.evaluation.rewards import Preset
-from tutelage.orchestration.routing.contract import lookahead, paired_difference
-from tutelage.orchestration.routing.phase2 import GROUPS, train_phase2
-from tutelage.orchestration.routing.policy import policy_chooser
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
+from tutelage.orchestration.routing.phase2 import GROUPS, paired_difference, train_phase2
+from tutelage.orchestration.routing.policy import lookahead, policy_chooser
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.router import load_router
-from tutelage.orchestration.routing.settings import Phase2Settings, weights_of
-from tutelage.orchestration.routing.simulator import RewardTerms, run_chooser
-from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
+from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
+from tutelage.orchestration.routing.simulator import (
+    QueryTable,
+    RewardTerms,
+    Scenario,
+    WorkflowBatch,
+    run_chooser,
+)
 from tutelage.seeds import SeedTree
 
 BEFORE, REFIT = "before: fitted on 60 %", "a refit"
@@ -102,7 +106,8 @@ def _run_presets(
     # What cost and latency are measured against is the newer predictor's for both.
     flows = WorkflowBatch.draw(newer, WORKFLOWS // 4, seeds.child("flows"), GROUPS)
     for preset in get_args(Preset):
-        terms = RewardTerms(preset, weights_of(preset), newer.scenario.rates)
+        weights = NORMALIZED if preset == "normalized" else RewardWeights()
+        terms = RewardTerms(preset, weights)
         one, two = (
             run_chooser(board, flows, terms, lookahead(terms)).reward_B for board in (older, newer)
         )

@@ -110,15 +110,12 @@ def loop(folder: Path, args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def scores(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
     """Scores of both planners on the tasks of these seeds together, and their difference."""
-    from tutelage.orchestration.data.synthetic import builtin_graph
     from tutelage.orchestration.evaluation.metrics import PlanScores
     from tutelage.seeds import SeedTree
 
     gold = [workflow for part in parts for workflow in part["gold"]]
     first, second = (
-        PlanScores.of(
-            [plan for part in parts for plan in part[name]], gold, builtin_graph().catalog
-        )
+        PlanScores.of([plan for part in parts for plan in part[name]], gold)
         for name in ("before", "after")
     )
     return first, second, second.gain(first, SeedTree(0))
@@ -131,7 +128,7 @@ def rows_of(parts: list[dict[str, Any]]) -> list[list[str]]:
     rows: list[list[str]] = []
     for name, words in NAMES.items():
         low, mean, high = (100 * getattr(gain[name], key) for key in ("low", "mean", "high"))
-        before, after = (f"{100 * found.mean(name):.1f}" for found in (first, second))
+        before, after = (f"{100 * found.summary()[name]:.1f}" for found in (first, second))
         apart = ", ".join(f"{100 * one[name].mean:+.1f}" for one in each)
         rows.append([words, before, after, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", apart])
     return rows

@@ -40,7 +40,7 @@ from tutelage.orchestration.data.synthetic import (
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
-    baseline_plans,
+    copied_plans,
     without_edges,
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
@@ -76,7 +76,7 @@ def plans_of(
     nearest = model.memory.texts.products(texts, model.idf).topk(1, dim=1).indices[:, 0].tolist()
     made = model.plan_all([w.instruction for w in test])
     raw += [p.raw_valid for p in made]
-    found = dict(baseline_plans(fitting.remembered, test, nearest))
+    found = {"nearest": copied_plans(fitting.remembered, test, nearest)}
     found["no edges"] = [without_edges(p.plan) for p in made]
     for name, plans in {"planner": [p.plan for p in made], **found}.items():
         into.setdefault(name, []).extend(plans)
@@ -118,7 +118,7 @@ def synthetic() -> None:
     plans: dict[str, list] = {}
     raw: list[bool] = []
     plans_of(fitting, test, plans, raw)
-    table({n: PlanScores.of(p, test, builtin_graph().catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, test) for n, p in plans.items()})
     print(f"DAGs before decoding: {100 * sum(raw) / len(raw):.1f} %\n")
 
 
@@ -137,7 +137,7 @@ def nestful(path: str) -> None:
         )
         gold += test
     print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
-    table({n: PlanScores.of(p, gold, catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, gold) for n, p in plans.items()})
 
 
 def joined(paths: list[Path]) -> Catalog:
@@ -167,7 +167,7 @@ def chains(folder: str) -> None:
     )
     plans: dict[str, list] = {}
     plans_of(fitting, test, plans, [])
-    table({n: PlanScores.of(p, test, catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, test) for n, p in plans.items()})
 
 
 def indirect() -> None:
@@ -217,12 +217,12 @@ def dag() -> None:
     for weight in (0.0, 0.1, 0.3, 1.0):
         fitting = fitted(train, catalog, Phase1Settings(lambda_dag=weight), SEEDS.child("dag fit"))
         made_ = fitting.model.plan_all([w.instruction for w in test])
-        found = PlanScores.of([p.plan for p in made_], test, catalog, [p.raw_valid for p in made_])
+        found = PlanScores.of([p.plan for p in made_], test, [p.raw_valid for p in made_])
         first = first or found
         gain = found.gain(first, SEEDS.child("dag", str(weight)))["edge_f1"]
         print(
-            f"| {weight} | {100 * (found.mean('node_f1') or 0):.1f} | "
-            f"{100 * (found.mean('edge_f1') or 0):.1f} | {100 * (found.raw_validity or 0):.1f} | "
+            f"| {weight} | {100 * found.summary()['node_f1']:.1f} | "
+            f"{100 * found.summary()['edge_f1']:.1f} | {100 * (found.raw_validity or 0):.1f} | "
             f"{cell(gain)} |",
             flush=True,
         )

@@ -2,7 +2,7 @@
 
 A router of queries is a chance of a right answer for each worker. Asking the worker of the highest
 `worth * chance - cost`, as the worth of a right answer goes up, gives its curve of cost and
-accuracy, and that its AIQ (`routing/contract.py`). Queries are resampled with replacement, the same
+accuracy, and that its AIQ (`curves.py`). Queries are resampled with replacement, the same
 ones for every router, so each number has an interval and differences between routers are paired.
 
 Legend: Q queries, W workers, P points of a curve.
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from benchmarks.orchestration.curves import Point, aiq
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.contract import Point, aiq
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, shown_interval
 

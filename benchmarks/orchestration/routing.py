@@ -18,37 +18,61 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
+from benchmarks.orchestration.curves import measured_aiq
 from benchmarks.orchestration.held_out import held_out, held_out_page
 
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, simulate_outcomes
-from tutelage.orchestration.routing.contract import (
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
+from tutelage.orchestration.routing.phase2 import (
+    GROUPS,
+    SIMULATED,
+    Phase2Result,
+    paired_difference,
+    train_phase2,
+)
+from tutelage.orchestration.routing.policy import (
     GREEDY,
     LOOKAHEAD,
+    ORACLE,
     POLICY,
+    baselines,
     lookahead,
-    node_utility,
-    paired_difference,
+    oracle,
+    policy_chooser,
 )
-from tutelage.orchestration.routing.phase2 import GROUPS, SIMULATED, Phase2Result, train_phase2
-from tutelage.orchestration.routing.policy import policy_chooser
-from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.simulator import run_chooser
-from tutelage.orchestration.routing.workflows import SEPARABLE, QueryTable, WorkflowBatch
+from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
+from tutelage.orchestration.routing.simulator import (
+    QueryTable,
+    RewardTerms,
+    Scenario,
+    WorkflowBatch,
+    plain_utility,
+    run_chooser,
+)
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
 
 Rewards = dict[str, list[float]]
 """By router; the group of queries of each workflow stands under `GROUP`."""
 GROUP = "group"
+SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
+"""One node, one try, no limits: no choice depends on another."""
+CURVE = 2000
+"""Workflows behind each point of a curve and each reward of a preset."""
+
+
+def greedy(terms: RewardTerms) -> Any:
+    """The action of the highest utility at this node alone."""
+    return lambda _, rows, at: plain_utility(at, terms).argmax(axis=1)
 
 
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
@@ -58,7 +82,7 @@ def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rew
     flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"), GROUPS)
     choosers = {
         POLICY: policy_chooser(result.model, world.terms),
-        GREEDY: node_utility(world.terms),
+        GREEDY: greedy(world.terms),
         LOOKAHEAD: lookahead(world.terms),
     }
     rewards = {
@@ -102,16 +126,57 @@ def one_seed(
     )  # fmt: skip
     if main.evaluation is None:
         raise RuntimeError("phase 2 was not evaluated")
+    rows, presets = evaluated(main, seed)
+    outcomes = main.evaluation.outcomes
     return {
         "seed": seed,
         "cpu_seconds": seconds,
         "best_update": main.best_update,
-        "evaluation": main.evaluation.to_json(),
-        "rewards": {k: [float(r) for r in v] for k, v in main.evaluation.rewards.items()}
-        | {GROUP: [float(g) for g in main.evaluation.group_B]},
+        "evaluation": {"rows": rows, "presets": presets},
+        "rewards": {k: [float(r) for r in v.reward_B] for k, v in outcomes.items()}
+        | {GROUP: [float(g) for g in outcomes[POLICY].flows.group_B]},
         "plain": rewards_of(plain, plain_settings, seed),
         "apart": rewards_of(apart, apart_settings, seed),
     }
+
+
+def evaluated(
+    result: Phase2Result, seed: int
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """A row a router of the test, and the rewards of routers under each preset."""
+    world, evaluation = result.world, result.evaluation
+    assert evaluation is not None
+    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    place = SeedTree(seed).child("phase2", "curves")
+    flows = WorkflowBatch.draw(query_table, CURVE, place, GROUPS)
+
+    def policy(terms: RewardTerms) -> Any:
+        return policy_chooser(result.model, terms)
+
+    routers = {GREEDY: greedy, LOOKAHEAD: lookahead, POLICY: policy}
+    known = measured_aiq(query_table, flows, world.terms, routers)
+    best = float(evaluation.outcomes[ORACLE].reward_B.mean())
+    rows = evaluation.to_json()["rows"]
+    for row in rows:
+        outcome = evaluation.outcomes[row["name"]]
+        wins = int(outcome.success_B.sum())
+        row["cost_per_success"] = float(outcome.cost_B.sum()) / max(1, wins)
+        row["latency_p95"] = float(np.quantile(outcome.now_B, 0.95))
+        row["gap_to_oracle"] = best - row["reward"]
+        row["aiq"] = known.get(row["name"])
+    presets: dict[str, list[dict[str, Any]]] = {}
+    for preset in get_args(Preset):
+        # Its own weights but for the one that is trained for.
+        weights = NORMALIZED if preset == "normalized" else RewardWeights()
+        weights = world.terms.weights if preset == world.terms.preset else weights
+        under = replace(world.terms, preset=preset, weights=weights)
+        rules = baselines(world.train.table, under)
+        choosers = {**rules, POLICY: policy(under), ORACLE: oracle(under)}
+        presets[preset] = [
+            {"name": n, "reward": float(run_chooser(query_table, flows, under, c).reward_B.mean())}
+            for n, c in choosers.items()
+        ]
+    return rows, presets
 
 
 def brief(tables: Sequence[OutcomeTable], settings: Phase2Settings, folder: Path) -> dict[str, Any]:

@@ -413,9 +413,8 @@ def test_collect_writes_a_log_that_audit_reads(here: Path) -> None:
     assert audit.exit_code == 1
     (found,) = json.loads(audit.stdout)["audit"]
     assert "failing at once earns more" in found["warning"]
-    low, high = found["interval"]
     assert found["executions"] == 30
-    assert low < found["mean"] < high
+    assert found["mean"] < 0
 
 
 def show(*args: str) -> str:

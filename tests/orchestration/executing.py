@@ -23,7 +23,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerEstimate,
 )
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import Router, cascade
+from tutelage.orchestration.routing.contract import Choice, Router, RouteState, cascade
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.store.values import load_json
@@ -148,3 +148,11 @@ def run_plan(
     return run_virtual(
         executor.run(plan, seeds=SeedTree(seed), budget=budget, observers=observers, hints=hints)
     )
+
+
+class RandomRouter:
+    """A worker drawn evenly among the legal ones, by the seed of the try."""
+
+    def choose(self, state: RouteState) -> Choice:
+        workers = state.candidates
+        return Choice(state.seeds.python().choice(workers) if workers else state.stop)

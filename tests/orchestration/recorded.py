@@ -11,11 +11,12 @@ import re
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.executor import ExecutorSettings, NodeHint
 from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.predictor import VerifierRates
-from tutelage.orchestration.routing.workflows import Scenario, WorkflowBatch
+from tutelage.orchestration.routing.predictor import PASSES_RIGHT, PASSES_WRONG
+from tutelage.orchestration.routing.simulator import Scenario, WorkflowBatch, WorkflowSimulator
 
 _REPLAYED = re.compile(r"\[replayed (?P<row>.+) by (?P<worker>.+): (?:right|wrong)\]")
 
@@ -23,8 +24,8 @@ _REPLAYED = re.compile(r"\[replayed (?P<row>.+) by (?P<worker>.+): (?:right|wron
 class RecordedVerifier:
     """Errs at stated rates, on the same answers every time: the draws are the table's."""
 
-    def __init__(self, table: OutcomeTable, rates: VerifierRates) -> None:
-        self._table, self._rates = table, rates
+    def __init__(self, table: OutcomeTable) -> None:
+        self._table = table
         self._rows = {name: i for i, name in enumerate(table.ids)}
         self._columns = {name: j for j, name in enumerate(table.names)}
 
@@ -37,7 +38,7 @@ class RecordedVerifier:
                 "this verifier goes with ReplayPool"
             )
         draw = self._table.draws_QW[self._rows[found["row"]], self._columns[found["worker"]]]
-        share = self._rates.passes_right if answer.correct else self._rates.passes_wrong
+        share = PASSES_RIGHT if answer.correct else PASSES_WRONG
         passed = bool(draw < share)
         return Verification(passed, "looks right" if passed else "looks wrong")
 
@@ -66,4 +67,16 @@ def as_settings(scenario: Scenario, flows: WorkflowBatch, b: int) -> ExecutorSet
         try_timeout=None,
         deadline=deadline if deadline != float("inf") else None,
         on_failure="fail_fast",
+    )
+
+
+def result_of(simulator: WorkflowSimulator, b: int) -> ExecutionResult:
+    """Workflow `b` of a simulation that is over, as rewards read it."""
+    kept = (simulator.kept_BN[b] >= 0) & simulator.exists_BN[b]
+    return ExecutionResult(
+        bool(simulator.success_B[b]),
+        {str(k): "kept" for k in range(int(kept.sum()))},
+        float(simulator.cost_B[b]),
+        1000.0 * float(simulator.now_B[b]),
+        float(simulator.passed_BN[b].sum() / simulator.size_B[b]),
     )

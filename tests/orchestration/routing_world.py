@@ -11,7 +11,7 @@ from tutelage.orchestration.data.outcomes import SPREAD, OutcomeTable, stated_la
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.routing.phase2 import Phase2Data
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.workflows import Scenario
+from tutelage.orchestration.routing.simulator import Scenario
 from tutelage.seeds import SeedTree
 
 SMALL = Phase2Settings(
@@ -51,7 +51,7 @@ def topical_outcomes(queries: int, seeds: SeedTree) -> OutcomeTable:
     """
     rng = seeds.child("simulated-outcomes").numpy()
     workers = tuple(
-        Worker(f"sim-{b}b", ("*",), price, price, stated_latency("", f"{b}B")) for b, price in SIZES
+        Worker(f"sim-{b}b", ("*",), price, price, stated_latency(b)) for b, price in SIZES
     )
     strength_W = 0.55 * np.log(np.array([size for size, _ in SIZES]) / 10.0)
     skill_TW = 0.8 * rng.standard_normal((len(TYPES), len(workers)))

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from executing import ScriptedPool, plan_of, run_plan
+from executing import RandomRouter, ScriptedPool, plan_of, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Latency, Worker, WorkerAnswer, WorkerError
-from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 
 

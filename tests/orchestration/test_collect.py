@@ -15,8 +15,8 @@ from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.data.collect import collect, shape
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import read_workflows
-from tutelage.orchestration.evaluation import audit
-from tutelage.orchestration.evaluation.judged import WRONG_PLAN
+from tutelage.orchestration.evaluation.audit import audit_logs
+from tutelage.orchestration.evaluation.rewards import WRONG_PLAN
 from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
@@ -120,13 +120,13 @@ def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
     assert few.success_rate == 1.0
     assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
     assert [row["reason"] for row in rows if not row["success"]] == ["unserved"] * 2
-    assert len(audit.judged_results(rows)) == 198
+    assert audit_logs([tmp_path / "few"])[0][0].executions == 198
     many, rows = served("unavailable", 20, tmp_path / "many")
     assert many.success_rate is None
     assert many.interval is None
     assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
     with pytest.raises(DataError, match="only 190 of 200 executions were judged"):
-        audit.judged_results(rows)
+        audit_logs([tmp_path / "many"])
 
 
 def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from benchmarks.house.planner_recipe import PlannerRecipe, train
 from torch import Tensor
 
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.evaluation.results import coverage_curve
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.confidence import (
     KEEP,
@@ -26,7 +24,6 @@ from tutelage.orchestration.planner.confidence import (
     same_tools,
     without,
 )
-from tutelage.orchestration.planner.model import PlanPrediction
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -113,17 +110,6 @@ def test_parts_of_a_catalog_are_left_out_in_turn() -> None:
     rest = without(whole, parts[0])
     assert len(rest) == len(whole) - len(parts[0])
     assert not parts[0] & {*rest.names}
-
-
-def test_the_curve_has_the_surest_plans_first() -> None:
-    plan = Plan("x", (Node("a"),))
-    planned = [PlanPrediction(plan, None, True, sure) for sure in (0.1, 0.9, 0.5, 0.7)]
-    curve = coverage_curve(planned, [0.0, 1.0, 0.0, 1.0])
-    by_share = {point["coverage"]: point["accuracy"] for point in curve}
-    assert (by_share[0.5], by_share[1.0]) == (1.0, 0.5)
-    assert [point["coverage"] for point in curve] == [0.25, 0.5, 0.75, 1.0]
-    assert curve[-1]["confidence"] == 0.1
-    assert coverage_curve([PlanPrediction(plan, None, True)], [1.0]) == []
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -143,8 +143,6 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     assert compute_reward(result) == pytest.approx(result.earned("seed").value)
     assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
     assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
-    listed = {**RESULT, "outputs": ["a", "", "b"]}
-    assert compute_reward(listed, "seed") == pytest.approx(10 - 0.01 - 0.1 + 0.2)
     with pytest.raises(ConfigError, match="preset='seed', the document's formula"):
         compute_reward(ExecutionResult(True), "normalized")
     for wrong in ({"cost": 1.0}, None, "done", {**RESULT, "total_cost": "much"}):
@@ -155,14 +153,10 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
 def test_rows_of_a_log_and_results_have_each_others_names() -> None:
     result = ExecutionResult(True, {"0": "a", "1": ""}, 0.045, 1200.0)
     assert (result.cost, result.latency_ms) == (0.045, 1200.0)
-    row = {
-        "success": True,
-        "cost": 0.045,
-        "latency_ms": 1200.0,
-        "execution_result": {"success": True, "outputs": {"0": "a", "1": ""}},
-    }
-    for told in (row, {**row, "total_cost": 0.045, "cost": 7.0}):
-        assert compute_reward(told, "seed") == pytest.approx(compute_reward(result, "seed"))
+    fields = {"success": True, "outputs": {"0": "a", "1": ""}}
+    whole = {**fields, "total_cost": 0.045, "total_latency_ms": 1200.0}
+    for row in (whole, {"success": True, "cost": 0.045, "execution_result": whole}):
+        assert compute_reward(row, "seed") == pytest.approx(compute_reward(result, "seed"))
 
 
 def test_a_system_without_a_planner_asks_the_shipped_one() -> None:
@@ -195,7 +189,6 @@ def test_the_reward_of_what_tools_did_needs_nothing_else() -> None:
     plan = Plan("x", (Node("summarise", {"text": "a"}),))
     result = OrchestrationSystem(pool=pool).execute("x", plan=plan)
     assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
-    assert compute_reward(result, "gated") == pytest.approx(10.1, abs=0.01)
 
 
 class Unsure:
@@ -244,7 +237,7 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
     assert row["success"] is True
     assert row["planner_outputs"]["model_selections"] == [2, 0]
     assert json.loads(log.path.read_text())["cost"] == 0.1
-    with pytest.raises(RewardError, match="success, outputs, total_cost"):
+    with pytest.raises(RewardError, match="an execution's result has no 'success'"):
         log.log_execution(instruction="x", planner_outputs=outputs, execution_result={})
 
 
@@ -252,21 +245,20 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
     ("outputs", "result", "more", "words"),
     [
         ({}, {"outputs": {"2": "a"}}, {}, "node is 2, and the plan has 2 nodes"),
-        ({}, {"outputs": ["a", "b", "c"]}, {}, "node is 2, and the plan has 2 nodes"),
         (
             {},
             {"total_latency_ms": -1.0},
             {},
-            "total_latency_ms is -1.0; give a finite number of at least 0",
+            "'total_latency_ms' is -1.0; give a number of at least 0",
         ),
-        ({}, {"total_cost": float("nan")}, {}, "total_cost is nan"),
+        ({}, {"total_cost": float("nan")}, {}, "'total_cost' is nan"),
         (
             {},
             {"verified_fraction": 2.0},
             {},
-            "verified_fraction is 2.0; give a finite number from 0 to 1",
+            "'verified_fraction' is 2.0; give a number of at most 1",
         ),
-        ({}, {"success": "no"}, {}, "success is 'no'; give true or false"),
+        ({}, {"success": "no"}, {}, "'success' is 'no'; input should be a valid boolean"),
         ({}, {"outputs": {"0": float("inf")}}, {}, "cannot be logged: .*give finite numbers"),
         ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),
         ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square of 0 and 1"),
@@ -304,14 +296,13 @@ def test_advantages_of_lists_are_those_of_tensors() -> None:
     theirs = compute_gae(rewards=torch.tensor(rewards), values=torch.tensor(values))
     assert torch.equal(mine, theirs)
     assert compute_gae(rewards=[rewards] * 2, values=[values] * 2).shape == (2, 3)
-    with pytest.raises(RewardError, match=r"rewards \(3,\) and values \(2,\)"):
-        compute_gae(rewards=rewards, values=[0.0, 1.0])
-    with pytest.raises(RewardError, match=r"rewards have nan at \[1\]; give finite numbers"):
-        compute_gae(rewards=[0.0, float("nan")], values=[0.0, 0.0])
-    with pytest.raises(RewardError, match=r"values have inf at \[0, 1\]"):
-        compute_gae(rewards=[[0.0, 1.0]], values=[[0.0, float("inf")]])
-    with pytest.raises(RewardError, match="rows of one length"):
-        compute_gae(rewards=[[1.0], [1.0, 2.0]], values=[[1.0], [1.0, 2.0]])
+    for rewards, values in (
+        ([0.0, 1.0, 2.0], [0.0, 1.0]),
+        ([0.0, float("nan")], [0.0, 0.0]),
+        ([[0.0]], [[float("inf")]]),
+    ):  # fmt: skip
+        with pytest.raises(RewardError, match="give finite numbers, both as"):
+            compute_gae(rewards=rewards, values=values)
 
 
 def test_the_validity_of_plans_matrices_and_logs() -> None:
@@ -330,7 +321,7 @@ def test_the_validity_of_plans_matrices_and_logs() -> None:
 def test_the_loss_of_the_document_says_which_states_it_takes() -> None:
     rest: Any = {key: [0.0] for key in ("old_log_probs", "advantages", "returns")}
     for states in ([{"state": 1}], None):
-        with pytest.raises(RewardError, match="states are the DecisionFeatures of decisions, not"):
+        with pytest.raises(RewardError, match="states are the DecisionFeatures of decisions"):
             ModelSelector(0).compute_loss(states=states, actions=[0], **rest)  # pyright: ignore[reportArgumentType]
     features = DecisionFeatures(
         torch.zeros(1, 2, WORKER_FEATURES), torch.zeros(1, CONTEXT_FEATURES), torch.zeros(1, 4),

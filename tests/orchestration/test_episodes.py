@@ -38,7 +38,7 @@ def test_every_worker_is_seen_at_every_subtask(tmp_path: Path) -> None:
     pool = ScriptedPool(WORKERS, behave)
     found = collect_episodes(tmp_path, workflows(3), pool, budget=None, seed=0)
     assert (found.played, found.planned) == (6, 6)
-    table = read_outcomes(found.outcomes, found.models)
+    table = read_outcomes(tmp_path / "outcomes.json", tmp_path / "models.json")
     assert len(table) == 6
     assert set(table.names) == {"good", "bad"}
     rows = {(i, w.name): s for i, row in zip(table.ids, table.scores_QW, strict=True)

@@ -15,32 +15,36 @@ import torch
 from routing_world import SMALL, table, topical_outcomes
 
 from tutelage.errors import ConfigError, DataError, RunError
-from tutelage.orchestration.data.outcomes import read_outcomes, read_test_outcomes
-from tutelage.orchestration.evaluation.judged import NO_INTERVAL
+from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.evaluation.rewards import RewardWeights
-from tutelage.orchestration.evaluation.tables import routing_tables
+from tutelage.orchestration.evaluation.tables import NO_INTERVAL, routing_tables
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner.settings import read_settings
-from tutelage.orchestration.routing.contract import (
-    GREEDY,
-    LOOKAHEAD,
-    POLICY,
-    node_utility,
-    paired_difference,
-)
 from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
     Phase2Data,
     Phase2Result,
+    paired_difference,
     read_checkpoint,
     train_phase2,
 )
-from tutelage.orchestration.routing.policy import ModelSelector, policy_chooser
+from tutelage.orchestration.routing.policy import (
+    GREEDY,
+    LOOKAHEAD,
+    POLICY,
+    ModelSelector,
+    baselines,
+    policy_chooser,
+)
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
-from tutelage.orchestration.routing.simulator import run_chooser
-from tutelage.orchestration.routing.workflows import QueryTable, Scenario, WorkflowBatch
+from tutelage.orchestration.routing.simulator import (
+    QueryTable,
+    Scenario,
+    WorkflowBatch,
+    run_chooser,
+)
 from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
@@ -72,7 +76,7 @@ def test_metrics_have_the_published_names(
     assert {line.get("val_workflows") for line in lines if "val_success" in line} == {
         SMALL.val_workflows
     }
-    assert lines == list(result.history)
+    assert lines == result.history
 
 
 def test_a_checkpoint_has_the_published_fields_and_reads_without_code(
@@ -97,27 +101,17 @@ def test_the_evaluation_has_every_router(
     assert result.evaluation is not None
     found = json.loads(json.dumps(result.evaluation.to_json(), allow_nan=False))
     names = [row["name"] for row in found["rows"]]
-    plain = ("random", "cheapest", "fastest", "most accurate", "best of the type", "kNN", "oracle")
+    plain = ("cheapest", "most accurate", "oracle")
     assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
     by_name = {row["name"]: row for row in found["rows"]}
-    assert by_name["oracle"]["gap_to_oracle"] == 0
     assert by_name["oracle"]["reward"] == max(row["reward"] for row in found["rows"])
     assert set(found["differences"]) == set(names) - {POLICY}
-    assert set(found["presets"]) == {"seed", "seed_seconds", "normalized", "gated"}
-    for rows in found["presets"].values():
-        assert {GREEDY, LOOKAHEAD, POLICY, "oracle"} < {row["name"] for row in rows}
-        known = [row for row in rows if row["low"] is not None]  # others earn 0 in all workflows
-        assert all(row["low"] < row["reward"] < row["high"] for row in known)
-        assert {"oracle"} < {row["name"] for row in known}
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows
         assert row["reward_low"] <= row["reward"] <= row["reward_high"]
-        assert row["success_low"] <= row["success"] <= row["success_high"]
-    routing, presets = routing_tables({"evaluation": found})
-    told = f"{SMALL.test_workflows} test workflows, run once by each router, all judged"
-    assert told in routing.lead
+    (routing,) = routing_tables({"evaluation": found})
+    assert f"{SMALL.test_workflows} test workflows, run once by each router" in routing.lead
     assert [row.cells[0] for row in routing.rows] == names
-    assert len(presets.columns) == 5
 
 
 @pytest.mark.full
@@ -136,18 +130,12 @@ def test_held_out_outcomes_are_of_the_workers_that_were_learned(tmp_path: Path) 
     rows = [{"id": f"q{i}", "instruction": f"ask {i}", "scores": {"a": 1.0, "b": 0.0}}
             for i in range(40)]  # fmt: skip
     prices = {name: {"input_price": 1, "output_price": 1} for name in "abc"}
-    files = {"table": rows, "more": [rows[0] | {"scores": {"a": 1.0, "c": 1.0}}],
-             "less": [rows[0] | {"scores": {"a": 1.0}}], "models": prices}  # fmt: skip
+    files = {"table": rows, "less": [rows[0] | {"scores": {"a": 1.0}}], "models": prices}
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    models = tmp_path / "models.json"
-    known = read_outcomes(tmp_path / "table.json", models)
-    with pytest.raises(DataError, match=r"more.json.*nothing was learned about 'c'"):
-        read_test_outcomes(tmp_path / "more.json", models, known)
+    files = (tmp_path / "table.json", tmp_path / "models.json")
     with pytest.raises(DataError, match="has no worker 'b'"):
-        read_test_outcomes(tmp_path / "less.json", models, known)
-    with pytest.raises(DataError, match="--models FILE"):
-        read_test_outcomes(tmp_path / "table.json", None, known)
+        read_tables(*files, tmp_path / "less.json", SeedTree(0))
 
 
 def test_queries_that_stand_in_both_files_are_named(tmp_path: Path) -> None:
@@ -175,19 +163,10 @@ def test_no_key_of_ppo_means_the_lookahead(tmp_path: Path) -> None:
     evaluation = result.evaluation
     assert evaluation is not None
     assert evaluation.router == LOOKAHEAD
-    assert POLICY not in {row["name"] for row in evaluation.rows}
+    assert POLICY not in evaluation.outcomes
     assert Phase2Settings(num_episodes=3).algorithm == "PPO"
     with pytest.raises(ConfigError, match="gamma is a key of PPO"):
         read({"algorithm": "lookahead", "gamma": 0.9})
-
-
-def test_the_lookahead_does_not_drop_a_trained_policy(
-    trained: tuple[Phase2Result, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    result, _ = trained
-    plain = Phase2Settings(val_workflows=64)
-    with pytest.raises(RunError, match="algorithm=PPO"):
-        train_phase2(tmp_path, table=table(), settings=plain, checkpoint=result.checkpoint)
 
 
 def test_intervals_count_the_queries_that_workflows_share() -> None:
@@ -287,7 +266,6 @@ def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) ->
     again = train_phase2(
         tmp_path / "two", table=table(), settings=few, checkpoint=result.checkpoint, evaluate=False
     )
-    assert again.history[0]["val_reward"] == result.val_reward
     assert read_checkpoint(again.checkpoint)["phase1"]["epoch"] == 3
     torch.save({"epoch": 1}, tmp_path / "half.pth")
     with pytest.raises(RunError, match="has no 'model_state_dict'"):
@@ -311,7 +289,8 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
     world = result.world
     query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
     flows = WorkflowBatch.draw(query_table, 1500, SeedTree(3))
-    greedy = run_chooser(query_table, flows, world.terms, node_utility(world.terms)).reward_B
+    rules = baselines(world.train.table, world.terms)
+    greedy = run_chooser(query_table, flows, world.terms, rules[GREEDY]).reward_B
     learned = run_chooser(
         query_table, flows, world.terms, policy_chooser(result.model, world.terms)
     ).reward_B
@@ -321,11 +300,6 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
     assert before == pytest.approx(greedy)  # training starts as the greedy router
     gap = learned - greedy
     assert gap.mean() > 4 * gap.std() / len(gap) ** 0.5
-
-
-def test_outcomes_and_models_go_together(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="go together"):
-        train_phase2(tmp_path, outcomes="table.json")
 
 
 def read(keys: Mapping[str, object]) -> Phase2Settings:
@@ -344,7 +318,7 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
     assert found.num_episodes == 1000
     assert found.weights == RewardWeights()
     assert Phase2Settings().weights == NORMALIZED
-    assert Phase2Settings(reward="seed").weights == RewardWeights()
+    assert Phase2Settings(normalize=False).weights == RewardWeights()
     assert found.reward == "seed", "the document's weights are for its formula"
     assert Phase2Settings(beta=1.0).reward == "seed"
     shares = Phase2Settings(beta=1.0, normalize=True)
@@ -357,10 +331,8 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
         ({"num_episodes": 1.5}, "num_episodes=1.5.*whole number"),
         ({"num_episodes": 0}, "num_episodes=0.*at least 1"),
         ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'lookahead' or 'PPO'"),
-        ({"reward": "best"}, "reward='best'.*choose from 'seed'"),
         ({"epsilon": 2}, "epsilon=2.*at most 1"),
         ({"epsilon": -1}, "epsilon=-1.*at least 0"),
-        ({"normalize": True, "reward": "gated"}, "both name the formula; leave one of them out"),
         ({"prior": "none"}, "prior='none'.*choose from"),
         ({"gamma": True}, "gamma=True.*not true or false"),
     ):
@@ -369,9 +341,6 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
 
 
 def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
-    few = SMALL.model_copy(update={"num_episodes": 1, "reward": "seed"})
-    with pytest.warns(UserWarning, match=r"'doing nothing' earns 0.000.*set normalize: true"):
-        result = train_phase2(tmp_path, table=table(), settings=few, evaluate=False)
-    assert result.warning is not None
-    world = Phase2Data.of(table(), Scenario(), SMALL, SeedTree(0))
-    assert world.reward_warning(SeedTree(0)) is None
+    few = SMALL.model_copy(update={"num_episodes": 1, "normalize": False})
+    with pytest.warns(UserWarning, match=r"doing nothing earns 0,.*set normalize: true"):
+        train_phase2(tmp_path, table=table(), settings=few, evaluate=False)

@@ -12,10 +12,7 @@ from routing_world import table, topical_outcomes
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.routing.predictor import (
-    OutcomePredictor,
-    VerifierRates,
-)
+from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.seeds import SeedTree
 
 
@@ -40,7 +37,7 @@ def test_the_nearest_text_is_the_same_text_unless_it_is_ones_own() -> None:
     places, cosines = index.nearest([hashed(texts[0])], 2)
     assert places[0, 0] == 0
     assert cosines[0, 0] == pytest.approx(1.0, abs=1e-5)
-    own, _ = index.nearest([hashed(texts[0])], 2, own=[0])
+    own, _ = index.nearest([hashed(texts[0])], 2, own=np.array([0]))
     assert own[0].tolist() == [2, 1]
     empty, cosines = index.nearest([hashed("")], 1)
     assert empty.shape == (1, 1)
@@ -84,7 +81,7 @@ def test_a_failure_lowers_the_chances_of_those_that_fail_together(
     before = fitted.chances(support)
     failed = np.zeros_like(before, dtype=bool)
     failed[:, 3] = True
-    after = fitted.chances(support, failed_BW=failed, rates=VerifierRates())
+    after = fitted.chances(support, failed)
     assert after[:, 3].mean() < 0.5 * before[:, 3].mean()
     others = np.arange(before.shape[1]) != 3
     assert after[:, others].mean() < before[:, others].mean() - 0.03
@@ -127,8 +124,3 @@ def test_the_state_reads_without_pickled_code(tmp_path_factory: pytest.TempPathF
         again.chances(again.support(texts, types)),
     )
     assert again.workers == predictor.workers
-
-
-def test_rates_of_a_verifier_that_helps_nobody_are_refused() -> None:
-    with pytest.raises(DataError, match="more often"):
-        VerifierRates(0.3, 0.4)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from executing import (
     DIAMOND,
+    RandomRouter,
     ScriptedPool,
     cut_to,
     failed,
@@ -38,7 +39,7 @@ from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRe
 from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerAnswer
-from tutelage.orchestration.routing.contract import RandomRouter, cascade
+from tutelage.orchestration.routing.contract import cascade
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.tracing import names, rollout_trees
 

@@ -182,8 +182,8 @@ def test_a_planner_counts_instructions(tmp_path: Path) -> None:
 
 
 def test_a_planners_table_says_it() -> None:
-    scores = {"planner": {"validity": 1.0, "hallucination": 0.0}}
-    test = {"workflows": 30, "scores": scores, "in_training": 10, "gains": {}, "shapes": {}}
+    scores = {"planner": {"validity": 1.0}}
+    test = {"workflows": 30, "scores": scores, "in_training": 10, "gains": {}}
     assert planning_tables(test)[0].lead.startswith(
         "30 test workflows, of which 10 are also training workflows."
     )

@@ -5,9 +5,9 @@ tutelage train benchmarks/orchestration/training/agent.py --algorithm apo ...   
 
 A rollout is one plan, with one repair at most, by the planner that `--planner llm` has. Right is a
 plan that leaves the folder as the task's own plan does and has its last result among its results;
-for a request that no tool serves, to say so. The reward is the preset `gated`'s: success, less what
-the calls and the longest chain cost where it succeeded, and a share for the calls of the task's
-plan that it has.
+for a request that no tool serves, to say so. The reward is `normalized`: success, less what the
+calls and the longest chain cost, which is counted only where it succeeded, and a share for the
+calls of the task's plan that it has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.orchestration.kit import make_folder, make_tools, serve_pages
 
 from tutelage import PromptTemplate, rollout
 from tutelage.orchestration import Node, OrchestrationSystem, Plan
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, References, compute_reward
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, References, reward_parts
 from tutelage.orchestration.execution.permission import Doubt
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.plan.dag import critical_path
@@ -99,7 +99,9 @@ def paid(plan: Plan, right: bool, matched: float) -> float:
         verified_fraction=matched,
     )
     references = References(CALL * MOST, float(MOST))
-    return compute_reward(outcome, "gated", references=references) / 10
+    parts = reward_parts(outcome, preset="normalized", references=references)
+    # Cost and latency count only where the plan is right.
+    return (sum(parts.values()) if right else parts["shaped"]) / 10
 
 
 def matched(plan: Plan, wanted: Sequence[Mapping[str, Any]]) -> float:

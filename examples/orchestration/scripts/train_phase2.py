@@ -3,8 +3,7 @@
 
 The document's script: a thin caller of `tutelage.orchestration.routing.phase2.train_phase2`. It
 leaves `checkpoint_best.pth` (which carries the planner of phase 1 along) and prints the comparison
-of all routers. `--outcomes` and `--models` name a table of real outcomes; without them outcomes are
-simulated. `--resume` goes on after a kill.
+of all routers, on simulated outcomes. `--resume` goes on after a kill.
 """
 
 import argparse
@@ -24,8 +23,6 @@ def main() -> int:
     parser.add_argument("--checkpoint", help="phase 1's, or an earlier one of phase 2")
     parser.add_argument("--output_dir", default="checkpoints/")
     parser.add_argument("--episodes", type=int)
-    parser.add_argument("--outcomes")
-    parser.add_argument("--models")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
@@ -36,8 +33,6 @@ def main() -> int:
         result = train_phase2(
             given.output_dir,
             settings=read_settings(given.config, overrides).phase2_rl,
-            outcomes=given.outcomes,
-            models=given.models,
             seed=given.seed,
             checkpoint=given.checkpoint,
             resume=given.resume,

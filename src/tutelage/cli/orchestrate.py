@@ -252,21 +252,17 @@ def _show_collection(made: CollectionRun) -> None:
 
 
 def _show_audit(audits: Sequence[RewardAudit], logged: int) -> None:
-    from tutelage.cli.console import output, percent, plain_table, say
+    from tutelage.cli.console import output, plain_table, say
     from tutelage.errors import counted
-    from tutelage.orchestration.evaluation.audit import TERMS
 
     lost = logged - audits[0].executions
     more = f"; {lost} more were lost to their workers' servers" if lost else ""
-    numbers = ("mean (95 %)", "fail at once", *TERMS)
-    table = plain_table("preset", *numbers, right=numbers)
+    table = plain_table("preset", "mean", right=("mean",))
     for each in audits:
-        ends = "" if each.interval is None else " ({:.4f} to {:.4f})".format(*each.interval)
-        shares = [percent(each.variance[term]) for term in TERMS]
-        table.add_row(each.preset, f"{each.mean:.4f}{ends}", f"{each.fail_at_once:.4f}", *shares)
+        table.add_row(each.preset, f"{each.mean:.4f}")
     output().print(table)
     executions = counted(audits[0].executions, "judged execution")
-    words = f"mean of the {executions} of the log{more}; the terms' shares of their variance"
+    words = f"mean of the {executions} of the log{more}"
     say(output(), (words, "dim"))
     for each in audits:
         if each.warning is not None:

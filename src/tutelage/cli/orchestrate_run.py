@@ -23,7 +23,7 @@ from tutelage.cli.failures import tell
 from tutelage.cli.options import AsJson
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
-from tutelage.orchestration.evaluation.judged import DEADLINE
+from tutelage.orchestration.evaluation.rewards import DEADLINE
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.plan.arguments import check_arguments

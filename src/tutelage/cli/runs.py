@@ -162,8 +162,9 @@ def _measured(result: dict[str, Any]) -> dict[str, str]:
     counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
     shared = shared_in(result) if told else 0
     counts += [f"{shared} tasks trained on"] * bool(shared)
-    only = " before" if sampled[0] and not sampled[1] else ""
-    return {"success": success and f"{success} %{only}", "reward": rewards, "tested": ", ".join(counts)}
+    if success:
+        success += " % before" if sampled[0] and not sampled[1] else " %"
+    return {"success": success, "reward": rewards, "tested": ", ".join(counts)}
 
 
 def _age(seconds: float) -> str:

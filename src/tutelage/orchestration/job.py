@@ -10,7 +10,7 @@
     result.json, report.html     the outcome
 
 A checkpoint is written after each epoch, so a run killed at any moment goes on bit for bit.
-`setup.py` reads the data, `evaluation/results.py` measures; `runs/lifecycle.py` runs it.
+`setup.py` reads the data, `evaluation/metrics.py` measures; `runs/lifecycle.py` runs it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
 from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, read_tables
 from tutelage.orchestration.data.rows import read_json
-from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
-from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
+from tutelage.orchestration.evaluation.metrics import (
+    SCORES,
+    PlanScores,
+    evaluate,
+    prediction_rows,
+)
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
@@ -152,7 +156,7 @@ class PlannerTraining(RunKind):
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
-            if phase2.reward in ("seed", "seed_seconds"):
+            if phase2.reward == "seed":
                 example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
                 earned = compute_reward(example, phase2.reward, weights=phase2.weights)
                 if earned < 0:
@@ -230,7 +234,9 @@ class PlannerTraining(RunKind):
         own = folder.checkpoints / saving.PHASE1
         before = _lines_of_phase1(folder)
         phase = self.settings.phase2_rl
-        collected = self._episodes(run)
+        collected, table = self._episodes(run), self.tables[0]
+        if collected is not None:
+            table = read_outcomes(*collected, SeedTree(request.seed).child(PHASE2))
         progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
         def log(given: Mapping[str, Any]) -> None:
@@ -241,10 +247,8 @@ class PlannerTraining(RunKind):
         phase2_result = train_phase2(
             place,
             settings=phase,
-            table=self.tables[0],
-            outcomes=request.outcomes or (collected and collected[0]),
-            models=request.models or (collected and collected[1]),
-            test_outcomes=self.tables[1] or request.test_outcomes,
+            table=table,
+            test_outcomes=self.tables[1],
             seed=request.seed,
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),
@@ -280,8 +284,7 @@ class PlannerTraining(RunKind):
                 verifiers=asked.read_verifiers(pool), catalog=catalog,
                 done=lambda number, spent: run.progress.step(number, {"cost": spent}),
             )  # fmt: skip
-            numbers = {k: getattr(found, k) for k in ("played", "planned", "cost")}
-            write_json(place / EPISODES, numbers)
+            write_json(place / EPISODES, asdict(found))
         return place / OUTCOMES, place / MODELS
 
 
@@ -318,7 +321,7 @@ def _measure(
         write_text(folder.path / "predictions.jsonl", text)
         # A test workflow is a task, its plan a rollout, the reward what validation goes by.
         plans = [each.plan for each in planned]
-        scores = PlanScores.of(plans, sets.test, model.catalog)
+        scores = PlanScores.of(plans, sets.test)
         rollouts: list[Rollout] = []
         for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
             parts = {name: float(getattr(scores, name)[i]) for name in SCORES}

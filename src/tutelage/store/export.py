@@ -47,9 +47,9 @@ def export_rows(
     """The rows of a run in one of `FORMATS`, read as the iteration goes.
 
     `tools` are what the agent was given, None for those in its requests, and `mode` is that of the
-    rollouts; both are for `sft` rows alone. `content` puts messages into `otlp` rows. `successful` leaves out what earned less than the full reward, as `sft` does.
-    Raises `StoreError` for
-    another format or an unknown run. Write a row with `dump_json`, which keeps every number.
+    rollouts; both are for `sft` rows alone. `content` puts messages into `otlp` rows. `successful`
+    leaves out what earned less than the full reward, as `sft` does. Raises `StoreError` for another
+    format or an unknown run. Write a row with `dump_json`, which keeps every number.
     """
     if fmt not in FORMATS:
         raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")

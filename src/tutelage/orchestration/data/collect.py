@@ -20,7 +20,7 @@ from tutelage.config.fields import Count, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.data.workflows import read_workflows
-from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
+from tutelage.orchestration.evaluation.rewards import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.runs import ExecutionRun
@@ -203,7 +203,7 @@ class CollectConfig(WorkConfig, RunSettings):
     tasks: Path | None = None
     """Workflows to execute, instead of synthetic ones."""
     router: str = "accurate"
-    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    """Who chooses workers: cheapest, accurate, cascade:NAME,NAME,... or
     the file of a router that phase 2 trained."""
     max_nodes: Count = 6
     """Maximum number of nodes of a synthetic workflow."""

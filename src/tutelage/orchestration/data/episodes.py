@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from tutelage.orchestration.execution.record import Execution, NodeStep
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import Worker, WorkerPool
+from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.runs.folder import write_text
@@ -40,10 +40,8 @@ _UNKNOWN = ("network", "unauthorized", "unavailable", "rate_limited", "timeout",
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """The files of a table that was collected, and what that took."""
+    """What the collection of a table took; `OUTCOMES` and `MODELS` lie in its folder."""
 
-    outcomes: Path
-    models: Path
     played: int
     planned: int
     """Fewer are played where the budget ends first."""
@@ -101,55 +99,47 @@ def collect_episodes(
 
     with open_store(folder / EVENTS) as record:
         played = run_virtual(play_all(), jumps=pool.mock)
-    rows = _rows(workflows, played)
-    known = {name for row in rows for name in row["scores"]}
-    if not rows:
-        raise ConfigError("no episode has a verified outcome; raise --budget, or give --verifiers")
-    prices = {worker.name: _price(worker) for worker in pool.workers if worker.name in known}
-    for path, content in ((folder / MODELS, prices), (folder / OUTCOMES, rows)):
-        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return Episodes(folder / OUTCOMES, folder / MODELS, len(played), len(planned), money.spent)
-
-
-def _rows(
-    workflows: Sequence[Workflow], played: Sequence[tuple[int, Execution]]
-) -> list[dict[str, Any]]:
-    """A row a subtask: means over the episodes that asked a worker there and know the verdict."""
+    # A row a subtask: means over the episodes that asked a worker there and know the verdict.
     tries: dict[tuple[int, int], dict[str, list[NodeStep]]] = {}
     for k, execution in played:
         for step in execution.steps:
-            if step.worker is not None and _judged(step):
+            answer = step.answer
+            if step.worker is None or answer is None:
+                continue
+            if answer.error is None:
+                judged = step.verdict is not None and step.verdict.checked
+            else:
+                judged = answer.error.kind not in _UNKNOWN
+            if judged:
                 tries.setdefault((k, step.node), {}).setdefault(step.worker, []).append(step)
-    return [_row(workflows[k], k, node, asked) for (k, node), asked in sorted(tries.items())]
-
-
-def _judged(step: NodeStep) -> bool:
-    answer = step.answer
-    if answer is None or (answer.error is not None and answer.error.kind in _UNKNOWN):
-        return False
-    return answer.error is not None or (step.verdict is not None and step.verdict.checked)
-
-
-def _row(
-    workflow: Workflow, k: int, node: int, asked: Mapping[str, Sequence[NodeStep]]
-) -> dict[str, Any]:
-    told = workflow.plan.nodes[node]
-    answers = {name: [s.answer for s in steps if s.answer] for name, steps in asked.items()}
-    return {
-        "id": f"{workflow.name or k}/{node}",
-        "instruction": told.description or workflow.instruction,
-        "task": told.tool,
-        "scores": {name: fmean(float(s.passed) for s in steps) for name, steps in asked.items()},
-        "cost": {name: fmean(a.cost for a in some) for name, some in answers.items()},
-        "latency": {name: fmean(a.seconds for a in some) for name, some in answers.items()},
+    rows: list[dict[str, Any]] = []
+    for (k, number), steps in sorted(tries.items()):
+        workflow, node = workflows[k], workflows[k].plan.nodes[number]
+        answers = {name: [s.answer for s in some if s.answer] for name, some in steps.items()}
+        rows.append(
+            {
+                "id": f"{workflow.name or k}/{number}",
+                "instruction": node.description or workflow.instruction,
+                "task": node.tool,
+                "scores": {n: fmean(float(s.passed) for s in some) for n, some in steps.items()},
+                "cost": {n: fmean(a.cost for a in some) for n, some in answers.items()},
+                "latency": {n: fmean(a.seconds for a in some) for n, some in answers.items()},
+            }
+        )
+    if not rows:
+        raise ConfigError("no episode has a verified outcome; raise --budget, or give --verifiers")
+    known = {name for row in rows for name in row["scores"]}
+    prices = {
+        worker.name: {
+            "input_price": worker.price_in,
+            "output_price": worker.price_out,
+            "latency_seconds": worker.latency.seconds,
+            "seconds_per_token": worker.latency.per_token,
+            "capabilities": list(worker.capabilities),
+        }
+        for worker in pool.workers
+        if worker.name in known
     }
-
-
-def _price(worker: Worker) -> dict[str, Any]:
-    return {
-        "input_price": worker.price_in,
-        "output_price": worker.price_out,
-        "latency_seconds": worker.latency.seconds,
-        "seconds_per_token": worker.latency.per_token,
-        "capabilities": list(worker.capabilities),
-    }
+    for path, content in ((folder / MODELS, prices), (folder / OUTCOMES, rows)):
+        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return Episodes(len(played), len(planned), money.spent)

@@ -5,7 +5,7 @@ it) + 0.1, and texts are scaled to length 1. All known texts lie in one sparse m
 the neighbours of a batch are one product; `closest` needs numpy alone. `routing/predictor.py` says
 what neighbours are good for.
 
-Legend: N known texts, B asked texts, K neighbours, F features.
+Legend: N known texts, B texts to compare, K neighbours, F features.
 """
 
 from __future__ import annotations
@@ -91,28 +91,28 @@ class NearestTexts:
             check_invariants=False,
         )
 
-    def scores(self, asked: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scores(self, query: NDArray[np.int64]) -> NDArray[np.float64]:
         """How near each known text is, without torch."""
         (places, columns), values = self._entries
-        asked_F = np.zeros(self._width)
-        seen = self._column_F[asked] >= 0
-        asked_F[self._column_F[asked[seen]]] = self._values(asked)[seen]
-        return np.bincount(places, values * asked_F[columns], len(self)).astype(np.float64)
+        query_F = np.zeros(self._width)
+        seen = self._column_F[query] >= 0
+        query_F[self._column_F[query[seen]]] = self._values(query)[seen]
+        return np.bincount(places, values * query_F[columns], len(self)).astype(np.float64)
 
     def nearest(
-        self, asked: Sequence[NDArray[np.int64]], k: int, *, own: Sequence[int] | None = None
+        self, queries: Sequence[NDArray[np.int64]], k: int, *, own: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Places and cosines of the k nearest known texts, both [B, K], the nearest first.
 
-        `own[b]` is the place of asked text b among the known ones; it is no neighbour of itself.
+        `own[b]` is the place of text b among the known ones; it is no neighbour of itself.
         """
         import torch
 
         k = min(k, len(self) - (own is not None))
-        places = np.empty((len(asked), k), dtype=np.int64)
-        cosines = np.empty((len(asked), k))
-        for start in range(0, len(asked), BATCH):
-            batch = asked[start : start + BATCH]
+        places = np.empty((len(queries), k), dtype=np.int64)
+        cosines = np.empty((len(queries), k))
+        for start in range(0, len(queries), BATCH):
+            batch = queries[start : start + BATCH]
             dense_FB = torch.zeros(self._width, len(batch))
             for b, row in enumerate(batch):
                 columns = self._column_F[row]
@@ -121,7 +121,7 @@ class NearestTexts:
                 dense_FB[torch.from_numpy(columns[seen]), b] = values
             similar_BN = (self._matrix @ dense_FB).T.contiguous()
             if own is not None:
-                mine = torch.tensor(own[start : start + BATCH])
+                mine = torch.from_numpy(own[start : start + BATCH])
                 similar_BN[torch.arange(len(batch)), mine] = -1.0
             top = similar_BN.topk(k, dim=1)
             places[start : start + len(batch)] = top.indices.numpy()

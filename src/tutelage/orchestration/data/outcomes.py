@@ -5,7 +5,7 @@ beside a file of prices, or simulated: the simulated workers of an execution, on
 generator. All that a policy or a predictor learns from comes out of such a table, so training needs
 no call to a model. What a file leaves out is filled by a stated model: cost from prices and tokens,
 seconds from the size of the model. `routing/predictor.py` learns from a table,
-`routing/workflows.py` makes workflows.
+`routing/simulator.py` makes workflows.
 
 Legend: Q queries, W workers.
 """
@@ -13,19 +13,25 @@ Legend: Q queries, W workers.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from tutelage.config.fields import NonNegative
-from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.rows import AsText, FileRecord, nearest, read_as, read_json
+from tutelage.config.fields import NonNegative, Share
+from tutelage.errors import DataError
+from tutelage.orchestration.data.rows import (
+    AsText,
+    FileRecord,
+    nearest,
+    read_as,
+    read_json,
+    read_rows,
+)
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.worker_files import classic, tool_kind
@@ -44,16 +50,10 @@ RIGHT = 0.5
 """A score of at least this counts as right."""
 TOKENS_OUT = 250.0
 """Tokens of an answer where a table does not say."""
-PLAIN_SIZE = 8.0
-"""Billions of parameters of a model of which neither its file nor its name says the size."""
 SPREAD = 0.25
 """Standard deviation of the logarithm of stated seconds."""
 VAL, TEST = 0.15, 0.25
 """Shares of a table that are held out."""
-TYPE_KEYS = ("task", "task_type", "type")
-TEXT_KEYS = ("instruction", "question", "query", "prompt")
-Share = Annotated[float, Field(ge=0, le=1)]
-_BILLIONS = r"(?<![\w.])(\d+(?:\.\d+)?)\s*[bB]\b"
 _WORDS = ("ids", "instructions", "types")
 _OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
@@ -161,13 +161,11 @@ class _Query(FileRecord):
     """One query of a file: the result of each worker on it."""
 
     id: AsText | None = None
-    text: Annotated[str, Field(min_length=1)] = Field(validation_alias=AliasChoices(*TEXT_KEYS))
-    type: AsText = Field("task", validation_alias=AliasChoices(*TYPE_KEYS))
+    instruction: Annotated[str, Field(min_length=1)]
+    task: AsText = "task"
     scores: dict[str, Share] = Field(min_length=1)
     cost: Mapping[str, NonNegative] = {}
     latency: Mapping[str, NonNegative] = {}
-    input_tokens: NonNegative | None = None
-    output_tokens: Mapping[str, NonNegative] = {}
 
 
 class _Price(FileRecord):
@@ -175,18 +173,18 @@ class _Price(FileRecord):
 
     input_price: NonNegative
     output_price: NonNegative
-    size: Any = None
+    size: Annotated[str, Field(pattern=r"^\d+(\.\d+)?[bB]$")] = "8B"
+    """Billions of parameters."""
     latency_seconds: NonNegative | None = None
     seconds_per_token: NonNegative | None = None
     capabilities: tuple[AsText, ...] = ("*",)
 
     def worker(self, name: str) -> Worker:
-        """The worker of that name; its latency is stated where the file does not say it."""
-        latency = stated_latency(name, self.size)
+        """Return the worker of that name; its latency is stated where the file does not say it."""
+        latency = stated_latency(float(self.size[:-1]))
         if self.latency_seconds is not None or self.seconds_per_token is not None:
             latency = Latency(self.latency_seconds or 0.0, SPREAD, self.seconds_per_token or 0.0)
-        prices = (self.input_price, self.output_price)
-        return Worker(name, self.capabilities, *prices, latency)
+        return Worker(name, self.capabilities, self.input_price, self.output_price, latency)
 
 
 _ROW = TypeAdapter(_Query)
@@ -199,90 +197,64 @@ def read_outcomes(
     """Read a table of outcomes and the prices of its workers.
 
     A row has a text (`instruction`), `scores` (by worker, 0 to 1) and perhaps `id`, `task`, `cost`
-    (USD by worker), `latency` (seconds by worker), `input_tokens`, `output_tokens` (by worker).
-    Models are an object by name with `input_price` and `output_price` (USD per million tokens) and
-    perhaps `size` (such as "7B"), `latency_seconds`, `seconds_per_token`, `capabilities`.
-    Raises `DataError` with file, row and field.
+    (USD by worker), `latency` (seconds by worker). Models are an object by name with `input_price`
+    and `output_price` (USD per million tokens) and perhaps `size` (such as "7B"),
+    `latency_seconds`, `seconds_per_token`, `capabilities`. Raises `DataError` with file, row and
+    field.
     """
-    data = read_json(path)
-    if not isinstance(data, list) or not data:
-        raise DataError(f"{str(path)!r} needs a list of rows with 'scores'; it has none")
     rows = [
         read_as(_ROW, row, f"{str(path)!r}, row {index}")
-        for index, row in enumerate(cast("list[Any]", data))
+        for index, row in enumerate(read_rows(path))
     ]
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
-    known = read_json(models)
-    if not isinstance(known, dict):
-        raise DataError(f"{str(models)!r} needs an object: prices by the model's name")
-    listed = cast("Mapping[str, Any]", known)
-    if lost := [name for name in names if name not in listed]:
-        hint = nearest(lost[0], sorted(listed))
+    prices = read_as(_PRICES, read_json(models), repr(str(models)))
+    if lost := [name for name in names if name not in prices]:
+        hint = nearest(lost[0], sorted(prices))
         raise DataError(f"{str(models)!r} has no price of {lost[0]!r}; {hint}")
-    prices = read_as(_PRICES, {name: listed[name] for name in names}, repr(str(models)))
-    workers = check_workers([price.worker(name) for name, price in prices.items()])
-    tokens_in_Q = np.array(
-        [prompt_tokens(row.text) if row.input_tokens is None else row.input_tokens for row in rows],
-        dtype=np.float64,
-    )
-    scores_QW, cost_QW, latency_QW, out_QW = (
+    workers = check_workers([prices[name].worker(name) for name in names])
+    tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
+    scores_QW, cost_QW, latency_QW = (
         np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])
-        for key in ("scores", "cost", "latency", "output_tokens")
+        for key in ("scores", "cost", "latency")
     )
-    out_QW = np.where(np.isnan(out_QW) & np.isnan(cost_QW), TOKENS_OUT, out_QW)
+    unpriced_QW = np.isnan(cost_QW)
     price_in_W, price_out_W = _prices(workers)
-    costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
-    seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
+    priced_QW = (tokens_in_Q[:, None] * price_in_W + TOKENS_OUT * price_out_W) / 1e6
+    seconds_QW, draws_QW = np.empty_like(cost_QW), np.empty_like(cost_QW)
     for j, worker in enumerate(workers):
         # A place of its own for each worker: one that comes later changes nobody else's draws.
         rng = (seeds or SeedTree(0)).child("outcomes", worker.name).numpy()
         draws_QW[:, j] = rng.random(len(rows))
-        written_Q = np.where(np.isnan(out_QW[:, j]), TOKENS_OUT, out_QW[:, j])
-        median_Q = worker.latency.seconds + worker.latency.per_token * written_Q
-        seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
+        median = worker.latency.seconds + worker.latency.per_token * TOKENS_OUT
+        seconds_QW[:, j] = median * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
     return OutcomeTable(
         ids=tuple(str(i) if row.id is None else row.id for i, row in enumerate(rows)),
-        instructions=tuple(row.text for row in rows),
-        types=tuple(row.type for row in rows),
+        instructions=tuple(row.instruction for row in rows),
+        types=tuple(row.task for row in rows),
         workers=workers,
         scores_QW=scores_QW,
-        costs_QW=np.where(np.isnan(cost_QW), costs_QW, cost_QW),
+        costs_QW=np.where(unpriced_QW, priced_QW, cost_QW),
         seconds_QW=np.where(np.isnan(latency_QW), seconds_QW, latency_QW),
         tokens_in_Q=tokens_in_Q,
-        tokens_out_QW=out_QW,
+        tokens_out_QW=np.where(unpriced_QW, TOKENS_OUT, np.nan),
         draws_QW=draws_QW,
     )
-
-
-def read_test_outcomes(
-    path: str | Path,
-    models: str | Path | None,
-    table: OutcomeTable,
-    seeds: SeedTree | None = None,
-) -> OutcomeTable:
-    """Held-out outcomes of the workers of a table, in its order of workers.
-
-    Raises `DataError` for a worker that the table lacks or that the file does, and without prices.
-    """
-    if models is None:
-        raise DataError(f"{str(path)!r} needs the prices of its workers: give --models FILE")
-    held_out = read_outcomes(path, models, (seeds or SeedTree(0)).child("test-outcomes"))
-    if strange := [name for name in held_out.names if name not in table.names]:
-        hint = nearest(strange[0], sorted(table.names))
-        raise DataError(f"{str(path)!r}: nothing was learned about {strange[0]!r}; {hint}")
-    return held_out.only(table.names)
 
 
 def read_tables(
     outcomes: str | Path, models: str | Path, test: str | Path | None, seeds: SeedTree
 ) -> tuple[OutcomeTable, OutcomeTable | None]:
-    """A table to learn from, and held-out outcomes where a file has some.
+    """Return a table to learn from, and held-out outcomes of its workers where a file has some.
 
-    Raises `DataError` as their readers do, and for a table that is too small to be split.
+    Raises `DataError` as `read_outcomes` does, for held-out outcomes that lack a worker, and for a
+    table that is too small to be split.
     """
-    table = read_outcomes(outcomes, models, seeds)
-    table.split(seeds, held_out=test is None)
-    return table, None if test is None else read_test_outcomes(test, models, table, seeds)
+    table, held = read_outcomes(outcomes, models, seeds), None
+    if test is not None:
+        held = read_outcomes(test, models, seeds.child("test-outcomes"))
+        held = held.only(table.names)
+    table.split(seeds, held_out=held is None)
+    return table, held
 
 
 def with_skills(table: OutcomeTable) -> list[Worker]:
@@ -300,14 +272,12 @@ def with_skills(table: OutcomeTable) -> list[Worker]:
     return found
 
 
-def stated_latency(name: str, size: object = None) -> Latency:
-    """Seconds of a model by its size in billions of parameters B, where nobody measured them.
+def stated_latency(billions: float) -> Latency:
+    """Return the seconds of a model by its billions of parameters, where nobody measured them.
 
     0.2 s until it starts, and 0.004 + 0.0003 B seconds for each token that it writes: about what
     a served model of that size shows, and larger for larger ones, which is what matters here.
     """
-    items = (re.search(_BILLIONS, str(text).replace("-", " ")) for text in (size, name))
-    billions = next((float(found[1]) for found in items if found), PLAIN_SIZE)
     return Latency(0.2, SPREAD, 0.004 + 0.0003 * billions)
 
 
@@ -320,15 +290,13 @@ def simulate_outcomes(
 ) -> OutcomeTable:
     """Outcomes of simulated workers, by default the preset `classic`, on `queries` requests that
     one built-in tool does: those of a `SimulatedPool`, so a router that learns from them fits what
-    an execution with simulated workers does. Raises `ConfigError` for fewer than 20 queries.
+    an execution with simulated workers does.
     """
-    if queries < 20:
-        raise ConfigError(f"queries={queries!r} must be at least 20")
     graph = builtin_graph()
-    asked = generate(graph, queries, seeds.child("requests"), max_nodes=1)
+    requests = generate(graph, queries, seeds.child("requests"), max_nodes=1)
     pool = SimulatedPool(workers or classic(), errors=0.0)
     rows: list[list[tuple[float, float, float, float]]] = []
-    for number, workflow in enumerate(asked):
+    for number, workflow in enumerate(requests):
         tool = graph.catalog[workflow.tools[0]]
         work = Subtask(
             0, tool.name, tool_kind(tool.name, tool.description, graph.catalog),
@@ -344,11 +312,11 @@ def simulate_outcomes(
                 expected = pool.estimate(worker, work)
                 rows[-1].append((math.nan, expected.cost, expected.seconds, TOKENS_OUT))
     scores_QW, costs_QW, seconds_QW, tokens_out_QW = np.moveaxis(np.array(rows), 2, 0)
-    texts = tuple(workflow.instruction for workflow in asked)
+    texts = tuple(workflow.instruction for workflow in requests)
     return OutcomeTable(
-        ids=tuple(f"sim-{number}" for number in range(len(asked))),
+        ids=tuple(f"sim-{number}" for number in range(len(requests))),
         instructions=texts,
-        types=tuple(workflow.tools[0] for workflow in asked),
+        types=tuple(workflow.tools[0] for workflow in requests),
         workers=pool.workers,
         scores_QW=scores_QW,
         costs_QW=costs_QW,

@@ -42,10 +42,7 @@ Warn = Callable[[str], None]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
-    "fastest": routing.fastest,
     "accurate": routing.most_accurate,
-    "greedy": routing.greedy,
-    "random": routing.RandomRouter,
 }
 """Routers that need nothing but their name."""
 
@@ -180,7 +177,7 @@ class WorkConfig(PlanningConfig):
     """Who plans, chooses workers, works and judges."""
 
     router: str = "cheapest"
-    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    """Who chooses workers: cheapest, accurate, cascade:NAME,NAME,... or
     the file of a router that phase 2 trained."""
     verifiers: _WholePath | None = None
     """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
@@ -241,7 +238,7 @@ class WorkConfig(PlanningConfig):
             if lost := [worker for worker in order if worker not in known]:
                 raise ConfigError(f"--router names {lost[0]!r}; the workers are {sorted(known)!r}")
             return routing.cascade(order)
-        if name in ("accurate", "greedy") and not any(worker.skills for worker in models):
+        if name == "accurate" and not any(worker.skills for worker in models):
             warn(
                 f"the router {name!r} goes by the skills that workers declare, and none of them "
                 "does: the cheapest worker is asked first"

@@ -60,7 +60,7 @@ from tutelage.orchestration.execution.workers import (
 from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
 from tutelage.orchestration.plan.catalog import Catalog, check_plan
 from tutelage.orchestration.plan.dag import Plan, PlannerCall, critical_path
-from tutelage.orchestration.routing.contract import Choice, PreviousTry, Router, RouteState
+from tutelage.orchestration.routing.contract import Choice, Router, RouteState
 from tutelage.seeds import SeedTree
 
 Rest = Callable[[Execution, Budget], Awaitable[Plan]]
@@ -522,13 +522,12 @@ class _NodeRun:
         run, settings, budget = self.run, self.run.settings, self.run.budget
         names = {worker.name: i for i, worker in enumerate(self.pool.workers)}
         tried = tuple(
-            PreviousTry(names[step.worker], step.answer, step.passed)
+            names[step.worker]
             for step in self.steps
             if step.worker in names and step.answer is not None and not _given_up(step.answer)
         )
-        asked = {attempt.worker for attempt in tried}
         open_to = [
-            can and len(tried) < settings.max_tries and worker not in asked
+            can and len(tried) < settings.max_tries and worker not in tried
             for worker, can in enumerate(self.legal)
         ]
         judged = run.place.verifiers.bound(self.work)
@@ -559,7 +558,6 @@ class _NodeRun:
             deadline_left=run.deadline_left,
             max_tries=settings.max_tries,
             seeds=self.work.seeds.child("route", len(self.steps)),
-            references=run.state.references,
         )
 
     async def _ask_worker(self, choice: Choice) -> None:

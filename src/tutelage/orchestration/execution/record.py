@@ -173,7 +173,7 @@ class Execution(ExecutionResult):
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
     """Where its draws came from; node k's from `child("node", k)`."""
     references: References | None = None
-    """What `normalized` and `gated` rewards measure against."""
+    """What `normalized` rewards measure against."""
     resumed: int = 0
     """Nodes that were taken over from an earlier process."""
     abandoned: tuple[int, ...] = ()

@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError, RunError, check_given, counted
-from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import (
+    DEADLINE,
+    UNSERVED,
+    WRONG_PLAN,
     ExecutionResult,
     Preset,
     RewardWeights,
-    check_result,
 )
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
@@ -356,7 +357,6 @@ class ExecutionLogger:
         """Append one line and return it; a result may be given by its fields. Raises `DataError`
         for outputs that are no plan, `RewardError` for a result that is not valid."""
         result, clock = ExecutionResult.read(execution_result), self._clock()
-        check_result(result)
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
         outputs = _planner_outputs(planner_outputs, own, workers)

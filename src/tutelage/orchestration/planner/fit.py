@@ -198,7 +198,7 @@ class PlannerTrainer:
         greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
         planned = self.model.plan_all(prepared, greedy)
         raw, plans = [p.raw_valid for p in planned], [p.plan for p in planned]
-        values = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
+        values = PlanScores.of(plans, self.held_out, raw).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
         scores = {f"val_{name}": values[name] for name in names}
         return {"val_loss": loss, **scores, "workflow_validity": values["raw_validity"]}
@@ -337,7 +337,7 @@ def _sample_scores(
     how: SearchSettings,
 ) -> torch.Tensor:
     planned = [plan for found in beams for plan in model.decided(found, how)]
-    plan_scores = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
+    plan_scores = PlanScores.of([p.plan for p in planned], held_out)
     parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
 

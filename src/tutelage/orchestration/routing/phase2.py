@@ -1,13 +1,17 @@
 """Phase 2: the routing of workflows, from a table of outcomes to a checkpoint and a comparison.
 
-`train_phase2` is the whole of it: read or simulate outcomes, split them, fit the predictor, train
-the model selector where PPO is asked for, pick the checkpoint on validation, fit the predictor
-again on all rows, and touch the test workflows once. Held-out outcomes of their own are routed by
-what is shipped; a test that was cut from the table by the predictor that has not seen it. Before
-training it is checked whether the reward wants what it should: under one where a router that knows
-every outcome does not rank first, training teaches something else. Every draw comes from the seed
-tree and every update starts from what `checkpoint_last.pth` holds, so a run that was killed goes on
-bit for bit. `policy.py` has the model; `settings.py` the keys.
+`train_phase2` is the whole of it: split the outcomes, fit the predictor, train the model selector
+where PPO is asked for, pick the checkpoint on validation, fit the predictor again on all rows, and
+touch the test workflows once. Held-out outcomes of their own are routed by what is shipped; a test
+that was cut from the table by the predictor that has not seen it. Before training it is checked
+whether doing nothing earns more than the work. Every draw comes from the seed tree and every update
+starts from what `checkpoint_last.pth` holds, so a run that was killed goes on bit for bit.
+`policy.py` has the model; `settings.py` the keys.
+
+Routers are compared on the same workflows, so differences are paired. Success means right answers,
+not passed ones. The queries of a test stand in groups and no workflow takes queries of two:
+workflows of one group share queries and are no independent evidence, so intervals are those of the
+groups.
 """
 
 from __future__ import annotations
@@ -17,49 +21,47 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 
-from tutelage.errors import DataError, RunError, check_given
+from tutelage.errors import RunError
 from tutelage.orchestration.data.outcomes import (
+    Floats,
     OutcomeTable,
-    read_outcomes,
-    read_test_outcomes,
     simulate_outcomes,
     with_skills,
 )
 from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
-from tutelage.orchestration.routing.contract import (
+from tutelage.orchestration.routing.policy import (
+    LOOKAHEAD,
     ORACLE,
     POLICY,
-    RouterEvaluation,
-    baselines,
-    evaluate_routers,
-    oracle,
-)
-from tutelage.orchestration.routing.policy import (
     ModelSelector,
+    baselines,
     collect,
+    oracle,
     policy_chooser,
     ppo_update,
 )
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.simulator import RewardTerms, run_chooser
-from tutelage.orchestration.routing.workflows import (
+from tutelage.orchestration.routing.simulator import (
+    Chooser,
+    Ints,
     QueryTable,
+    RewardTerms,
     Scenario,
     WorkflowBatch,
-    able_workers,
+    WorkflowSimulator,
+    run_chooser,
 )
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference, mean_interval, shown_interval
 from tutelage.tasks.overlap import also_trained, content_of, listed
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
@@ -70,6 +72,8 @@ JUDGED = 400
 GROUPS = 25
 """Groups of test queries, between which workflows share none."""
 
+_PROGRESS = ("best_update", "val_reward", "history")
+"""What a resume needs beside the tensors."""
 Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
@@ -100,18 +104,17 @@ class Phase2Data:
         without which a part of the table is held out."""
         train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
-        terms = RewardTerms(
-            settings.reward, settings.weights, scenario.rates, settings.prior,
-            settings.max_steps_per_episode,
-        )  # fmt: skip
         return Phase2Data(
             QueryTable.of(train, predictor, scenario, support),
             QueryTable.of(val, predictor, scenario),
             own if test is None else test,
-            terms,
+            RewardTerms(
+                settings.reward, settings.weights, settings.prior,
+                settings.max_steps_per_episode,
+            ),
             table,
             test is not None,
-        )
+        )  # fmt: skip
 
     @property
     def leaks(self) -> list[str]:
@@ -120,63 +123,19 @@ class Phase2Data:
         found = also_trained(learned.instructions, self.test.instructions, content_of)
         return [self.test.ids[k] for k in found]
 
-    @property
-    def unmeasured(self) -> str:
-        """The workers that were not asked for some types that they can do, in the training rows."""
-        table = self.train.table
-        types, kinds = np.array(table.types), sorted(set(table.types))
-        able = {kind: np.array(able_workers(table.workers, kind)) for kind in kinds}
-        lost_W = sum((able[k] & ~table.known_QW[types == k].any(axis=0)).astype(int) for k in kinds)
-        counts = zip(table.names, np.atleast_1d(lost_W), strict=True)
-        return ", ".join(f"{name} at {lost} of {len(kinds)} types" for name, lost in counts if lost)
-
-    def reward_warning(self, seeds: SeedTree) -> str | None:
-        """What is wrong with training under this reward; None when nothing was found."""
-        flows = WorkflowBatch.draw(self.val, JUDGED, seeds.child("judged"))
-        terms = self.terms
-        rules = baselines(self.train.table, terms, seeds.child("random"))
-        judged = ("random", "cheapest", "fastest", "most accurate")
-        choosers = {ORACLE: oracle(terms), **{name: rules[name] for name in judged}}
-        means = {
-            name: float(run_chooser(self.val, flows, terms, choose).reward_B.mean())
-            for name, choose in choosers.items()
-        }
-        means["doing nothing"] = 0.0
-        best = max(means, key=means.__getitem__)
-        if best == ORACLE:
-            return None
-        return (
-            f"under the reward {terms.preset!r} with {terms.weights!r}, {best!r} earns "
-            f"{means[best]:.3f} and a router that knows every outcome {means[ORACLE]:.3f}: "
-            "training will not teach to do the work; set normalize: true, which measures cost and "
-            "latency as shares, or change the weights"
-        )
-
 
 @dataclass(slots=True)
-class _Progress:
-    """Where training stands; with the tensors this is all that a resume needs."""
-
-    update: int = 0
-    """Updates that are done."""
-    best_update: int = 0
-    best_reward: float = -float("inf")
-    history: list[Line] = field(default_factory=list[Line])
-
-
-@dataclass(frozen=True, slots=True)
 class Phase2Result:
-    """What training found; files lie beside `checkpoint`."""
+    """The outcome of a training, and until then where it stands; files lie beside `checkpoint`."""
 
     checkpoint: Path
-    best_update: int
-    val_reward: float
-    history: tuple[Line, ...]
-    evaluation: RouterEvaluation | None
-    model: ModelSelector
     world: Phase2Data
-    warning: str | None
-    """What is wrong with the reward; None when nothing was found."""
+    model: ModelSelector
+    best_update: int = 0
+    val_reward: float = -float("inf")
+    history: list[Line] = field(default_factory=list[Line])
+    """A line of metrics an update, and one before the first."""
+    evaluation: RouterEvaluation | None = None
 
 
 def train_phase2(
@@ -184,132 +143,94 @@ def train_phase2(
     *,
     settings: Phase2Settings | None = None,
     scenario: Scenario | None = None,
-    outcomes: str | Path | None = None,
-    models: str | Path | None = None,
     table: OutcomeTable | None = None,
-    test_outcomes: str | Path | OutcomeTable | None = None,
+    test_outcomes: OutcomeTable | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
     evaluate: bool = True,
     log: Log | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Phase2Result:
     """Learn to route; writes `checkpoint_best.pth`, `checkpoint_last.pth` and `workers.json`.
 
-    Outcomes come from `table`, from the files `outcomes` and `models`, or are simulated for the
-    default workers. `test_outcomes` are held out: no fit sees them; without them a part of the
-    table is held out until the router is measured. `checkpoint` is that of phase 1, which then
-    travels in phase 2's own, or one of phase 2, whose weights are the start. `resume` goes on from
-    `output`. A reward that puts something else above doing the work is said to `warn` before
-    training begins, by default as a Python warning. Raises `DataError` for files, `RunError` for
-    checkpoints that do not fit, `ConfigError` for settings.
+    Outcomes are those of `table` (see `read_outcomes`), else simulated for the default workers.
+    `test_outcomes` are held out: no fit sees them; without them a part of the table is held out
+    until the router is measured. `checkpoint` has the planner of phase 1, which then travels in
+    phase 2's own. `resume` goes on from `output`. A reward
+    under which doing nothing earns more than the work is said to `warn` before training begins.
+    Raises `DataError` for a table that is too small, `RunError` for checkpoints that do not fit.
     """
-    check_given("output", output, (str, Path), "a folder", RunError)
-    check_given("settings", settings, (Phase2Settings, NoneType), "Phase2Settings(...)")
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
     if table is None:
-        if (outcomes is None) != (models is None):
-            raise DataError(
-                f"outcomes={outcomes!r} and models={models!r} go together: give a table of "
-                "outcomes (--outcomes FILE) and the prices of its workers (--models FILE)"
-            )
-        if outcomes is None or models is None:
-            table = simulate_outcomes(SIMULATED, seeds)
-        else:
-            table = read_outcomes(outcomes, models, seeds)
+        table = simulate_outcomes(SIMULATED, seeds)
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
-    old = {} if earlier is None else earlier.get("router", {})
-    if settings.algorithm == "lookahead" and old.get("algorithm") == "PPO":
-        raise RunError(
-            f"{str(checkpoint)!r} holds a policy that PPO trained, and the lookahead has none; "
-            "continue it with algorithm=PPO, or begin without that checkpoint"
-        )
+    phase1 = earlier and earlier.get("phase1", earlier)
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(test_outcomes, (str, Path)):
-        test_outcomes = read_test_outcomes(test_outcomes, models, table, seeds)
     world = Phase2Data.of(table, scenario, settings, seeds, test_outcomes)
-    tell = warn or partial(warnings.warn, stacklevel=2)
     if leaks := world.leaks:
-        tell(
+        warn(
             f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
             f"word: {listed(leaks)}. What is reached on them is not held-out"
         )
-    if unmeasured := world.unmeasured:
-        tell(
-            f"no outcome to learn from of {unmeasured}: a worker's share of right answers at all "
-            "types stands in for it"
+    terms, flows = world.terms, WorkflowBatch.draw(world.val, JUDGED, seeds.child("judged"))
+    most = float(run_chooser(world.val, flows, terms, oracle(terms)).reward_B.mean())
+    if most <= 0:
+        warn(
+            f"under the reward {terms.preset!r} with {terms.weights!r} doing nothing earns 0, and "
+            f"a router that knows every outcome {most:.3f}: training will not teach to do the "
+            "work; set normalize: true, which measures cost and latency as shares, or change the "
+            "weights"
         )
-    if warning := world.reward_warning(seeds):
-        tell(warning)
     # Changes with anything that the course of training depends on.
     digest = hashlib.blake2b(digest_size=16)
     fields = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
     digest.update(json.dumps(fields).encode())
     for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
         digest.update(np.ascontiguousarray(values).tobytes())
-    run = _Phase2Training(folder, world, settings, seeds, earlier, digest.hexdigest(), log)
-    (run.restore if resume else run.begin)()
-    while run.progress.update < settings.updates:
+    run = _Phase2Training(folder, world, settings, seeds, phase1, digest.hexdigest(), log)
+    if resume:
+        run.restore()
+    else:  # what training starts from is the first candidate for the best
+        run.end_update({"phase": "rl", "step": 0, "tick": 0}, validate=True)
+    while len(run.result.history) <= settings.updates:
         run.update()
-    model, shipped = run.ship()
-    progress = run.progress
-    return Phase2Result(
-        checkpoint=folder / BEST,
-        best_update=progress.best_update,
-        val_reward=progress.best_reward,
-        history=tuple(progress.history),
-        evaluation=run.evaluate(model, shipped) if evaluate else None,
-        model=model,
-        world=world,
-        warning=warning,
-    )
+    return run.ship(evaluate=evaluate)
 
 
-@dataclass
 class _Phase2Training:
     """One training: the model, its optimizer, and where it stands."""
 
-    folder: Path
-    world: Phase2Data
-    settings: Phase2Settings
-    seeds: SeedTree
-    phase1: Mapping[str, Any] | None
-    """The checkpoint it starts from; then what that has of phase 1."""
-    fingerprint: str
-    log: Log | None
-    progress: _Progress = field(default_factory=_Progress)
-
-    def __post_init__(self) -> None:
-        self.model = ModelSelector(self.seeds.child("model").value(31))
-        if self.phase1 is not None and "router" in self.phase1:
-            self.model.load_state_dict(self.phase1["model_state_dict"])
-            self.phase1 = self.phase1["phase1"]
-        self.groups = self.model.parameter_groups(self.settings.learning_rate)
-        self.rates = [group["lr"] for group in self.groups]
-        self.optimizer = torch.optim.Adam(self.groups)
-        size, place = self.settings.val_workflows, self.seeds.child("val")
-        self.val_flows = WorkflowBatch.draw(self.world.val, size, place)
-
-    def begin(self) -> None:
-        """Validate what training starts from: it is the first candidate for the best."""
-        line: Line = {"phase": "rl", "step": 0, "tick": 0}
-        self._validate(line)
-        self._tell(line, save=True)
+    def __init__(
+        self,
+        folder: Path,
+        world: Phase2Data,
+        settings: Phase2Settings,
+        seeds: SeedTree,
+        phase1: Mapping[str, Any] | None,
+        fingerprint: str,
+        log: Log | None,
+    ) -> None:
+        self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
+        self.phase1, self.fingerprint, self.log = phase1, fingerprint, log
+        self.model = ModelSelector(seeds.child("model").value(31))
+        self.result = Phase2Result(folder / BEST, world, self.model)
+        groups = self.model.parameter_groups(settings.learning_rate)
+        self.rates = [group["lr"] for group in groups]
+        self.optimizer = torch.optim.Adam(groups)
+        self.val_flows = WorkflowBatch.draw(world.val, settings.val_workflows, seeds.child("val"))
 
     def update(self) -> None:
-        """One update, and now and then a validation with its checkpoint."""
-        settings, number = self.settings, self.progress.update
-        seeds = self.seeds.child("update", number)
-        flows = WorkflowBatch.draw(
-            self.world.train, settings.workflows_of(number), seeds.child("workflows")
-        )
+        """Make one update, and now and then a validation with its checkpoint."""
+        settings, number = self.settings, len(self.result.history) - 1
+        seeds, terms, train = self.seeds.child("update", number), self.world.terms, self.world.train
+        flows = WorkflowBatch.draw(train, settings.workflows_of(number), seeds.child("workflows"))
         left = 1.0 - number / settings.updates
         for group, first in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = left * first
-        place, terms = seeds.child("actions"), self.world.terms
-        batch = collect(self.world.train, flows, terms, self.model, place)
+        place = seeds.child("actions")
+        batch = collect(train, flows, terms, self.model, place)
         outcome, matrices = batch.outcome, flows.parents_BNN.astype(int).tolist()
         line: Line = {
             "phase": "rl",
@@ -320,48 +241,45 @@ class _Phase2Training:
             "train_workflows": len(flows),
             "success_rate": float(outcome.success_B.mean()),
             "avg_cost": float(outcome.cost_B.mean()),
-            "avg_latency": 1000.0 * float(outcome.latency_B.mean()),
+            "avg_latency": 1000.0 * float(outcome.now_B.mean()),
             "workflow_validity": float(np.mean([is_valid_dag(m) for m in matrices])),
         }
-        self.progress.update = number + 1
-        due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
-        if due:
-            self._validate(line)
-        self._tell(line, save=due)
+        done = number + 1
+        due = done == settings.updates or done % settings.validate_every == 0
+        self.end_update(line, validate=due)
 
-    def _validate(self, line: Line) -> None:
-        choose = policy_chooser(self.model, self.world.terms)
-        outcome = run_chooser(self.world.val, self.val_flows, self.world.terms, choose)
-        reward = float(outcome.reward_B.mean())
-        line["val_reward"], line["val_loss"] = reward, -reward
-        line["val_success"] = float(outcome.success_B.mean())
-        line["val_workflows"] = len(self.val_flows)
-        if reward > self.progress.best_reward:
-            self.progress.best_reward = reward
-            self.progress.best_update = self.progress.update
-            state = self._state() | self._router(self.world.train.predictor)
-            saving.write(self.folder / BEST, state)
-
-    def _tell(self, line: Line, *, save: bool) -> None:
-        self.progress.history.append(line)
-        if self.log is not None:
-            self.log(line)
-        if save:  # a kill leaves the checkpoint before
-            state = self._state() | {"progress": json.dumps(asdict(self.progress))}
-            saving.write(self.folder / LAST, state)
-
-    def _state(self) -> dict[str, Any]:
-        """The published fields of a checkpoint."""
-        return {
-            "epoch": self.progress.update,
+    def end_update(self, line: Line, *, validate: bool) -> None:
+        """Validate, keep the best, tell the metrics, and write where training stands."""
+        result, world = self.result, self.world
+        if validate:
+            choose = policy_chooser(self.model, world.terms)
+            outcome = run_chooser(world.val, self.val_flows, world.terms, choose)
+            reward = float(outcome.reward_B.mean())
+            line["val_reward"], line["val_loss"] = reward, -reward
+            line["val_success"] = float(outcome.success_B.mean())
+            line["val_workflows"] = len(self.val_flows)
+        better = validate and line["val_reward"] > result.val_reward
+        if better:
+            result.val_reward, result.best_update = line["val_reward"], line["step"]
+        state = {
+            "epoch": line["step"],
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
-            "val_loss": -self.progress.best_reward,
+            "val_loss": -result.val_reward,
             "fingerprint": self.fingerprint,
         }
+        if better:
+            saving.write(self.folder / BEST, state | self._router(world.train.predictor))
+        result.history.append(line)
+        if self.log is not None:
+            self.log(line)
+        if validate:  # a kill leaves the checkpoint before
+            progress = {name: getattr(result, name) for name in _PROGRESS}
+            state["progress"] = json.dumps(progress)
+            saving.write(self.folder / LAST, state)
 
     def _router(self, predictor: OutcomePredictor) -> dict[str, Any]:
-        """What a router is made of again, beside its weights."""
+        """Return what a router is made of again, beside its weights."""
         terms = self.world.terms
         return {
             "router": {
@@ -369,25 +287,11 @@ class _Phase2Training:
                 "reward": terms.preset,
                 "weights": asdict(terms.weights),
                 "prior": terms.prior,
-                "rates": asdict(terms.rates),
-                "max_tries": self.world.train.max_tries,
                 "algorithm": self.settings.algorithm,
             },
             "task_types": list(dict.fromkeys(self.world.known.types)),
             "phase1": self.phase1,
         }
-
-    def ship(self) -> tuple[ModelSelector, OutcomePredictor]:
-        """Write the weights that validation picked with the predictor of all rows, and its workers
-        as a file; returns both."""
-        predictor, _ = OutcomePredictor.fit(self.world.known, self.seeds)
-        state, model = read_checkpoint(self.folder / BEST), ModelSelector()
-        model.load_state_dict(state["model_state_dict"])
-        saving.write(self.folder / BEST, state | self._router(predictor))
-        rows = [worker_to(worker) for worker in with_skills(self.world.known)]
-        text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
-        (self.folder / WORKERS).write_text(text, encoding="utf-8")
-        return model, predictor
 
     def restore(self) -> None:
         """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
@@ -400,31 +304,116 @@ class _Phase2Training:
             )
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
-        self.progress = _Progress(**json.loads(state["progress"]))
+        for name, value in json.loads(state["progress"]).items():
+            setattr(self.result, name, value)
 
-    def evaluate(self, model: ModelSelector, shipped: OutcomePredictor) -> RouterEvaluation:
-        """The table of all routers, on test workflows; call it once, when the model is chosen."""
-        world, seeds = self.world, self.seeds
-        predictor, known = world.train.predictor, world.train.table
-        if world.apart:
-            predictor, known = shipped, world.known
-        query_table = QueryTable.of(world.test, predictor, world.train.scenario)
-        flows = WorkflowBatch.draw(
-            query_table, self.settings.test_workflows, seeds.child("test"), GROUPS
-        )
-        trained = self.settings.algorithm == "PPO"
-        policies = {POLICY: partial(policy_chooser, model)} if trained else {}
-        place = seeds.child("evaluation")
-        return evaluate_routers(query_table, flows, world.terms, known, place, policies)
+    def ship(self, *, evaluate: bool) -> Phase2Result:
+        """Write the weights that validation picked with the predictor of all rows, and its workers
+        as a file; compare all routers on test workflows where that is wanted."""
+        world, settings, seeds = self.world, self.settings, self.seeds
+        shipped, _ = OutcomePredictor.fit(world.known, seeds)
+        state = read_checkpoint(self.folder / BEST)
+        self.model.load_state_dict(state["model_state_dict"])
+        saving.write(self.folder / BEST, state | self._router(shipped))
+        rows = [worker_to(worker) for worker in with_skills(world.known)]
+        text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
+        (self.folder / WORKERS).write_text(text, encoding="utf-8")
+        if evaluate:
+            predictor, known = world.train.predictor, world.train.table
+            if world.apart:
+                predictor, known = shipped, world.known
+            query_table = QueryTable.of(world.test, predictor, world.train.scenario)
+            place = seeds.child("test")
+            flows = WorkflowBatch.draw(query_table, settings.test_workflows, place, GROUPS)
+            trained = settings.algorithm == "PPO"
+            policy = policy_chooser(self.model, world.terms) if trained else None
+            self.result.evaluation = evaluate_routers(
+                query_table, flows, world.terms, known, policy
+            )
+        return self.result
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint of either phase. Raises `RunError` unless it has the published fields."""
+    """Return a checkpoint of either phase. Raises `RunError` unless it has the published fields."""
     state = saving.read(path, RunError)
     needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
-    missing = [name for name in needed if name not in state]
-    if missing:
+    if missing := [name for name in needed if name not in state]:
         raise RunError(
             f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
         )
     return state
+
+
+# ------------------------------------------------------------------ the comparison
+
+
+@dataclass(frozen=True, slots=True)
+class RouterEvaluation:
+    """Routers on the same workflows, and the paired differences of their rewards."""
+
+    router: str
+    """The router that is shipped."""
+    outcomes: Mapping[str, WorkflowSimulator]
+    """By router, all workflows at their end."""
+    differences: Mapping[str, Difference]
+    """The shipped router's reward less that of each other one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a row a router, with means over workflows: costs in USD, latencies in seconds; and
+        the differences. Ends of intervals are None if there is no interval."""
+        rows: list[dict[str, Any]] = []
+        for name, outcome in self.outcomes.items():
+            low, high = _interval(outcome.reward_B, outcome.flows.group_B)
+            means = {
+                "success": outcome.success_B,
+                "cost": outcome.cost_B,
+                "latency": outcome.now_B,
+                "reward": outcome.reward_B,
+                "tries": outcome.steps_B,
+            }
+            row = {key: float(values.mean()) for key, values in means.items()}
+            row |= {"workflows": len(outcome.flows), "reward_low": low, "reward_high": high}
+            rows.append({"name": name, **_without_nan(row)})
+        differences = {name: _without_nan(asdict(gap)) for name, gap in self.differences.items()}
+        return {"router": self.router, "rows": rows, "differences": differences}
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if value != value else value for key, value in row.items()}
+
+
+def evaluate_routers(
+    query_table: QueryTable,
+    flows: WorkflowBatch,
+    terms: RewardTerms,
+    train: OutcomeTable,
+    policy: Chooser | None,
+) -> RouterEvaluation:
+    """Run all baselines and the trained policy, which is the shipped router, on the same workflows;
+    without one the lookahead is. `train` are the outcomes that the predictor was fitted on."""
+    choosers = baselines(train, terms)
+    choosers |= ({} if policy is None else {POLICY: policy}) | {ORACLE: oracle(terms)}
+    outcomes = {
+        name: run_chooser(query_table, flows, terms, choose) for name, choose in choosers.items()
+    }
+    router = LOOKAHEAD if policy is None else POLICY
+    mine_B = outcomes[router].reward_B
+    differences = {
+        name: paired_difference(outcome.reward_B, mine_B, flows.group_B)
+        for name, outcome in outcomes.items()
+        if name != router
+    }
+    return RouterEvaluation(router, outcomes, differences)
+
+
+def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Difference:
+    """Return the mean of mine less theirs over workflows, with the interval of their groups."""
+    gap_B = mine_B - theirs_B
+    signs = (int((gap_B > 0).sum()), int((gap_B < 0).sum()), int((gap_B == 0).sum()))
+    return Difference(float(gap_B.mean()), *_interval(gap_B, group_B), *signs)
+
+
+def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
+    """Return the 95 % interval of a mean clustered by group; two NaN if there is none."""
+    tasks = [str(group) for group in group_B]
+    return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))

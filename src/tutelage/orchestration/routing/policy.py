@@ -9,8 +9,9 @@ at all is luck, and a critic that knows it takes that luck out of the advantages
 critic of arXiv 1710.06542). The policy never sees it. Losses and advantages are those of
 `algorithms/rl`; a decision is one trained token of a workflow's row.
 
-`collect` samples trajectories: exactly what was executed, with the log-probabilities under the mask
-that was in force; `ppo_update` learns from them, `phase2.py` is the training around it.
+`baselines` are rules that the trained policy is compared with. `collect` samples trajectories:
+exactly what was executed, with the log-probabilities under the mask that was in force; `ppo_update`
+learns from them, `phase2.py` is the training around it.
 
 Legend: B workflows, T decisions of a workflow, D decisions, W workers, A actions (workers, accept,
 stop), F features.
@@ -28,22 +29,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
-from tutelage.errors import RewardError, check_given, check_number
-from tutelage.orchestration.data.outcomes import Floats
+from tutelage.errors import RewardError
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.routing.predictor import verdict
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import (
     TRUTHS,
     Chooser,
     DecisionBatch,
+    Ints,
+    QueryTable,
     RewardTerms,
-    SimulationResult,
+    WorkflowBatch,
     WorkflowSimulator,
     look_ahead,
     plain_utility,
 )
-from tutelage.orchestration.routing.workflows import Ints, QueryTable, WorkflowBatch
 from tutelage.seeds import SeedTree
 
+GREEDY, LOOKAHEAD, POLICY, ORACLE = "greedy utility", "one-step lookahead", "PPO", "oracle"
 WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
 HIDDEN = 64
@@ -72,43 +76,89 @@ class DecisionFeatures:
         return len(self.mask_DA)
 
     def take(self, places: Tensor) -> DecisionFeatures:
-        """Some of the decisions."""
+        """Return some of the decisions."""
         return DecisionFeatures(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @staticmethod
     def cat(parts: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
-        """Several batches as one. Raises `RewardError` for anything else, and for batches with
-        different numbers of workers."""
+        """Return several batches as one. Raises `RewardError` for anything else, and for batches
+        with different numbers of workers."""
         if isinstance(parts, DecisionFeatures):
             return parts
-        for part in parts if isinstance(parts, (list, tuple)) and parts else (parts,):
-            if not isinstance(part, DecisionFeatures):
-                raise RewardError(
-                    f"states are the DecisionFeatures of decisions, not {type(part).__name__}: the "
-                    "choice.features of an execution's steps, where a router trained by PPO chose"
-                )
-        if len(sizes := {part.workers_DWF.shape[1] for part in parts}) > 1:
-            raise RewardError(f"states have {sorted(sizes)} workers; give those of one pool")
-        return DecisionFeatures(
-            *(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(DecisionFeatures))
-        )
+        try:
+            columns = [
+                [getattr(part, each.name) for part in parts] for each in fields(DecisionFeatures)
+            ]
+            return DecisionFeatures(*map(torch.cat, columns))
+        except (AttributeError, TypeError, RuntimeError) as error:
+            raise RewardError(
+                "states are the DecisionFeatures of decisions over one pool: the choice.features "
+                f"of an execution's steps, where a router trained by PPO chose ({error})"
+            ) from error
 
     @staticmethod
     def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
-        """The states of a situation; the utility is the one that `terms.prior` names."""
-        alpha = max(abs(terms.weights.alpha), 1e-9)
+        """Return the states of a situation; the utility is the one that `terms.prior` names."""
+        alpha, workers = max(abs(terms.weights.alpha), 1e-9), at.chance_DW.shape[1]
         utility = plain_utility if terms.prior == "utility" else look_ahead
         utility_DA = np.where(at.mask_DA, utility(at, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
-        worker_DWF = _worker_features(at, terms, utility_DA, best_D1, alpha)
-        context_DF = _context_features(at, utility_DA, best_D1, alpha)
-        prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
-        seen = (worker_DWF, context_DF, prior_DA)
-        features, context, prior = (torch.from_numpy(part.astype(np.float32)) for part in seen)
-        mask_DA = torch.from_numpy(at.mask_DA)
-        return DecisionFeatures(
-            features, context, prior, mask_DA, torch.zeros(len(mask_DA), TRUTHS)
+        mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
+        able_DW = at.mask_DA[:, :workers]
+        pass_DW, right_if_pass_DW, _ = verdict(at.chance_DW)
+        cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
+        left_D = at.budget_D - at.spent_D
+        bounded_D, timed_D = np.isfinite(left_D), np.isfinite(at.deadline_D)
+        safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
+        # What tells one worker from another.
+        worker_parts = (
+            2 * at.chance_DW - 1,
+            pass_DW,
+            right_if_pass_DW * at.others_D[:, None],
+            at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
+            np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
+            at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
+            (at.end_DW - at.end_D[:, None]) / latency_ref_D1,
+            np.minimum(at.load_DW, 4) / 2,
+            np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
+            able_DW,
+            np.clip((mine_DW - best_D1) / alpha, -1, 0),
+            np.clip(mine_DW / alpha, -1, 1),
+            mine_DW >= best_D1 - 1e-12,
         )
+        masked_DW = np.where(able_DW, at.chance_DW, 0.0)
+        padded_DW = np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))])
+        ranked_DW = -np.sort(-padded_DW, axis=1)
+        time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
+        spare_D = left_D - at.rest_cost_D
+        # What is the same for all workers.
+        context_parts = (
+            at.nodes_D / 5,
+            at.open_D / 5,
+            at.tries_D / at.max_tries,
+            at.last_D > 0,
+            at.last_D,
+            at.others_D,
+            *ranked_DW[:, :3].T,
+            np.clip(at.spent_D / at.cost_ref_D, 0, 3),
+            np.clip(at.rest_cost_D / at.cost_ref_D, 0, 3),
+            bounded_D,
+            np.where(bounded_D, np.clip(left_D / at.cost_ref_D, 0, 3), 0),
+            np.where(bounded_D, np.clip(spare_D / at.cost_ref_D, -2, 2), 0),
+            timed_D,
+            np.where(timed_D, np.clip(time_left_D / at.latency_ref_D, -1, 3), 0),
+            np.where(timed_D, np.clip((at.deadline_D - at.ends_D) / at.latency_ref_D, -2, 3), 0),
+            np.clip(at.now_D / at.latency_ref_D, 0, 3),
+            np.clip((at.ends_D - at.now_D - at.tail_D) / at.latency_ref_D, -2, 2),
+            np.clip(at.tail_D / at.latency_ref_D, 0, 2),
+            np.clip(best_D1[:, 0] / alpha, -1, 1),
+            np.clip(np.nan_to_num(utility_DA[:, workers], nan=0.0) / alpha, -1, 1),
+        )
+        prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
+        seen = (np.stack(worker_parts, axis=2), np.stack(context_parts, axis=1), prior_DA)
+        features, context, prior = (torch.from_numpy(part.astype(np.float32)) for part in seen)
+        mask_DA, truth_DF = torch.from_numpy(at.mask_DA), torch.zeros(len(prior_DA), TRUTHS)
+        return DecisionFeatures(features, context, prior, mask_DA, truth_DF)
 
 
 class ModelSelector(nn.Module):
@@ -116,7 +166,6 @@ class ModelSelector(nn.Module):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        check_given("seed", seed, int, "a whole number")
         # Drawn from a generator of its own: the process's may be anywhere.
         generator = torch.Generator().manual_seed(seed)
         self.scale = nn.Parameter(torch.tensor(SCALE).log())
@@ -209,79 +258,6 @@ class _Layers(nn.Module):
         return nn.functional.linear(hidden, self.second, self.second_bias)
 
 
-def _worker_features(
-    at: DecisionBatch, terms: RewardTerms, utility_DA: Floats, best_D1: Floats, alpha: float
-) -> Floats:
-    """What tells one worker from another, [D, W, F]."""
-    workers = at.chance_DW.shape[1]
-    mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
-    able_DW = at.mask_DA[:, :workers]
-    pass_DW, right_if_pass_DW, _ = terms.rates.verdict(at.chance_DW)
-    cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
-    left_D = at.budget_D - at.spent_D
-    bounded_D = np.isfinite(left_D)
-    safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
-    return np.stack(
-        [
-            2 * at.chance_DW - 1,
-            pass_DW,
-            right_if_pass_DW * at.others_D[:, None],
-            at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
-            np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
-            at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
-            (at.end_DW - at.end_D[:, None]) / latency_ref_D1,
-            np.minimum(at.load_DW, 4) / 2,
-            np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
-            able_DW.astype(np.float64),
-            np.clip((mine_DW - best_D1) / alpha, -1, 0),
-            np.clip(mine_DW / alpha, -1, 1),
-            (mine_DW >= best_D1 - 1e-12).astype(np.float64),
-        ],
-        axis=2,
-    )
-
-
-def _context_features(
-    at: DecisionBatch, utility_DA: Floats, best_D1: Floats, alpha: float
-) -> Floats:
-    """What is the same for all workers, [D, F]."""
-    workers = at.chance_DW.shape[1]
-    able_DW = at.mask_DA[:, :workers]
-    left_D = at.budget_D - at.spent_D
-    bounded_D = np.isfinite(left_D)
-    timed_D = np.isfinite(at.deadline_D)
-    masked_DW = np.where(able_DW, at.chance_DW, 0.0)
-    ranked_DW = -np.sort(-np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))]), axis=1)
-    time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
-    return np.stack(
-        [
-            at.nodes_D / 5,
-            at.open_D / 5,
-            at.tries_D / at.max_tries,
-            (at.last_D > 0).astype(np.float64),
-            at.last_D,
-            at.others_D,
-            ranked_DW[:, 0],
-            ranked_DW[:, 1],
-            ranked_DW[:, 2],
-            np.clip(at.spent_D / at.cost_ref_D, 0, 3),
-            np.clip(at.rest_cost_D / at.cost_ref_D, 0, 3),
-            bounded_D.astype(np.float64),
-            np.where(bounded_D, np.clip(left_D / at.cost_ref_D, 0, 3), 0),
-            np.where(bounded_D, np.clip((left_D - at.rest_cost_D) / at.cost_ref_D, -2, 2), 0),
-            timed_D.astype(np.float64),
-            np.where(timed_D, np.clip(time_left_D / at.latency_ref_D, -1, 3), 0),
-            np.where(timed_D, np.clip((at.deadline_D - at.ends_D) / at.latency_ref_D, -2, 3), 0),
-            np.clip(at.now_D / at.latency_ref_D, 0, 3),
-            np.clip((at.ends_D - at.now_D - at.tail_D) / at.latency_ref_D, -2, 2),
-            np.clip(at.tail_D / at.latency_ref_D, 0, 2),
-            np.clip(best_D1[:, 0] / alpha, -1, 1),
-            np.clip(np.nan_to_num(utility_DA[:, workers], nan=0.0) / alpha, -1, 1),
-        ],
-        axis=1,
-    )
-
-
 def compute_gae(
     *,
     rewards: Tensor | Sequence[Any],
@@ -289,28 +265,19 @@ def compute_gae(
     gamma: float = 0.99,
     lambda_gae: float = 0.95,
 ) -> Tensor:
-    """Advantages of one trajectory [T], or of several [B, T] of equal length, not whitened; tensors
-    or lists of numbers. Raises `RewardError` for other shapes and for what is not finite.
+    """Return advantages of one trajectory [T], or of several [B, T] of equal length, not whitened;
+    tensors or lists of numbers. Raises `RewardError` for other shapes and numbers.
 
     The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
     """
-    try:
-        rewards = torch.as_tensor(rewards, dtype=torch.float32)
-        values = torch.as_tensor(values, dtype=torch.float32)
-    except (TypeError, ValueError) as error:
-        raise RewardError(f"rewards and values need rows of one length: {error}") from error
-    if rewards.shape != values.shape or rewards.dim() not in (1, 2):
+    rewards = torch.as_tensor(rewards, dtype=torch.float32)
+    values = torch.as_tensor(values, dtype=torch.float32)
+    fit = rewards.shape == values.shape and rewards.dim() in (1, 2)
+    if not fit or not bool((rewards + values).isfinite().all()):
         raise RewardError(
-            f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)}: give both as [T] or "
-            "as [B, T]; the value after the last step is taken for 0"
+            f"rewards {rewards.tolist()!r:.200} and values {values.tolist()!r:.200}: give finite "
+            "numbers, both as [T] or as [B, T]; the value after the last step is taken for 0"
         )
-    check_number("gamma", gamma, 1)
-    check_number("lambda_gae", lambda_gae, 1)
-    for name, given in (("rewards", rewards), ("values", values)):
-        if not bool(given.isfinite().all()):
-            place = (~given.isfinite()).nonzero()[0].tolist()
-            found = float(given[tuple(place)])
-            raise RewardError(f"{name} have {found!r} at {place!r}; give finite numbers")
     rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
     mask_BT = torch.ones_like(rows_BT)
     _, returns_BT = estimate_advantages(
@@ -338,19 +305,81 @@ def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
     return choose
 
 
+def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
+    """Return what the trained policy is compared with, by name; the oracle stands apart.
+
+    Cheapest and most accurate try once and accept whatever the verifier says; the latter goes by
+    the training table. Greedy takes the highest utility at this node alone, the lookahead that of
+    `simulator.look_ahead`.
+    """
+    right_W = (train.right_QW & train.known_QW).sum(axis=0)
+    share_W = right_W / np.maximum(train.known_QW.sum(axis=0), 1)
+
+    return {
+        "cheapest": lambda _, rows, at: try_once(-at.cost_DW, at),
+        "most accurate": lambda _, rows, at: try_once(share_W, at),
+        GREEDY: lambda _, rows, at: plain_utility(at, terms).argmax(axis=1),
+        LOOKAHEAD: lookahead(terms),
+    }
+
+
+def lookahead(terms: RewardTerms) -> Chooser:
+    """Return the action of the highest expected utility one step ahead."""
+    return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
+
+
+def try_once(scores: Floats, at: DecisionBatch) -> Ints:
+    """Return the legal worker of the highest score, [D, W] or [W], at a first try; then accept."""
+    workers = at.chance_DW.shape[1]
+    able_DW = at.mask_DA[:, :workers]
+    best_D = np.where(able_DW, scores, -np.inf).argmax(axis=1)
+    settle_D = np.where(at.mask_DA[:, workers], workers, workers + 1)
+    return np.where(able_DW.any(axis=1) & (at.tries_D == 0), best_D, settle_D)
+
+
+def oracle(terms: RewardTerms) -> Chooser:
+    """Return a chooser that knows every outcome: at each node it takes the cheapest right worker,
+    and it begins no workflow where one lacks.
+
+    A bound that nobody can reach without looking, and nearly the highest: it weighs cost and
+    seconds node by node and does not search over plans.
+    """
+
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
+        query_table, query_D = simulator.query_table, simulator.queries(rows)
+        table, right_DW = query_table.table, query_table.table.right_QW[query_D]
+        per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
+        price_DW = (
+            per_usd_D[:, None] * table.costs_QW[query_D]
+            + per_second_D[:, None] * table.seconds_QW[query_D]
+            # A right answer that is rejected costs a decision more, and is accepted then.
+            + 1e-6 * ~query_table.passes_QW[query_D]
+        )
+        workers = right_DW.shape[1]
+        possible_DW = right_DW & at.mask_DA[:, :workers]
+        best_D = np.where(possible_DW, -price_DW, -np.inf).argmax(axis=1)
+        last_D = simulator.last(rows)
+        held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
+        solvable_Q = np.any(table.right_QW & query_table.legal_QW, axis=1)
+        solvable_DN = solvable_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
+        hopeless_D = ~solvable_DN.all(axis=1) | ~(possible_DW.any(axis=1) | held_D)
+        return np.where(hopeless_D, workers + 1, np.where(held_D, workers, best_D))
+
+    return choose
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """The decisions of a batch, in the order taken; rows and `time_D` place them in [B, T]."""
+    """The decisions of a batch, in the order taken; `places` are their rows and times in [B, T]."""
 
     states: DecisionFeatures
     actions_D: Tensor
     log_probs_D: Tensor
     values_D: Tensor
-    row_D: Tensor
-    time_D: Tensor
+    places: tuple[Tensor, Tensor]
     rewards_BT: Tensor
     mask_BT: Tensor
-    outcome: SimulationResult
+    outcome: WorkflowSimulator
 
 
 @torch.no_grad()
@@ -365,31 +394,33 @@ def collect(
     simulator = WorkflowSimulator(query_table, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[DecisionFeatures] = []
-    taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    taken: list[tuple[Tensor, ...]] = []
     rng = seeds.numpy()
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
         states = DecisionFeatures.of(at, terms)
         masked_DA = (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf)
-        truth_DF = simulator.truth(rows, torch.softmax(masked_DA, dim=1).numpy())
-        states = replace(states, truth_DF=torch.from_numpy(truth_DF.astype(np.float32)))
+        leaning_DW = torch.softmax(masked_DA, dim=1)[:, :-2].numpy()
+        truth_DF = simulator.truth(rows, at, leaning_DW).astype(np.float32)
+        states = replace(states, truth_DF=torch.from_numpy(truth_DF))
         logp_DA, values_D = model(states)
         actions_D = draw_actions(logp_DA, rng.random(len(rows)))
         rewards_D = simulator.step(rows, actions_D.numpy(), at.chance_DW) / unit
-        parts.append(states)
         log_probs_D = logp_DA.gather(1, actions_D[:, None])[:, 0]
-        rewards_D = torch.from_numpy(rewards_D.astype(np.float32))
-        taken.append((log_probs_D, values_D, torch.full((len(rows),), len(taken)), rewards_D))
-    outcome = simulator.outcome()
-    log_probs_D, values_D, time_D, rewards_D = map(torch.cat, zip(*taken, strict=True))
-    row_D = torch.from_numpy(outcome.row_D)
+        time_D = torch.full((len(rows),), len(taken))
+        decided = (actions_D, log_probs_D, values_D, torch.from_numpy(rows), time_D)
+        taken.append((*decided, torch.from_numpy(rewards_D.astype(np.float32))))
+        parts.append(states)
+    actions_D, log_probs_D, values_D, row_D, time_D, rewards_D = map(
+        torch.cat, zip(*taken, strict=True)
+    )
     rewards_BT = torch.zeros(len(flows), len(taken))
-    rewards_BT[row_D, time_D] = rewards_D
     mask_BT = torch.zeros_like(rewards_BT)
+    rewards_BT[row_D, time_D] = rewards_D
     mask_BT[row_D, time_D] = 1.0
-    states, actions_D = DecisionFeatures.cat(parts), torch.from_numpy(outcome.action_D)
+    states = DecisionFeatures.cat(parts)
     return Trajectories(
-        states, actions_D, log_probs_D, values_D, row_D, time_D, rewards_BT, mask_BT, outcome
+        states, actions_D, log_probs_D, values_D, (row_D, time_D), rewards_BT, mask_BT, simulator
     )
 
 
@@ -401,14 +432,12 @@ def ppo_update(
     seeds: SeedTree,
 ) -> dict[str, Any]:
     """Several epochs over one batch of trajectories; returns the metrics of the last epoch."""
-    places = batch.row_D, batch.time_D
-    values_BT = torch.zeros_like(batch.mask_BT)
-    values_BT[places] = batch.values_D
-    gamma, lam, rewards_BT = settings.gamma, settings.lambda_gae, batch.rewards_BT
+    values_BT, (gamma, lam) = torch.zeros_like(batch.mask_BT), (settings.gamma, settings.lambda_gae)
+    values_BT[batch.places] = batch.values_D
     advantages_BT, returns_BT = estimate_advantages(
-        "gae", rewards_BT, batch.mask_BT, values_BT=values_BT, gamma=gamma, lam=lam
+        "gae", batch.rewards_BT, batch.mask_BT, values_BT=values_BT, gamma=gamma, lam=lam
     )
-    advantages_D, returns_D = advantages_BT[places], returns_BT[places]
+    advantages_D, returns_D = advantages_BT[batch.places], returns_BT[batch.places]
     records: list[dict[str, float]] = []
     epoch = 0
     for epoch in range(settings.epochs):

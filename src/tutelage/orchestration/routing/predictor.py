@@ -10,7 +10,7 @@ own support. A worker that joins later is learned from its outcomes in the table
 asked is filled by its share for the type.
 
 `data/neighbours.py` finds the support; `policy.py` decides with the chances. Torch is loaded only
-where something is fitted or saved. Legend: B asked, Q known queries, K support, W workers.
+where something is fitted or saved. Legend: B queries, Q known queries, K support, W workers.
 """
 
 from __future__ import annotations
@@ -39,43 +39,30 @@ CLIP = 0.01
 """Chances stay this far from 0 and 1: forty neighbours prove nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifierRates:
-    """How a verifier errs, as shares; both 1 and 0 for one that never does."""
+PASSES_RIGHT, PASSES_WRONG = 0.95, 0.1
+"""Shares of right and of wrong answers that a verifier passes."""
 
-    passes_right: float = 0.95
-    """Share of right answers that it passes."""
-    passes_wrong: float = 0.1
-    """Share of wrong answers that it passes anyway."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.passes_wrong < self.passes_right <= 1:
-            raise DataError(
-                f"verifier rates {self!r}: shares are 0 to 1, and a verifier passes right answers "
-                "more often than wrong ones"
-            )
-
-    def verdict(self, chance: Floats) -> tuple[Floats, Floats, Floats]:
-        """How likely an answer passes, and how likely it is right if it does, and if it does not;
-        `chance` is that of its being right.
-        """
-        passes = self.passes_wrong + (self.passes_right - self.passes_wrong) * chance
-        return (
-            passes,
-            chance * self.passes_right / np.maximum(passes, 1e-9),
-            chance * (1 - self.passes_right) / np.maximum(1 - passes, 1e-9),
-        )
+def verdict(chance: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return how likely an answer passes, and how likely it is right if it does, and if it does
+    not; `chance` is that of its being right."""
+    passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * chance
+    return (
+        passes,
+        chance * PASSES_RIGHT / np.maximum(passes, 1e-9),
+        chance * (1 - PASSES_RIGHT) / np.maximum(1 - passes, 1e-9),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourWeights:
-    """The known queries that speak for each asked one; weights add to 1."""
+    """The known queries that speak for each query; weights add to 1."""
 
     rows_BK: NDArray[np.int64]
     weights_BK: Floats
 
     def take(self, places: NDArray[np.int64]) -> NeighbourWeights:
-        """The support of some of the asked."""
+        """Return the support of some of the queries."""
         return NeighbourWeights(self.rows_BK[places], self.weights_BK[places])
 
 
@@ -112,28 +99,39 @@ class OutcomePredictor:
             raise DataError(
                 f"predictions need a table of at least 2 queries; this has {len(table)}"
             )
+        known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
+        filled_QW, kinds = right_QW.copy(), np.array(table.types)
+        for j, worker in enumerate(table.workers):
+            # Where nobody asked, the worker's share for the type, drawn to its mean.
+            if not known_QW[:, j].any():
+                raise DataError(f"the table has no outcome of worker {worker.name!r}; leave it out")
+            mean = right_QW[known_QW[:, j], j].mean()
+            for kind in set(table.types):
+                rows = kinds == kind
+                seen = rows & known_QW[:, j]
+                share = (right_QW[seen, j].sum() + 4 * mean) / (seen.sum() + 4)
+                filled_QW[rows & ~known_QW[:, j], j] = share
         predictor = OutcomePredictor(
             workers=table.workers,
             index=NearestTexts.of(table.instructions),
             types=table.types,
-            right_QW=_filled(table),
+            right_QW=filled_QW,
             tokens_QW=table.tokens_out_QW,
             costs_QW=table.costs_QW,
             seconds_QW=table.seconds_QW,
             seeds=seeds.child("predictor"),
         )
-        own = list(range(len(table)))
+        own = np.arange(len(table))
         near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
-        known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
-        pairs: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
+        found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
-            tried = replace(predictor, temperature=temperature, share=share)
-            support = tried._weighted(near, table.types, own)
-            chance, right = tried.chances(support)[known_QW], right_QW[known_QW]
+            candidate = replace(predictor, temperature=temperature, share=share)
+            support = candidate._weighted(near, table.types, own)
+            chance, right = candidate.chances(support)[known_QW], right_QW[known_QW]
             clipped = np.clip(chance, CLIP, 1 - CLIP)
             loss = float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
-            pairs.append((loss, tried, support))
-        _, best, support = min(pairs, key=lambda item: item[0])
+            found.append((loss, candidate, support))
+        _, best, support = min(found, key=lambda each: each[0])
         raw = _logit(best.chances(support))
         rows = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
         # Drawn to 0 and 1: no calibration.
@@ -143,16 +141,16 @@ class OutcomePredictor:
         return replace(best, slope=float(slope), offset=float(offset)), support
 
     def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
-        """The support of queries that are no known ones."""
+        """Return the support of queries that are not known ones."""
         return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
     def _weighted(
         self,
         near: tuple[NDArray[np.int64], Floats],
         types: Sequence[str],
-        own: Sequence[int] | None = None,
+        own: NDArray[np.int64] | None = None,
     ) -> NeighbourWeights:
-        """`near` are places and cosines; `own` the places of queries that are known ones."""
+        """Return the support; `near` are places and cosines, `own` the places of known queries."""
         near_BK, cosines_BK = near
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
         mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
@@ -166,26 +164,22 @@ class OutcomePredictor:
         wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
         even = np.ones(wide_BK.shape)
         if own is not None:
-            even[wide_BK == np.asarray(own)[:, None]] = 0.0
+            even[wide_BK == own[:, None]] = 0.0
         even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
         weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
         return NeighbourWeights(rows, weights / weights.sum(axis=1, keepdims=True))
 
     def chances(
-        self,
-        support: NeighbourWeights,
-        *,
-        failed_BW: NDArray[np.bool_] | None = None,
-        rates: VerifierRates | None = None,
+        self, support: NeighbourWeights, failed_BW: NDArray[np.bool_] | None = None
     ) -> Floats:
-        """The chance that each worker's answer is right, [B, W], given which failed."""
+        """Return the chance that each worker's answer is right, [B, W], given which failed."""
         right_BKW = self.right_QW[support.rows_BK]
         weights_BK = support.weights_BK
         if failed_BW is not None:
             # How likely each support query makes these failures; kept off 0, or a verifier that
             # never errs could rule out the whole support.
-            pass_BKW, _, _ = (rates or VerifierRates()).verdict(right_BKW)
+            pass_BKW, _, _ = verdict(right_BKW)
             log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
             likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
             weights_BK = weights_BK * likely_BK
@@ -193,7 +187,7 @@ class OutcomePredictor:
         return self._calibrated(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
 
     def _calibrated(self, raw: Floats) -> Floats:
-        return _sigmoid(self.slope * _logit(raw) + self.offset)
+        return 1.0 / (1.0 + np.exp(-np.clip(self.slope * _logit(raw) + self.offset, -30, 30)))
 
     def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
         """The chance that one of the `tries` most probable workers is right, [B].
@@ -209,12 +203,12 @@ class OutcomePredictor:
 
     def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
         """USD and seconds that each worker may be expected to take, both [B, W]."""
-        told_BW, costs_BW, seconds_BW = (
+        written_BW, costs_BW, seconds_BW = (
             np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
             for values_QW in (self.tokens_QW, self.costs_QW, self.seconds_QW)
         )
         prices_2W = np.array([(w.price_in, w.price_out) for w in self.workers]).T
-        priced_BW = (tokens_in_B[:, None] * prices_2W[0] + told_BW * prices_2W[1]) / 1e6
+        priced_BW = (tokens_in_B[:, None] * prices_2W[0] + written_BW * prices_2W[1]) / 1e6
         return np.where(np.isnan(self.tokens_QW).any(axis=0), costs_BW, priced_BW), seconds_BW
 
     def state_dict(self) -> dict[str, Any]:
@@ -251,27 +245,6 @@ _MATRICES = ("right_QW", "tokens_QW", "costs_QW", "seconds_QW")
 _NUMBERS = ("temperature", "share", "slope", "offset")
 
 
-def _filled(table: OutcomeTable) -> Floats:
-    """Right or wrong; where nobody asked, the worker's share for the type, drawn to its mean."""
-    right_QW = table.right_QW.astype(np.float64)
-    known_QW = table.known_QW
-    kinds = np.array(table.types)
-    for j, worker in enumerate(table.workers):
-        if not known_QW[:, j].any():
-            raise DataError(f"the table has no outcome of worker {worker.name!r}; leave it out")
-        mean = right_QW[known_QW[:, j], j].mean()
-        for kind in sorted(set(table.types)):
-            rows = kinds == kind
-            seen = rows & known_QW[:, j]
-            share = (right_QW[seen, j].sum() + 4 * mean) / (seen.sum() + 4)
-            right_QW[rows & ~known_QW[:, j], j] = share
-    return right_QW
-
-
 def _logit(p: Floats) -> Floats:
     clipped = np.clip(p, CLIP, 1 - CLIP)
     return np.log(clipped / (1 - clipped))
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return 1.0 / (1.0 + np.exp(-np.clip(x, -30, 30)))

@@ -3,62 +3,78 @@
 It turns each `RouteState` into the `DecisionBatch` that the policy was trained on. What the state
 does not say, it remembers by itself for each run: which nodes it sent where, when they may be
 expected back, and how likely each is right. Workers are matched by name; one that it was not
-trained on is refused, but for tools, which are judged by the pool's estimates. The choice of a
-policy carries what it saw (`Choice.features`), which its loss takes. `simulator.py` is the fast
-twin of the executor; a test holds the two together.
+trained on is refused. The choice of a policy carries what it saw (`Choice.features`), which its
+loss takes. `simulator.py` is the fast twin of the executor; a test holds the two together.
 
 Legend: N nodes in topological order, W workers.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tutelage.errors import ConfigError, RunError, check_given
+from tutelage.errors import ConfigError, RunError
 from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.execution.worker_files import WORKERS, tool_kind
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
-from tutelage.orchestration.plan.dag import Plan, adjacency, levels
+from tutelage.orchestration.plan.dag import adjacency, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
+from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector, draw_actions
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.simulator import (
     DONE,
     READY,
     DecisionBatch,
+    QueryForecast,
     RewardTerms,
+    WorkflowBatch,
     WorkflowState,
     look_ahead,
 )
-from tutelage.orchestration.routing.workflows import QueryForecast, WorkflowBatch
 from tutelage.tasks.overlap import listed
 
 REMEMBERED = 4096
-"""Runs whose notes are kept; those of the longest untouched go first."""
+"""Runs whose notes are kept; the oldest go first."""
 
 
 class _RunningWorkflow(WorkflowState):
     """What is known of one run beyond its states: a batch of one workflow."""
 
-    def __init__(
-        self, known: QueryForecast, plan: Plan, order: Sequence[int], terms: RewardTerms
-    ) -> None:
-        """`order` are the plan's nodes, parents first."""
-        parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(order, order)]
+    def __init__(self, predictor: OutcomePredictor, terms: RewardTerms, state: RouteState) -> None:
+        """Forecast each node of the plan, parents first."""
+        plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
+        self.order = [node for level in levels(plan) for node in level]
+        nodes = [plan.nodes[node] for node in self.order]
+        # What a subtask asks, as far as the plan says; the executor knows the kind of its own node.
+        texts = [
+            n.description or " ".join([n.tool, *map(str, n.arguments.values())]) for n in nodes
+        ]
+        labels = [
+            state.work.labels
+            if node == state.work.node
+            else (each.tool, tool_kind(each.tool, each.description, catalog))
+            for node, each in zip(self.order, nodes, strict=True)
+        ]
+        legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
+        legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
+        support = predictor.support(texts, [each.tool for each in nodes])
+        tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
+        known = QueryForecast.by(predictor, support, tokens_N, workers, legal_NW, state.max_tries)
+        parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(self.order, self.order)]
         super().__init__(known, WorkflowBatch.whole(known, parents_NN), terms)
-        self.order = order
         self.reserved: dict[int, float] = {}
         """Running nodes and the bound of their cost."""
         self.lost = False
         """A node was given up, so the workflow cannot succeed: nothing more is spent on it."""
 
     def decide(self, state: RouteState, node: int) -> DecisionBatch:
-        """What is known before a try at a node, with all that has ended since the last one."""
+        """Return what is known before a try at a node, with all that ended since the last one."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
         self.lost = self.lost or not all(state.done.values())
@@ -69,21 +85,22 @@ class _RunningWorkflow(WorkflowState):
                 self.status_BN[0, place] = DONE
         self.finish_BN[0] = [state.ends.get(known, 0.0) for known in self.order]
         failed_DW = np.zeros((1, len(state.workers)), dtype=np.bool_)
-        failed_DW[0, [tried.worker for tried in state.tries]] = True
+        failed_DW[0, list(state.tries)] = True
         spent, now = state.spent + sum(self.reserved.values()), state.elapsed
         budget = np.inf if state.budget_left is None else state.budget_left + spent
         deadline = np.inf if state.deadline_left is None else now + state.deadline_left
         load = state.load or (0,) * len(state.workers)
-        limits = {"spent_D": spent, "budget_D": budget, "deadline_D": deadline}
         return self.situation(
             np.array([0]),
             np.array([node]),
             np.array([float(now)]),
             failed_DW=failed_DW,
-            last_D=np.array([state.tries[-1].worker if state.tries else -1]),
+            last_D=np.array([state.tries[-1] if state.tries else -1]),
             mask_DA=np.array([state.mask]),
             load_DW=np.array([load], dtype=np.float64),
-            **{name: np.array([float(value)]) for name, value in limits.items()},
+            spent_D=np.array([float(spent)]),
+            budget_D=np.array([float(budget)]),
+            deadline_D=np.array([float(deadline)]),
         )
 
     def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
@@ -113,17 +130,18 @@ class LearnedRouter:
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample
-        self._runs: OrderedDict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = OrderedDict()
+        self._runs: dict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = {}
 
     def check(self, workers: Sequence[Worker]) -> None:
-        """Raise `ConfigError` for a model among `workers` that it was not trained on."""
+        """Raise `ConfigError` for one of `workers` that it was not trained on."""
         known = {worker.name for worker in self.predictor.workers}
-        strange = [w.name for w in workers if not w.tool and w.name not in known]
+        strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
             raise ConfigError(
                 f"the router was trained on {listed(sorted(known))}, and knows nothing of "
                 f"{listed(strange)}; give the workers that it was trained on (the {WORKERS} beside "
-                "its checkpoint), or train one on these: tutelage train planner --phase 2"
+                "its checkpoint), train one on these (tutelage train planner --phase 2), or leave "
+                "it out where tools work: each has a worker of its own"
             )
 
     def choose(self, state: RouteState) -> Choice:
@@ -131,64 +149,32 @@ class LearnedRouter:
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
         if key not in self._runs:  # what is not in memory is taken to begin
             self.check(state.workers)
-            order = [node for level in levels(state.plan) for node in level]
-            known = self._forecast(state, order)
-            self._runs[key] = _RunningWorkflow(known, state.plan, order, self.terms)
+            self._runs[key] = _RunningWorkflow(self.predictor, self.terms, state)
             if len(self._runs) > REMEMBERED:
-                self._runs.popitem(last=False)
-        self._runs.move_to_end(key)
+                del self._runs[next(iter(self._runs))]
         run = self._runs[key]
         node = run.order.index(state.work.node)
         at = run.decide(state, node)
         if run.lost:
-            only_stop = tuple(action == state.stop for action in range(len(state.mask)))
-            return Choice(state.stop, 0.0, only_stop)
-        features = None
+            return Choice(state.stop)
+        features, log_prob = None, 0.0
         if self.model is None:
-            action, log_prob = int(look_ahead(at, self.terms)[0].argmax()), 0.0
+            action = int(look_ahead(at, self.terms)[0].argmax())
         else:
             features = DecisionFeatures.of(at, self.terms)
             with torch.no_grad():
-                logp_A = self.model(features)[0][0]
+                logp_DA, _ = self.model(features)
             if self._sample:
-                action = int(draw_actions(logp_A[None], state.seeds.numpy().random(1))[0])
+                action = int(draw_actions(logp_DA, state.seeds.numpy().random(1))[0])
             else:
-                action = int(logp_A.argmax())
-            log_prob = float(logp_A[action])
+                action = int(logp_DA[0].argmax())
+            log_prob = float(logp_DA[0, action])
         run.take(state, node, at, action)
-        return Choice(action, log_prob, state.mask, features)
-
-    def _forecast(self, state: RouteState, order: Sequence[int]) -> QueryForecast:
-        """What is expected of each node; tools, which the predictor lacks, by what they claim."""
-        plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
-        nodes = [plan.nodes[node] for node in order]
-        # What a subtask asks, as far as the plan says; the executor knows the kind of its own node.
-        texts = [
-            n.description or " ".join([n.tool, *map(str, n.arguments.values())]) for n in nodes
-        ]
-        labels = [
-            state.work.labels
-            if node == state.work.node
-            else (each.tool, tool_kind(each.tool, each.description, catalog))
-            for node, each in zip(order, nodes, strict=True)
-        ]
-        legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
-        legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
-        skill_NW = np.array([[worker.skill(*both) for worker in workers] for both in labels])
-        stated = np.array([[(e.cost, e.seconds) for e in state.estimates]] * len(order))
-        support = self.predictor.support(texts, [each.tool for each in nodes])
-        tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
-        chances = (skill_NW, stated[:, :, 0], stated[:, :, 1])
-        return QueryForecast.by(
-            self.predictor, support, tokens_N, workers, legal_NW, state.max_tries, chances
-        )
+        return Choice(action, log_prob, features=features)
 
 
 def load_router(path: str | Path) -> LearnedRouter:
-    """The router of a phase 2 checkpoint. Raises `RunError` when it is none."""
-    from tutelage.orchestration.routing.phase2 import read_checkpoint
-
-    check_given("the checkpoint", path, (str, Path), "the path of a file", RunError)
+    """Return the router of a phase 2 checkpoint. Raises `RunError` when it is none."""
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(
@@ -199,5 +185,5 @@ def load_router(path: str | Path) -> LearnedRouter:
     if router["algorithm"] == "PPO":
         model = ModelSelector()
         model.load_state_dict(state["model_state_dict"])
-    predictor = OutcomePredictor.from_state(router["predictor"])
-    return LearnedRouter(predictor, RewardTerms.from_state(router), model)
+    terms = RewardTerms(router["reward"], RewardWeights(**router["weights"]), router["prior"])
+    return LearnedRouter(OutcomePredictor.from_state(router["predictor"]), terms, model)

@@ -2,10 +2,10 @@
 
 Names and numbers are the document's where there is one. Without weights the reward is `normalized`,
 under `NORMALIZED`. A file that sets one of the document's weights gets them as the document means
-them, for USD and milliseconds (`seed`); `normalize: true` or `reward` asks for another formula with
-them. Without a key of PPO the router is the one-step lookahead, which needs no training beyond its
-predictor and ties with PPO on queries that neither saw (docs/design). `planner/settings.py` reads
-the keys from a file, `phase2.py` uses them.
+them, for USD and milliseconds (`seed`), unless it says `normalize: true`. Without a key of PPO the
+router is the one-step lookahead, which needs no training beyond its predictor and ties with PPO on
+queries that neither saw (docs/design). `planner/settings.py` reads the keys from a file,
+`phase2.py` uses them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Literal, cast
 
 from pydantic import model_validator
 
-from tutelage.config.fields import Count, Positive, Section, Share
-from tutelage.orchestration.data.rows import Number
+from tutelage.config.fields import Count, NonNegative, Positive, Section, Share
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 
 Prior = Literal["lookahead", "utility"]
@@ -31,52 +30,23 @@ worth: a success always pays, also by the most expensive and slowest plan, and a
 is worth several times as much."""
 
 
-_OF_PPO = frozenset(
-    (
-        *("num_episodes", "learning_rate", "gamma", "lambda_gae", "epsilon", "value_coef"),
-        *("entropy_coef", "epochs", "minibatch_size", "max_grad_norm", "target_kl", "prior"),
-        *("workflows_per_episode", "episodes_per_update", "validate_every"),
-    )
-)
-"""Keys that only PPO reads: setting one asks for it."""
-_WEIGHTS = tuple(each.name for each in fields(RewardWeights))
+class PPOSettings(Section):
+    """The keys that only PPO reads: setting one asks for it."""
 
-
-def weights_of(preset: Preset) -> RewardWeights:
-    """The weights of a preset where nobody sets others."""
-    return NORMALIZED if preset in ("normalized", "gated") else RewardWeights()
-
-
-class Phase2Settings(Section):
-    """How workers are chosen, and how the model selector is trained."""
-
-    algorithm: Literal["lookahead", "PPO"] = "lookahead"
-    """lookahead: the expected utility one step ahead, by what the predictor learned; PPO: a policy
-    that starts there and is trained, which any key of PPO asks for too."""
     num_episodes: Count = 1000
     """An episode is `workflows_per_episode` workflows, run side by side."""
-    max_steps_per_episode: Count = 50
-    """Maximum number of decisions in one workflow; then it is given up."""
     learning_rate: Positive = 3e-5
     """Of Adam, at the start; it falls to zero in a straight line."""
     gamma: Share = 0.99
     lambda_gae: Share = 0.95
     epsilon: Share = 0.2
-    value_coef: Number = 0.5
-    entropy_coef: Number = 0.01
+    value_coef: NonNegative = 0.5
+    entropy_coef: NonNegative = 0.01
     epochs: Count = 4
     minibatch_size: Count = 256
     max_grad_norm: Positive = 0.5
     target_kl: Positive = 0.03
     """An update ends early when the policy has moved so far, in nats."""
-    reward: Preset = "normalized"
-    """The formula; without it `seed` where a weight is set and `normalize` is not."""
-    normalize: bool | None = None
-    """true: measure cost and latency as shares of the dearest and slowest plan by one worker."""
-    alpha: Number | None = None
-    beta: Number | None = None
-    gamma_latency: Number | None = None
-    shaped_reward: Number | None = None
     prior: Prior = "lookahead"
     """What the policy starts from: the utility one step ahead with the workflow in view, or the
     plain `utility` of the node alone, which is what greedy routers take."""
@@ -84,41 +54,55 @@ class Phase2Settings(Section):
     episodes_per_update: Count = 16
     validate_every: Count = 4
     """Updates between two validations, each of which writes a checkpoint."""
+
+
+class Phase2Settings(PPOSettings):
+    """How workers are chosen, and how the model selector is trained."""
+
+    algorithm: Literal["lookahead", "PPO"] = "lookahead"
+    """lookahead: the expected utility one step ahead, by what the predictor learned; PPO: a policy
+    that starts there and is trained, which any key of PPO asks for too."""
+    max_steps_per_episode: Count = 50
+    """Maximum number of decisions in one workflow; then it is given up."""
+    normalize: bool | None = None
+    """true: measure cost and latency as shares of the dearest and slowest plan by one worker;
+    false: in USD and milliseconds. Without it false where a weight is set, else true."""
+    alpha: NonNegative | None = None
+    beta: NonNegative | None = None
+    gamma_latency: NonNegative | None = None
+    shaped_reward: NonNegative | None = None
     val_workflows: Count = 3000
     test_workflows: Count = 4000
 
     @model_validator(mode="before")
     @classmethod
-    def _asked(cls, given: Any) -> Any:
+    def _choose_algorithm(cls, given: Any) -> Any:
+        """Return the keys, with PPO where one of its keys is set."""
         if not isinstance(given, dict):
             return given
         keys = cast("dict[str, Any]", given)
-        trained = sorted(_OF_PPO & keys.keys())
+        trained = sorted(keys.keys() & PPOSettings.model_fields)
         if trained and keys.get("algorithm") == "lookahead":
             raise ValueError(
                 f"{trained[0]} is a key of PPO, and algorithm is lookahead, which is not trained; "
                 "leave one of them out"
             )
-        keys = {"algorithm": "PPO", **keys} if trained else dict(keys)
-        normalize, reward = keys.get("normalize"), keys.get("reward")
-        if reward is not None:
-            if normalize is not None:
-                raise ValueError(
-                    f"normalize is {normalize!r} and reward is {reward!r}: both name the formula; "
-                    "leave one of them out"
-                )
-        elif normalize in (False, "false") or (
-            normalize is None and any(keys.get(name) is not None for name in _WEIGHTS)
-        ):
-            keys["reward"] = "seed"
-        return keys
+        return {"algorithm": "PPO", **keys} if trained else keys
+
+    @property
+    def reward(self) -> Preset:
+        """The reward's formula."""
+        weighed = any(getattr(self, each.name) is not None for each in fields(RewardWeights))
+        return (
+            "seed" if (weighed if self.normalize is None else not self.normalize) else "normalized"
+        )
 
     @property
     def weights(self) -> RewardWeights:
         """The reward's weights, defaults filled in."""
-        base = weights_of(self.reward)
-        values = {name: getattr(self, name) for name in _WEIGHTS}
-        return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in values.items()})
+        base = NORMALIZED if self.reward == "normalized" else RewardWeights()
+        own = {each.name: getattr(self, each.name) for each in fields(RewardWeights)}
+        return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in own.items()})
 
     @property
     def updates(self) -> int:
@@ -129,6 +113,6 @@ class Phase2Settings(Section):
         return math.ceil(self.num_episodes / self.episodes_per_update)
 
     def workflows_of(self, update: int) -> int:
-        """How many workflows the update learns from."""
+        """Return how many workflows the update learns from."""
         left = self.num_episodes - update * self.episodes_per_update
         return self.workflows_per_episode * min(self.episodes_per_update, left)

@@ -1,11 +1,16 @@
 """Workflows on recorded outcomes, thousands side by side: what is known, and what an action does.
 
-It follows the executor's rules exactly. A node can be decided when its parents have ended; a try
-takes the recorded time and costs the recorded sum; an answer that its verifier passes ends the
-node, one that it rejects comes back for a decision: another worker, accept, or stop, which fails
-the workflow at once. Budgets are enforced, a deadline ends what runs. Decisions are taken in the
-order of time, ties by the node's number. The reward of a decision is the change that it makes to
-the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
+A workflow is a DAG whose nodes are rows of a table of outcomes, with its shape (chain, fan-in,
+diamond or independent), and in some runs a budget and a deadline, as multiples of what the median
+worker would cost and take. A `QueryForecast` keeps what is known before a run, a `QueryTable` adds
+the outcomes themselves and what a verifier will say.
+
+The simulator follows the executor's rules exactly. A node can be decided when its parents have
+ended; a try takes the recorded time and costs the recorded sum; an answer that its verifier passes
+ends the node, one that it rejects comes back for a decision: another worker, accept, or stop, which
+fails the workflow at once. Budgets are enforced, a deadline ends what runs. Decisions are taken in
+the order of time, ties by the node's number. The reward of a decision is the change that it makes
+to the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
 result; success means that every kept answer is right, whatever the verifier said.
 
 `WorkflowState` holds what is known of running workflows and `DecisionBatch` what is known before a
@@ -19,38 +24,263 @@ come,
     accept: alpha F o P(last answer is right) - rest - time
     stop:   0
 
-A test holds the simulator against the executor, action by action. Legend: B workflows, N nodes, W
-workers, D decisions, A actions (the workers, accept, stop).
+A test holds the simulator against the executor, action by action. Legend: B workflows, N nodes
+(padded with -1), Q queries of the table, W workers, D decisions, A actions (the workers, accept,
+stop).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tutelage.orchestration.data.outcomes import Floats
-from tutelage.orchestration.evaluation.rewards import (
-    ExecutionResult,
-    Preset,
-    RewardWeights,
-    reward_terms,
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights, reward_terms
+from tutelage.orchestration.execution.worker_files import tool_kind
+from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.routing.predictor import (
+    PASSES_RIGHT,
+    PASSES_WRONG,
+    NeighbourWeights,
+    OutcomePredictor,
+    verdict,
 )
-from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.settings import Prior
-from tutelage.orchestration.routing.workflows import (
-    Bools,
-    Ints,
-    QueryForecast,
-    QueryTable,
-    WorkflowBatch,
-)
+from tutelage.seeds import SeedTree
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Shape = Literal["chain", "fan_in", "diamond", "independent"]
+SHAPES: tuple[Shape, ...] = ("chain", "fan_in", "diamond", "independent")
 WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 TRUTHS = 12
 """Numbers that `WorkflowSimulator.truth` says of a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What kind of workflows there are, and how they are run."""
+
+    nodes: tuple[int, int] = (1, 5)
+    """Least and most nodes."""
+    max_tries: int = 3
+    budgets: float = 0.5
+    """Share of the workflows that have a budget."""
+    budget_range: tuple[float, float] = (0.7, 3.0)
+    """A budget is this multiple of what the worker of median cost would take for all nodes."""
+    deadlines: float = 0.5
+    deadline_range: tuple[float, float] = (1.2, 4.0)
+    """A deadline is this multiple of the critical path of the worker of median speed."""
+    shapes: tuple[Shape, ...] = SHAPES
+
+
+@dataclass(frozen=True, slots=True)
+class QueryForecast:
+    """What is known of queries before anything is run: rows of a table, or the nodes of a plan."""
+
+    predictor: OutcomePredictor
+    support: NeighbourWeights
+    columns: Ints
+    """The predictor's number of each worker."""
+    chance_QW: Floats
+    """Chance of a right answer, before any try."""
+    hope_Q: Floats
+    """Chance that one of the best workers, as many as there are tries, is right."""
+    cost_QW: Floats
+    """Expected USD."""
+    seconds_QW: Floats
+    legal_QW: Bools
+    max_tries: int
+
+    def after(self, query_D: Ints, failed_DW: Bools) -> Floats:
+        """Return the chance that each worker is right, [D, W], given which failed at the node."""
+        chance_DW = self.chance_QW[query_D]
+        again = failed_DW.any(axis=1)
+        if again.any():
+            failed_DV = np.zeros((int(again.sum()), len(self.predictor.workers)), dtype=np.bool_)
+            failed_DV[:, self.columns] = failed_DW[again]
+            support = self.support.take(query_D[again])
+            chance_DV = self.predictor.chances(support, failed_DV)
+            chance_DW[again] = chance_DV[:, self.columns]
+        return chance_DW
+
+    @staticmethod
+    def by(
+        predictor: OutcomePredictor,
+        support: NeighbourWeights,
+        tokens_in_Q: Floats,
+        workers: Sequence[Worker],
+        legal_QW: Bools,
+        max_tries: int,
+    ) -> QueryForecast:
+        """Return what the predictor expects of these workers, all of which it knows."""
+        names = [worker.name for worker in predictor.workers]
+        columns = np.array([names.index(worker.name) for worker in workers])
+        expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
+        chance_QW, cost_QW, seconds_QW = (values_QV[:, columns] for values_QV in expected)
+        ranked_QV = np.full((len(legal_QW), len(names)), -1.0)
+        ranked_QV[:, columns] = np.where(legal_QW, chance_QW, -1.0)
+        hope_Q = predictor.hope(support, ranked_QV, max_tries)
+        return QueryForecast(
+            predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTable(QueryForecast):
+    """A table of outcomes, with what is known of its queries."""
+
+    table: OutcomeTable
+    scenario: Scenario
+    passes_QW: Bools
+    """What the verifier says of each answer."""
+    bound_QW: Floats
+    """USD that a try cannot exceed: what a budget reserves."""
+
+    @staticmethod
+    def of(
+        table: OutcomeTable,
+        predictor: OutcomePredictor,
+        scenario: Scenario,
+        support: NeighbourWeights | None = None,
+    ) -> QueryTable:
+        """Return the table with the forecast of a predictor that knows its workers. `support` is
+        that of the training table itself, where each row leaves itself out.
+
+        The built-in catalog tells what kind of worker a type needs, else the words of its name.
+        Raises `ConfigError` for a query that no worker can do.
+        """
+        catalog, workers = builtin_graph().catalog, table.workers
+        kinds = {kind: tool_kind(kind, "", catalog) for kind in set(table.types)}
+        able = {kind: [w.can(kind, needs) for w in workers] for kind, needs in kinds.items()}
+        legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
+        if len(lost := np.flatnonzero(~legal_QW.any(axis=1))):
+            row = int(lost[0])
+            raise ConfigError(
+                f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
+                "that type among its capabilities, or leave the query out"
+            )
+        support = support or predictor.support(table.instructions, table.types)
+        known = QueryForecast.by(
+            predictor, support, table.tokens_in_Q, workers, legal_QW, scenario.max_tries
+        )
+        threshold_QW = np.where(table.right_QW, PASSES_RIGHT, PASSES_WRONG)
+        return QueryTable(
+            **{each.name: getattr(known, each.name) for each in fields(known)},
+            table=table,
+            scenario=scenario,
+            passes_QW=table.draws_QW < threshold_QW,
+            bound_QW=table.bounds_QW,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowBatch:
+    """A batch of workflows over one board."""
+
+    query_BN: Ints
+    """Rows of the table; -1 where there is no node."""
+    parents_BNN: Bools
+    """`[b, i, j]`: node j waits for node i. Parents come first: i < j."""
+    budget_B: Floats
+    """USD; infinite without one."""
+    deadline_B: Floats
+    """Seconds; infinite without one."""
+    cost_ref_B: Floats
+    """Expected USD of the most expensive legal single-worker plan."""
+    latency_ref_B: Floats
+    """Expected seconds of the slowest legal single-worker plan."""
+    group_B: Ints
+    """The group of queries that the workflow is made of; workflows of two groups share none."""
+
+    def __len__(self) -> int:
+        return len(self.query_BN)
+
+    @staticmethod
+    def whole(known: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
+        """The workflow of all queries of a forecast, without limits."""
+        query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
+        cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
+        most = _most(cost_BW), _most(path_BW)
+        free_B, group_B = np.array([np.inf]), np.zeros(1, dtype=np.int64)
+        return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, *most, group_B)
+
+    @staticmethod
+    def draw(
+        query_table: QueryTable, count: int, seeds: SeedTree, groups: int = 1
+    ) -> WorkflowBatch:
+        """`count` workflows. The same seed and table give the same ones, whatever the predictor.
+
+        `groups` cuts the queries into as many parts of one size, at most one for each two
+        workflows or `nodes` queries, and each workflow takes its queries from one of them.
+        """
+        rng, scenario = seeds.numpy(), query_table.scenario
+        least, nodes = scenario.nodes
+        size_B = rng.integers(least, nodes + 1, count)
+        total = len(query_table.table)
+        groups = max(1, min(groups, count // 2, total // nodes))
+        query_BN = rng.integers(0, total // groups, (count, nodes))
+        group_B = np.arange(count) % groups
+        if groups > 1:
+            order_Q = seeds.child("groups").numpy().permutation(total)
+            query_BN = order_Q[group_B[:, None] * (total // groups) + query_BN]
+        query_BN[np.arange(nodes)[None, :] >= size_B[:, None]] = -1
+        shape_B = rng.integers(0, len(scenario.shapes), count)
+        parents_BNN = np.zeros((count, nodes, nodes), dtype=np.bool_)
+        for b in range(count):
+            shape, size, parents_NN = scenario.shapes[shape_B[b]], int(size_B[b]), parents_BNN[b]
+            if shape == "chain":
+                parents_NN[range(size - 1), range(1, size)] = True
+            elif shape == "fan_in" and size > 1:
+                parents_NN[: size - 1, size - 1] = True
+            elif shape == "diamond" and size > 1:
+                parents_NN[0, 1 : max(2, size - 1)] = True
+                if size > 2:
+                    parents_NN[1 : size - 1, size - 1] = True
+        cost_BW, path_BW = _single_worker(query_table, query_BN, parents_BNN)
+
+        def limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
+            drawn_B = rng.uniform(*factors, count) * np.median(base_BW, axis=1)
+            return np.where(rng.random(count) < share, drawn_B, np.inf)
+
+        budget_B = limits(cost_BW, scenario.budgets, scenario.budget_range)
+        deadline_B = limits(path_BW, scenario.deadlines, scenario.deadline_range)
+        most = _most(cost_BW), _most(path_BW)
+        return WorkflowBatch(query_BN, parents_BNN, budget_B, deadline_B, *most, group_B)
+
+
+def _most(known_BW: Floats) -> Floats:
+    """The most of each row; 1 where all are 0, as a free pool still has a reward."""
+    most_B = known_BW.max(axis=1)
+    return np.where(most_B > 0, most_B, 1.0)
+
+
+def _single_worker(
+    known: QueryForecast, query_BN: Ints, parents_BNN: Bools
+) -> tuple[Floats, Floats]:
+    """Expected USD and critical path of each worker alone, [B, W].
+
+    A node that a worker cannot do is done by whichever is most expensive, or slowest, there. Nodes
+    without any legal worker count nothing: they are padding.
+    """
+    legal_BNW = known.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
+    exists_BN: Bools = np.any(legal_BNW, axis=2)
+    mine = [
+        np.where(legal_BNW, x_BNW, np.where(legal_BNW, x_BNW, -np.inf).max(axis=2, keepdims=True))
+        for x_BNW in (known.cost_QW[query_BN], known.seconds_QW[query_BN])
+    ]
+    used_BNW, lasts_BNW = (np.where(exists_BN[:, :, None], x_BNW, 0.0) for x_BNW in mine)
+    end_BNW = np.zeros_like(lasts_BNW)
+    for j in range(lasts_BNW.shape[1]):
+        before_BNW = np.where(parents_BNN[:, :, j, None], end_BNW, 0.0)
+        end_BNW[:, j] = before_BNW.max(axis=1) + lasts_BNW[:, j]
+    return used_BNW.sum(axis=1), end_BNW.max(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +338,17 @@ class RewardTerms:
 
     preset: Preset
     weights: RewardWeights
-    rates: VerifierRates
     prior: Prior = "lookahead"
     """Which utility the policy starts from and sees."""
     max_steps: int = 50
     """Decisions in one workflow, at most; then it is given up."""
 
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> RewardTerms:
-        """The reward and the verifier that a checkpoint's router was trained for."""
-        weights, rates = RewardWeights(**state["weights"]), VerifierRates(**state["rates"])
-        return RewardTerms(state["reward"], weights, rates, state["prior"])
-
     def prices(self, cost_ref_D: Floats, latency_ref_D: Floats) -> tuple[Floats, Floats]:
         """Reward lost by a dollar and by a second."""
-        weights = self.weights
-        if self.preset in ("normalized", "gated"):
-            return weights.beta / cost_ref_D, weights.gamma_latency / latency_ref_D
-        second = 1000.0 if self.preset == "seed" else 1.0
-        return (
-            np.full_like(cost_ref_D, weights.beta),
-            np.full_like(latency_ref_D, weights.gamma_latency * second),
-        )
+        usd, second = self.weights.beta, self.weights.gamma_latency
+        if self.preset == "normalized":
+            return usd / cost_ref_D, second / latency_ref_D
+        return np.full_like(cost_ref_D, usd), np.full_like(latency_ref_D, 1000.0 * second)
 
 
 def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
@@ -138,25 +357,34 @@ def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
     The module's docstring has the formula.
     """
     alpha = terms.weights.alpha
-    shares = terms.preset in ("normalized", "gated")
-    shaped_D = terms.weights.shaped_reward / np.where(shares, at.nodes_D, 1.0)
+    shares = at.nodes_D if terms.preset == "normalized" else np.ones_like(at.nodes_D)
+    shaped_D = terms.weights.shaped_reward / shares
     per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-    pass_DW, right_if_pass_DW, right_if_fail_DW = terms.rates.verdict(at.chance_DW)
-    end_D, end_DW = at.end_D, at.end_DW
-    worth_DW = alpha * at.others_D[:, None] * _in_time(end_DW, at) * _affordable(at, at.cost_DW)
+    pass_DW, right_if_pass_DW, right_if_fail_DW = verdict(at.chance_DW)
+    # Asking each worker, and accepting, which costs nothing, as one more action.
+    none_D1 = np.zeros((len(shaped_D), 1))
+    end_DA = np.column_stack([at.end_DW, at.end_D])
+    cost_DA = np.column_stack([at.cost_DW, none_D1])
+    # 1 where the least cost of the other nodes still fits after this one.
+    left_D = at.budget_D - at.spent_D - at.rest_least_D
+    affordable_DA = (left_D[:, None] - cost_DA >= -1e-12).astype(np.float64)
+    # About how likely an expected end keeps the deadline: logistic in its relative distance.
+    ahead_DA = np.maximum(end_DA - at.now_D[:, None], 1e-6)
+    with np.errstate(invalid="ignore"):
+        far_DA = (at.deadline_D[:, None] - end_DA) / (0.15 * ahead_DA)
+    in_time_DA = 1.0 / (1.0 + np.exp(-np.clip(far_DA, -30, 30)))
+    worth_DA = alpha * at.others_D[:, None] * in_time_DA * affordable_DA
     rest_D1 = (per_usd_D * at.rest_cost_D)[:, None]
+    time_DA = per_second_D[:, None] * (end_DA - at.now_D[:, None])
+    worth_DW = worth_DA[:, :-1]
     try_DW = (
         pass_DW * (np.maximum(worth_DW * right_if_pass_DW - rest_D1, 0) + shaped_D[:, None])
         + (1 - pass_DW) * np.maximum(worth_DW * right_if_fail_DW - rest_D1, 0)
         - per_usd_D[:, None] * at.cost_DW
-        - per_second_D[:, None] * (end_DW - at.now_D[:, None])
+        - time_DA[:, :-1]
     )
-    in_time_D, affordable_D = _in_time(end_D[:, None], at)[:, 0], _affordable(at, 0.0)[:, 0]
-    accept_D = (
-        alpha * at.others_D * at.last_D * in_time_D * affordable_D
-        - rest_D1[:, 0]
-        - per_second_D * (end_D - at.now_D)
-    )
+    right_D = alpha * at.others_D * at.last_D * in_time_DA[:, -1] * affordable_DA[:, -1]
+    accept_D = right_D - rest_D1[:, 0] - time_DA[:, -1]
     utility_DA = np.concatenate([try_DW, accept_D[:, None], np.zeros((len(accept_D), 1))], axis=1)
     return np.where(at.mask_DA, utility_DA, -np.inf)
 
@@ -176,27 +404,13 @@ def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Floats:
     return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
-def _affordable(at: DecisionBatch, cost_DW: Floats | float) -> Floats:
-    """1 where the least cost of the other nodes still fits after this one."""
-    left_D = at.budget_D - at.spent_D - at.rest_least_D
-    return (left_D[:, None] - cost_DW >= -1e-12).astype(np.float64)
-
-
-def _in_time(end_DW: Floats, at: DecisionBatch) -> Floats:
-    """About how likely an expected end keeps the deadline: logistic in its relative distance."""
-    ahead_DW = np.maximum(end_DW - at.now_D[:, None], 1e-6)
-    with np.errstate(invalid="ignore"):
-        far_DW = (at.deadline_D[:, None] - end_DW) / (0.15 * ahead_DW)
-    return 1.0 / (1.0 + np.exp(-np.clip(far_DW, -30, 30)))
-
-
 class WorkflowState:
     """How far workflows are, and what is expected of their nodes."""
 
     def __init__(self, known: QueryForecast, flows: WorkflowBatch, terms: RewardTerms) -> None:
         self.known, self.flows, self.terms = known, flows, terms
         shape = flows.query_BN.shape
-        self.exists_BN = flows.exists_BN
+        self.exists_BN = flows.query_BN >= 0
         self.query_BN = np.maximum(flows.query_BN, 0)
         self.size_B = self.exists_BN.sum(axis=1)
         self.status_BN = np.where(self.exists_BN, WAITING, DONE)
@@ -232,7 +446,7 @@ class WorkflowState:
         Should the answer be rejected, the next best worker is counted at half its chance.
         """
         places = np.arange(len(worker))
-        passes, if_pass, _ = self.terms.rates.verdict(chance_DW[places, worker])
+        passes, if_pass, _ = verdict(chance_DW[places, worker])
         others_DW = chance_DW.copy()
         others_DW[places, worker] = 0.0
         self.status_BN[rows, node] = RUNNING
@@ -270,7 +484,7 @@ class WorkflowState:
         for i in reversed(range(lasts_DN.shape[1])):
             chains_DN = np.where(parents_DNN[:, i, :], tail_DN + lasts_DN, 0.0)
             tail_DN[:, i] = chains_DN.max(axis=1, initial=0.0)
-        chance_DW = self.known.after(query, failed_DW, self.terms.rates)
+        chance_DW = self.known.after(query, failed_DW)
         return DecisionBatch(
             chance_DW=chance_DW,
             cost_DW=self.known.cost_QW[query],
@@ -292,69 +506,41 @@ class WorkflowState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationResult:
-    """The result of a batch of workflows, with every decision."""
-
-    success_B: Bools
-    """Every kept answer is right."""
-    cost_B: Floats
-    latency_B: Floats
-    """Seconds."""
-    verified_B: Floats
-    """Share of nodes that a verifier passed."""
-    outputs_B: Ints
-    steps_B: Ints
-    """Decisions."""
-    reward_B: Floats
-    stopped_B: Bools
-    late_B: Bools
-    row_D: Ints
-    """The workflow of each decision, in the order in which they were taken."""
-    action_D: Ints
-
-    def result(self, b: int) -> ExecutionResult:
-        """One of them, as rewards read it."""
-        return ExecutionResult(
-            bool(self.success_B[b]),
-            {str(k): "kept" for k in range(int(self.outputs_B[b]))},
-            float(self.cost_B[b]),
-            1000.0 * float(self.latency_B[b]),
-            float(self.verified_B[b]),
-        )
-
-
 class WorkflowSimulator(WorkflowState):
     """A running batch. `rows` are the workflows that wait for a decision; `step` takes them."""
 
     def __init__(self, query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(query_table, flows, terms)
-        self.query_table = query_table
+        self.query_table, self.workers = query_table, len(query_table.columns)
         count, _ = shape = flows.query_BN.shape
         self._due_BN = np.full(shape, np.inf)
         self._worker_BN = np.full(shape, -1)
-        self._tried_BNW = np.zeros((*shape, query_table.workers), dtype=np.bool_)
+        self._tried_BNW = np.zeros((*shape, self.workers), dtype=np.bool_)
         self._last_BN = np.full(shape, -1)
-        self._kept_BN = np.full(shape, -1)
-        self._passed_BN = np.zeros(shape, dtype=np.bool_)
-        self._spent_B = np.zeros(count)
-        """With what runs: its cost is owed from the start."""
+        self.kept_BN = np.full(shape, -1)
+        """The worker of each kept answer; -1 where there is none."""
+        self.passed_BN = np.zeros(shape, dtype=np.bool_)
+        """Where a verifier passed an answer."""
+        self.cost_B = np.zeros(count)
+        """USD, with what runs: its cost is owed from the start."""
         self._unused_BN = np.zeros(shape)
         """What is reserved for a try beyond its cost, until it ends."""
-        self._steps_B = np.zeros(count, dtype=np.int64)
-        self._over_B, self._success_B, self._stopped_B, self._late_B = np.zeros(
-            (4, count), np.bool_
-        )
-        self._now_B = np.zeros(count)
+        self.steps_B = np.zeros(count, dtype=np.int64)
+        """Decisions."""
+        self._over_B = np.zeros(count, dtype=np.bool_)
+        self.success_B = np.zeros(count, dtype=np.bool_)
+        """Every kept answer is right."""
+        self.now_B = np.zeros(count)
+        """Seconds since the start; of a workflow that is over, its latency."""
         self.node_B = np.zeros(count, dtype=np.int64)
         """The node that each workflow decides about."""
-        self._taken: list[tuple[Ints, Ints]] = []
         roots_BN = self.exists_BN & ~flows.parents_BNN.any(axis=1)
         self.status_BN[roots_BN] = READY
         self._due_BN[roots_BN] = 0.0
         self._advance(np.arange(count))
         self._so_far_B = self._running_reward()
-        self._reward_B = self._so_far_B.copy()
+        self.reward_B = self._so_far_B.copy()
+        """Sum of the rewards of all decisions."""
 
     # Running
 
@@ -364,15 +550,11 @@ class WorkflowSimulator(WorkflowState):
         return np.flatnonzero(~self._over_B)
 
     def queries(self, rows: Ints) -> Ints:
-        """The row of the table behind each of these decisions."""
+        """Return the row of the table behind each of these decisions."""
         return self.query_BN[rows, self.node_B[rows]]
 
-    def tried(self, rows: Ints) -> Bools:
-        """Which workers were tried and rejected at the node under decision, [D, W]."""
-        return self._tried_BNW[rows, self.node_B[rows]]
-
     def last(self, rows: Ints) -> Ints:
-        """The worker of the last answer at the node under decision; -1 if there is none."""
+        """Return the worker of the last answer at the node under decision; -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
     def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
@@ -380,16 +562,16 @@ class WorkflowSimulator(WorkflowState):
 
         `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
         """
-        workers = self.query_table.workers
-        self._taken.append((rows, actions))
-        self._steps_B[rows] += 1
-        ask, accept, stop = actions < workers, actions == workers, actions == workers + 1
+        self.steps_B[rows] += 1
+        ask, accept, stop = (
+            actions < self.workers, actions == self.workers, actions == self.workers + 1
+        )  # fmt: skip
         if ask.any():
             places, worker = rows[ask], actions[ask]
-            node, query, now_D = self.node_B[places], self.queries(places), self._now_B[places]
+            node, query, now_D = self.node_B[places], self.queries(places), self.now_B[places]
             cost = self.query_table.table.costs_QW[query, worker]
             bound = self.query_table.bound_QW[query, worker]
-            self._spent_B[places] += cost
+            self.cost_B[places] += cost
             self._unused_BN[places, node] = np.maximum(0.0, bound - cost)
             self._worker_BN[places, node] = worker
             self._due_BN[places, node] = now_D + self.query_table.table.seconds_QW[query, worker]
@@ -399,40 +581,39 @@ class WorkflowSimulator(WorkflowState):
             last = self._last_BN[places, node]
             self.chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
             self._finish(places, node, last, passed=False)
-        ended = ~self._over_B[rows] & (stop | (self._steps_B[rows] >= self.terms.max_steps))
-        self._give_up(rows[ended], self._stopped_B)
+        ended = ~self._over_B[rows] & (stop | (self.steps_B[rows] >= self.terms.max_steps))
+        self._give_up(rows[ended])
         self._advance(rows[~self._over_B[rows]])
         so_far_B = self._running_reward()
         gained = so_far_B[rows] - self._so_far_B[rows]
         self._so_far_B = so_far_B
-        self._reward_B[rows] += gained
+        self.reward_B[rows] += gained
         return gained
 
     def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
         """Nodes end, with an answer kept; their children may be decided."""
         self.status_BN[rows, node] = DONE
-        self.finish_BN[rows, node] = self._now_B[rows]
+        self.finish_BN[rows, node] = self.now_B[rows]
         self._due_BN[rows, node] = np.inf
-        self._kept_BN[rows, node] = kept
-        self._passed_BN[rows, node] = passed
+        self.kept_BN[rows, node] = kept
+        self.passed_BN[rows, node] = passed
         open_DN = self.status_BN[rows] != DONE
         waits_DN = (self.flows.parents_BNN[rows] & open_DN[:, :, None]).any(axis=1)
-        free_DN = (self.status_BN[rows] == WAITING) & ~waits_DN
-        places, children = np.nonzero(free_DN)
+        places, children = np.nonzero((self.status_BN[rows] == WAITING) & ~waits_DN)
         self.status_BN[rows[places], children] = READY
-        self._due_BN[rows[places], children] = self._now_B[rows[places]]
-        complete = rows[(self.status_BN[rows] == DONE).all(axis=1)]
+        self._due_BN[rows[places], children] = self.now_B[rows[places]]
+        complete = rows[~open_DN.any(axis=1)]
         self._over_B[complete] = True
         right_DN = self.query_table.table.right_QW[
-            self.query_BN[complete], np.maximum(self._kept_BN[complete], 0)
+            self.query_BN[complete], np.maximum(self.kept_BN[complete], 0)
         ]
-        self._success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
+        self.success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
-    def _give_up(self, rows: Ints, why_B: Bools) -> None:
+    def _give_up(self, rows: Ints) -> None:
         """End workflows. What still runs is counted at its bound: it may be billed anyway."""
-        self._spent_B[rows] += self._unused_BN[rows].sum(axis=1)
+        self.cost_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
-        self._over_B[rows] = why_B[rows] = True
+        self._over_B[rows] = True
 
     def _advance(self, rows: Ints) -> None:
         """Let time pass until each of these workflows needs a decision or is over."""
@@ -440,8 +621,8 @@ class WorkflowSimulator(WorkflowState):
             node = self._due_BN[rows].argmin(axis=1)
             due = self._due_BN[rows, node]
             late = due > self.flows.deadline_B[rows]
-            self._now_B[rows] = np.where(late, self.flows.deadline_B[rows], due)
-            self._give_up(rows[late], self._late_B)
+            self.now_B[rows] = np.where(late, self.flows.deadline_B[rows], due)
+            self._give_up(rows[late])
             rows, node = rows[~late], node[~late]
             self.node_B[rows] = node
             running = self.status_BN[rows, node] == RUNNING
@@ -455,148 +636,113 @@ class WorkflowSimulator(WorkflowState):
             self.chance_BN[good, good_at] = self.if_pass_BN[good, good_at]
             self._finish(good, good_at, worker[passed], passed=True)
             self.status_BN[answered[~passed], at[~passed]] = READY
-            waiting = self._to_decide(rows[~running], node[~running])
-            again = np.concatenate([answered, waiting])
+            # A ready node without an action waits for what others have reserved and do not use, as
+            # in the executor; where nothing runs, it fails the workflow.
+            ready, at = rows[~running], node[~running]
+            mask_DA, wanted_DW = self._masks(ready)
+            busy_DN = self.status_BN[ready] == RUNNING
+            stuck = ~mask_DA[:, :-2].any(axis=1)
+            waits = stuck & wanted_DW.any(axis=1) & busy_DN.any(axis=1)
+            free_D = np.where(busy_DN, self._due_BN[ready], np.inf).min(axis=1, initial=np.inf)
+            self._due_BN[ready[waits], at[waits]] = np.nextafter(free_D[waits], np.inf)
+            self._give_up(ready[stuck & ~waits & ~mask_DA[:, -2]])
+            again = np.concatenate([answered, ready[waits]])
             rows = np.sort(again[~self._over_B[again]])
 
-    def _to_decide(self, rows: Ints, node: Ints) -> Ints:
-        """Of ready nodes: fail what has no action, put off what waits for money; returns these."""
-        mask_DA = self.mask(rows)
-        workers_DA, accept_D = mask_DA[:, :-2].any(axis=1), mask_DA[:, -2]
-        busy_DN = self.status_BN[rows] == RUNNING
-        wanted_D = self._open_to(rows).any(axis=1)
-        # As the executor does: what others have reserved and do not use may do for this one.
-        waits = ~workers_DA & wanted_D & busy_DN.any(axis=1)
-        free_D = np.where(busy_DN, self._due_BN[rows], np.inf).min(axis=1, initial=np.inf)
-        self._due_BN[rows[waits], node[waits]] = np.nextafter(free_D[waits], np.inf)
-        self._give_up(rows[~waits & ~workers_DA & ~accept_D], self._stopped_B)
-        return rows[waits]
-
-    def _open_to(self, rows: Ints) -> Bools:
-        """Workers that could be asked if money were no matter, [D, W]."""
-        tried_DW = self.tried(rows)
+    def _masks(self, rows: Ints) -> tuple[Bools, Bools]:
+        """Return the legal actions at the decision of each row, [D, A], and the workers that could
+        be asked if money were no matter, [D, W]."""
+        query_D, tried_DW = self.queries(rows), self._tried_BNW[rows, self.node_B[rows]]
         more_D = tried_DW.sum(axis=1) < self.query_table.max_tries
-        return self.query_table.legal_QW[self.queries(rows)] & ~tried_DW & more_D[:, None]
-
-    def mask(self, rows: Ints) -> Bools:
-        """Legal actions at the decision of each row, [D, A]."""
-        reserved_D = self._unused_BN[rows].sum(axis=1)
-        left_D = self.flows.budget_B[rows] - self._spent_B[rows] - reserved_D
-        fits_DW = self.query_table.bound_QW[self.queries(rows)] <= left_D[:, None] + 1e-12
-        accept_D = self.last(rows) >= 0
-        return np.column_stack(
-            [self._open_to(rows) & fits_DW, accept_D, np.ones(len(rows), dtype=np.bool_)]
-        )
+        wanted_DW = self.query_table.legal_QW[query_D] & ~tried_DW & more_D[:, None]
+        left_D = self.flows.budget_B[rows] - self.cost_B[rows] - self._unused_BN[rows].sum(axis=1)
+        fits_DW = self.query_table.bound_QW[query_D] <= left_D[:, None] + 1e-12
+        settle_D2 = np.stack([self.last(rows) >= 0, np.ones(len(rows), np.bool_)], axis=1)
+        return np.column_stack([wanted_DW & fits_DW, settle_D2]), wanted_DW
 
     # What is seen
 
     def observe(self, rows: Ints) -> DecisionBatch:
-        """What is known before the decisions of these rows."""
-        load_DW = np.zeros((len(rows), self.query_table.workers))
+        """Return what is known before the decisions of these rows."""
+        load_DW = np.zeros((len(rows), self.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
         return self.situation(
             rows,
             self.node_B[rows],
-            self._now_B[rows],
-            failed_DW=self.tried(rows),
+            self.now_B[rows],
+            failed_DW=self._tried_BNW[rows, self.node_B[rows]],
             last_D=self.last(rows),
-            mask_DA=self.mask(rows),
+            mask_DA=self._masks(rows)[0],
             load_DW=load_DW,
-            spent_D=self._spent_B[rows] + self._unused_BN[rows].sum(axis=1),
+            spent_D=self.cost_B[rows] + self._unused_BN[rows].sum(axis=1),
             budget_D=self.flows.budget_B[rows],
             deadline_D=self.flows.deadline_B[rows],
         )
 
-    def truth(self, rows: Ints, leaning_DA: Floats) -> Floats:
-        """What only the table knows about the workflows of these rows, [D, TRUTHS].
+    def truth(self, rows: Ints, at: DecisionBatch, leaning_DW: Floats) -> Floats:
+        """Return what only the table knows about the workflows of these rows, [D, TRUTHS].
 
         For the critic in training: how a workflow must end if some query has no right worker is no
-        merit of an action. `leaning_DA` are probabilities of the actions, by which the node under
-        decision is summed up.
+        merit of an action. `leaning_DW` are probabilities of asking each worker, by which the node
+        under decision is summed up.
         """
-        query_table, workers = self.query_table, self.query_table.workers
-        node, places = self.node_B[rows], np.arange(len(rows))
-        per_usd_B, per_second_B = self.terms.prices(self.flows.cost_ref_B, self.flows.latency_ref_B)
-        alpha = max(1.0, abs(self.terms.weights.alpha))
-        query_DN = self.query_BN[rows]
+        query_table, places = self.query_table, np.arange(len(rows))
+        node, query_DN, status_DN = self.node_B[rows], self.query_BN[rows], self.status_BN[rows]
+        per_usd_D, per_second_D = self.terms.prices(at.cost_ref_D, at.latency_ref_D)
         right_DNW = query_table.table.right_QW[query_DN] & query_table.legal_QW[query_DN]
         price_DNW = (
-            per_usd_B[rows, None, None] * query_table.table.costs_QW[query_DN]
-            + per_second_B[rows, None, None] * query_table.table.seconds_QW[query_DN]
-        ) / alpha
+            per_usd_D[:, None, None] * query_table.table.costs_QW[query_DN]
+            + per_second_D[:, None, None] * query_table.table.seconds_QW[query_DN]
+        ) / max(1.0, abs(self.terms.weights.alpha))
         least_DN = np.where(right_DNW, price_DNW, 1.0).min(axis=2)
-        solvable_DN = right_DNW.any(axis=2)
-        kept_DN = self._kept_BN[rows]
-        done_DN = (self.status_BN[rows] == DONE) & self.exists_BN[rows]
-        rows_DN, nodes_DN = places[:, None], np.arange(query_DN.shape[1])[None, :]
-        good_DN = right_DNW[rows_DN, nodes_DN, np.maximum(kept_DN, 0)] & (kept_DN >= 0)
-        running_DN = self.status_BN[rows] == RUNNING
-        under_way_DN = right_DNW[rows_DN, nodes_DN, np.maximum(self._worker_BN[rows], 0)]
+        done_DN = (status_DN == DONE) & self.exists_BN[rows]
+
+        def right_of(worker_DN: Ints) -> Bools:
+            """Return whether the answer of each node's worker is right."""
+            found_DN1 = np.take_along_axis(right_DNW, np.maximum(worker_DN, 0)[:, :, None], axis=2)
+            return found_DN1[:, :, 0]
+
+        kept_DN = self.kept_BN[rows]
+        good_DN = right_of(kept_DN) & (kept_DN >= 0)
+        under_way_DN = right_of(self._worker_BN[rows])
         others_DN = self.exists_BN[rows] & ~done_DN
         others_DN[places, node] = False
-        share_DN = right_DNW.mean(axis=2)
-        mine_DW = right_DNW[places, node]
-        able_DW = self.mask(rows)[:, :workers]
-        last_D = self._last_BN[rows, node]
-        lean_DW = leaning_DA[:, :workers]
+        share_DN, mine_DW = right_DNW.mean(axis=2), right_DNW[places, node]
+        last_D = self.last(rows)
         count_D = np.maximum(1, others_DN.sum(axis=1))
-        return np.stack(
-            [
-                (good_DN | ~done_DN).all(axis=1).astype(np.float64),
-                (solvable_DN | ~others_DN).all(axis=1).astype(np.float64),
-                np.where(others_DN, share_DN, 0.0).sum(axis=1) / count_D,
-                np.where(others_DN, share_DN, 1.0).prod(axis=1),
-                np.where(others_DN, least_DN, 0.0).sum(axis=1),
-                (under_way_DN | ~running_DN).all(axis=1).astype(np.float64),
-                (mine_DW & able_DW).any(axis=1).astype(np.float64),
-                ((last_D >= 0) & mine_DW[places, np.maximum(last_D, 0)]).astype(np.float64),
-                least_DN[places, node],
-                (lean_DW * mine_DW).sum(axis=1),
-                (lean_DW * query_table.passes_QW[query_DN[places, node]]).sum(axis=1),
-                (lean_DW * price_DNW[places, node]).sum(axis=1),
-            ],
-            axis=1,
+        parts = (
+            (good_DN | ~done_DN).all(axis=1),
+            (right_DNW.any(axis=2) | ~others_DN).all(axis=1),
+            np.where(others_DN, share_DN, 0.0).sum(axis=1) / count_D,
+            np.where(others_DN, share_DN, 1.0).prod(axis=1),
+            np.where(others_DN, least_DN, 0.0).sum(axis=1),
+            (under_way_DN | (status_DN != RUNNING)).all(axis=1),
+            (mine_DW & at.mask_DA[:, :-2]).any(axis=1),
+            (last_D >= 0) & mine_DW[places, np.maximum(last_D, 0)],
+            least_DN[places, node],
+            (leaning_DW * mine_DW).sum(axis=1),
+            (leaning_DW * query_table.passes_QW[query_DN[places, node]]).sum(axis=1),
+            (leaning_DW * price_DNW[places, node]).sum(axis=1),
         )
-
-    # What it came to
+        return np.stack([part.astype(np.float64) for part in parts], axis=1)
 
     def _running_reward(self) -> Floats:
-        """The current reward of each workflow: of what is over, the final one."""
+        """Return the current reward of each workflow: of what is over, the final one."""
         flows = self.flows
         ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
         ahead_B = np.minimum(ends_BN.max(axis=1), flows.deadline_B)
         parts = reward_terms(
             self.terms.preset,
             self.terms.weights,
-            success=self._success_B,
-            cost=self._spent_B,
-            seconds=np.where(self._over_B, self._now_B, np.maximum(ahead_B, self._now_B)),
-            outputs=self._outputs(),
-            verified=self._passed_BN.sum(axis=1) / self.size_B,
+            success=self.success_B,
+            cost=self.cost_B,
+            seconds=np.where(self._over_B, self.now_B, np.maximum(ahead_B, self.now_B)),
+            outputs=((self.kept_BN >= 0) & self.exists_BN).sum(axis=1),
+            verified=self.passed_BN.sum(axis=1) / self.size_B,
             references=(flows.cost_ref_B, flows.latency_ref_B),
         )
         return parts["success"] + parts["cost"] + parts["latency"] + parts["shaped"]
-
-    def outcome(self) -> SimulationResult:
-        """The result of all. Raises `RuntimeError` while one waits for a decision."""
-        if not self._over_B.all():
-            raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
-        return SimulationResult(
-            self._success_B,
-            self._spent_B,
-            self._now_B,
-            self._passed_BN.sum(axis=1) / self.size_B,
-            self._outputs(),
-            self._steps_B,
-            self._reward_B,
-            self._stopped_B,
-            self._late_B,
-            *map(np.concatenate, zip(*self._taken, strict=True)),
-        )
-
-    def _outputs(self) -> Ints:
-        return ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1)
 
 
 Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
@@ -605,10 +751,10 @@ Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 
 def run_chooser(
     query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
-) -> SimulationResult:
-    """Run a chooser on all workflows."""
+) -> WorkflowSimulator:
+    """Run a chooser on all workflows, and return them at their end."""
     simulator = WorkflowSimulator(query_table, flows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
         simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
-    return simulator.outcome()
+    return simulator
