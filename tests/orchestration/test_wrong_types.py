@@ -66,37 +66,16 @@ def execute(**given: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: OrchestrationSystem().execute("x", plan={"nodes": []}), "the plan is {'nodes'"),  # type: ignore[arg-type]
-        (lambda: OrchestrationSystem().execute(None), "the instruction is None; give a text"),  # type: ignore[arg-type]
-        (lambda: system().execute(None, plan=PLAN), "the instruction is None; give a text"),
         (lambda: system().plan(3), "the instruction is 3; give a text"),
         (lambda: system(nothing).execute("x"), r"the plan is None; give a Plan\("),
         (lambda: system("planner"), "planner is 'planner'; give a function"),
-        (lambda: system(lambda: None), "takes no instruction .too many .*; give a function"),
-        (lambda: system(PlannerModel), "takes no instruction .missing .*; give a function"),
         (lambda: system(router="cheapest"), r"router is 'cheapest'; give .*cheapest\(\)"),
-        (lambda: system(router={}), r"router is {}; give an object with choose"),
-        (lambda: system(pool={}), "pool is {}; give a pool, such as ToolPool"),
-        (lambda: system(verifiers={}), "verifiers is {}; give Verifiers"),
-        (lambda: system(settings={}), "settings is {}; give ExecutorSettings"),
-        (lambda: system(catalog=["a"]), "catalog is \\['a'\\]; give a Catalog"),
-        (lambda: system(execution_logger="logs"), "execution_logger is 'logs'; give an"),
-        (lambda: system(recorder=3), "recorder is 3; give a function"),
-        (lambda: system(None, min_confidence=2), "min_confidence is 2; give .* 0 to 1"),
+        (lambda: system(router={}), r"router is {}; give cheapest"),
         (lambda: execute(budget="much"), "budget .*is 'much'; give"),
-        (lambda: execute(journal=3), "journal is 3; give the path"),
         (lambda: Executor(SimulatedPool(classic()), "cheapest"), "router is 'cheapest'"),  # type: ignore[arg-type]
         (lambda: ToolPool([say]), r"tools is .*; give .*\{tool.name: tool\}"),  # type: ignore[arg-type]
         (lambda: ToolPool({"say": 3}), "a tool is 3; give a function with @tool"),  # type: ignore[dict-item]
-        (lambda: ToolPool({"say": say}, {}), "models is {}; give a pool"),  # type: ignore[arg-type]
-        (lambda: ToolPool({"say": say}, permit=True), "permit is True; give a function"),  # type: ignore[arg-type]
-        (lambda: SimulatedPool("ab"), "workers is 'ab'; give a list"),  # type: ignore[arg-type]
-        (lambda: SimulatedPool([1]), "a worker is 1; give a Worker"),  # type: ignore[list-item]
-        (lambda: Worker("a", capabilities="text"), "capabilities is 'text'; give a tuple"),  # type: ignore[arg-type]
-        (lambda: Worker("a", latency=0.5), r"latency is 0.5; give Latency\("),  # type: ignore[arg-type]
         (lambda: Worker("a", price_in="x"), "price_in is 'x'; give a finite number"),  # type: ignore[arg-type]
-        (lambda: Worker("a", skills=0.5), "skills is 0.5; give a share"),  # type: ignore[arg-type]
-        (lambda: Worker("a", concurrency=1.5), "concurrency is 1.5; give a whole"),  # type: ignore[arg-type]
         (lambda: compute_reward(RESULT, "seed", weights={"beta": 1}), "weights is {'beta': 1}"),  # type: ignore[arg-type]
         (lambda: compute_reward(RESULT, references=3), "references is 3; give References"),  # type: ignore[arg-type]
         (lambda: RewardWeights(beta=-1), "beta is -1; give a finite number of at least 0"),
@@ -134,7 +113,6 @@ def test_settings_of_a_wrong_type_are_refused(call: Callable[[], Any], words: st
         (lambda: Catalog(("a",)), r"tool is 'a'; give a CatalogTool\("),  # type: ignore[arg-type]
         (lambda: read_workers(3), "a file is 3; give its path"),  # type: ignore[arg-type]
         (lambda: load_router(3), "the checkpoint is 3; give the path"),  # type: ignore[arg-type]
-        (lambda: ExecutionLogger(3), "the log is 3; give a folder"),  # type: ignore[arg-type]
         (lambda: train_phase2(3), "output is 3; give a folder"),  # type: ignore[arg-type]
         (lambda: PlannerModel.of([1], Catalog(())), "catalog is empty"),  # type: ignore[list-item]
         (lambda: PlannerModel.of([1], None), "a workflow is 1; give dataset.workflows"),  # type: ignore[list-item,arg-type]
@@ -154,18 +132,15 @@ def test_values_of_a_wrong_type_are_refused(call: Callable[[], Any], words: str)
 @pytest.mark.parametrize(
     ("outputs", "more", "words"),
     [
-        ({"model_selections": [0]}, {}, "has the length 1 for 2 nodes"),
+        ({"model_selections": [0]}, {}, "give a list with an entry for 2 nodes"),
         ({"model_selections": [0, 0.5]}, {}, "model_selections has 0.5; the workers are"),
         ({"model_selections": [0, None]}, {}, "model_selections has None"),
-        ({"model_selections": [0, True]}, {}, "model_selections has True"),
         ({"model_selections": ["gpt-4", "nobody"]}, {}, "has 'nobody'; the workers are .*gpt-4"),
         ({"model_selections": [0, 8]}, {}, "model_selections has 8"),
         ({"model_selections": "ab"}, {}, "model_selections is 'ab'; give a list"),
         ({"model_selections": None}, {}, "model_selections is None; give a list"),
         ({"task_types": 3}, {}, "task_types is 3; give a list"),
         ({"subtasks": "ab"}, {}, "subtasks is 'ab'; give a list"),
-        ({}, {"alternatives": 3}, "alternatives is 3; give a list"),
-        ({}, {"alternatives": [3]}, "an alternative is 3; give an object"),
     ],
 )
 def test_a_log_refuses_wrong_types(

@@ -391,7 +391,7 @@ def run_collection(
         made = dict(zip(texts, plan_candidates(model, texts, config.candidates), strict=True))
     elif config.candidates > 1:
         raise ConfigError(f"--candidates {config.candidates} needs a planner: --checkpoint FILE")
-    system = config.make_system(pool, catalog, [w.plan for w in workflows], warn=note)
+    system = config.make_system(pool, catalog, [w.plan for w in workflows])
     logger = ExecutionLogger(config.output_dir, workers=pool.workers, catalog=catalog)
     note(f"workers: {describe_pool(pool)}")
     note(f"plans: {source}")

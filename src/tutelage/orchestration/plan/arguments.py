@@ -357,22 +357,3 @@ def _items(branches: Sequence[JSON], place: int) -> list[object]:
         first = cast("Sequence[object]", each.get("prefixItems", ()))
         listed += [first[place] if place < len(first) else each.get("items", {})]
     return [own for own, each in zip(listed, branches, strict=True) if "array" in _kinds(each)]
-
-
-def shown_type(output: str) -> str:
-    """What kind of value an output is: text, or what it is as JSON."""
-    try:
-        value: object = parse_json(output)
-    except ValueError:
-        return "text"
-    match value:
-        case list():
-            return f"list of {len(cast('list[object]', value))}"
-        case dict():
-            return "object"
-        case bool() | None:
-            return "truth" if value is not None else "null"
-        case int() | float():
-            return "number"
-        case _:
-            return "text"
