@@ -19,7 +19,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,9 +26,10 @@ from tutelage.config.fields import RunSettings
 from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
 from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.evaluation.audit import published_example
 from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
+from tutelage.orchestration.evaluation.rewards import compute_reward
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.pages import write_report
@@ -154,16 +154,16 @@ class PlannerTraining(RunKind):
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
+            earned = 0.0
             if phase2.reward in ("seed", "seed_seconds"):
-                example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
+                example = published_example()
                 earned = compute_reward(example, phase2.reward, weights=phase2.weights)
-                if earned < 0:
-                    _warn(
-                        run.progress,
-                        f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, "
-                        "and doing nothing 0: set normalize: true, which measures cost and latency "
-                        "as shares, or change the weights",
-                    )
+            if earned < 0:
+                run.progress.note(
+                    f"Warning: a success for 0.045 USD in 1.2 s earns {earned:.2f} under these "
+                    "weights, and doing nothing 0: set normalize: true, which measures cost and "
+                    "latency as shares, or change the weights"
+                )
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -252,7 +252,7 @@ class PlannerTraining(RunKind):
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),
             log=log,
-            warn=partial(_warn, progress),
+            warn=lambda text: progress.note(f"Warning: {text}"),
         )
         evaluation = phase2_result.evaluation
         assert evaluation is not None
@@ -286,10 +286,6 @@ class PlannerTraining(RunKind):
             numbers = {k: getattr(found, k) for k in ("played", "planned", "cost")}
             write_json(place / EPISODES, numbers)
         return place / OUTCOMES, place / MODELS
-
-
-def _warn(progress: Progress, told: str) -> None:
-    progress.note(f"Warning: {told}")
 
 
 def _measure(
