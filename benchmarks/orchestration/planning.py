@@ -30,6 +30,7 @@ from benchmarks.measure import machine
 from benchmarks.orchestration import indirect as indirect_requests
 from benchmarks.orchestration.readers import read_nestful
 
+from tutelage.orchestration.data import synthetic
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -156,7 +157,7 @@ def chains(folder: str) -> None:
     """3,000 chains over the tools and links of TaskBench's three graphs, 500 held out."""
     catalog = joined(sorted(Path(folder).glob("*/graph_desc.json")))
     seeds = SEEDS.child("chains")
-    made = generate(graph_of(catalog), 3500, seeds, shares={"chain": 1.0})
+    made = synthetic._distinct(graph_of(catalog), 3500, seeds, 6, {"chain": 1.0})
     train, test = made[:3000], made[3000:]
     begun = time.process_time()
     fitting = fitted(train, catalog, Phase1Settings(), seeds.child("fit"))

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from tests.orchestration.executing import stored_events
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
 
@@ -59,7 +57,7 @@ def run(*args: str) -> Any:
 
 
 def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
-    done = run("--budget", "0.05", "--deadline", "20s", "--output", "runs/one", "--seed", "1")
+    done = run("--budget", "0.05", "--deadline", "20", "--output", "runs/one", "--seed", "1")
     assert done.exit_code == 0, done.output
     assert "SIMULATED: no model is asked" in done.stderr
     assert "execution  succeeded (a mock: no model was asked)" in done.stdout
@@ -147,19 +145,15 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
         (["--budget", "0"], "buys no first step"),
         (["--budget", "-1"], "the budget is -1.0"),
         (["--budget", "nan"], "--budget='nan': expected a number"),
-        (["--deadline", "soon"], "--deadline='soon': give a time above 0"),
+        (["--deadline", "soon"], "--deadline='soon': expected"),
         (["--pool", "cloud"], "--pool='cloud': expected 'simulated' or"),
         (["--pool", "openai"], "OPENAI_API_KEY is not set"),
-        (["--pool", "replay"], "needs --outcomes FILE and --models FILE"),
-        (["--outcomes", "x.json", "--pool", "simulated"], "for the replay pool"),
         (["--router", "magic"], "unknown router 'magic'"),
         (["--router", "cascade:ghost"], "--router names 'ghost'"),
         (["--on-failure", "shrug"], "--on-failure='shrug': expected"),
         (["--reward", "gold"], "--reward='gold': expected 'seed' or"),
-        (["--budget-mode", "watch"], "--budget-mode='watch': expected"),
         (["--verifiers", "missing.json"], "cannot be read: No such file"),
         (["--checkpoint", "x.pth"], "both give the plan"),
-        (["--resume", "nothing"], "there is no run 'nothing'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(here: Path, args: list[str], told: str) -> None:
@@ -219,16 +213,6 @@ def test_an_instruction_is_needed(here: Path) -> None:
     done = call("run")
     assert done.exit_code == 2
     assert "say what is to be done" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5", 1.5), (3.0, 3.0)]
-)
-def test_times(text: str | float, value: float) -> None:
-    assert ExecutionConfig.model_validate({"deadline": text}).deadline == value
-    for bad in ("", "0", "-1s", "1 fortnight"):
-        with pytest.raises(ValidationError, match="give a time above 0"):
-            ExecutionConfig.model_validate({"deadline": bad})
 
 
 def test_real_workers_behind_our_gateway_with_verifiers(
@@ -292,7 +276,7 @@ def test_the_trace_goes_to_a_collector(here: Path) -> None:
 
 def test_a_run_that_has_ended_is_not_run_again(here: Path) -> None:
     assert run("--output", "runs/one").exit_code == 0
-    again = call("run", "--resume", "runs/one")
+    again = CliRunner().invoke(build_app(), ["resume", "runs/one"])
     assert again.exit_code == 2
     assert "has ended; look at it" in again.stderr
 
@@ -505,9 +489,11 @@ def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:
 def test_a_collection_that_was_stopped_says_how_it_begins_again(here: Path) -> None:
     assert call("collect", "--num-executions", "1", "--output", "made").exit_code == 0
     (here / "made" / "result.json").unlink()
-    refused = call("run", "--resume", "made")
+    refused = CliRunner().invoke(build_app(), ["resume", "made"])
     assert refused.exit_code != 0
-    assert "begin again with another --output: tutelage orchestrate collect" in refused.stderr
+    assert "begin again with another --output: tutelage orchestrate collect" in " ".join(
+        refused.stderr.split()
+    )
     shown = call("collect", "--logs", "execution_logs", "--audit")
     assert "mean of the 1 judged execution of the log" in shown.stdout
 

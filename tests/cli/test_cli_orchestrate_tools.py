@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -23,15 +22,13 @@ from tests.orchestration.executing import cut_after
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.orchestrate_run import ask_person
+from tutelage.cli.orchestrate import ask_person
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.orchestration.execution.permission import Doubt, Permission, shown_arguments
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.permission import Doubt, Permission
 from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.store import open_store
 from tutelage.tools.tool import tool
-from tutelage.types import RolloutStatus
 
 TOOLS = '''
 from pathlib import Path
@@ -99,7 +96,7 @@ def test_a_plan_runs_over_tools_of_a_file_and_is_stored(here: Path) -> None:
     done = run("--plan", "count.json")
     assert "workers: 3 tools that run here" in done.stderr
     assert "[1] count(items='<node-0>')  after 0" in done.stderr
-    assert '[1] count {"items": ["a", "b"]}\n  number: 2\n' in done.stdout
+    assert '[1] count {"items": ["a", "b"]}\n  2\n' in done.stdout
     assert done.stdout.count("[1] count") == 1
     shown = CliRunner().invoke(build_app(), ["show", "run"])
     assert "execute_tool count" in shown.stdout
@@ -141,28 +138,10 @@ def word() -> str:
     (here / "touch.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
     (here / "things").rename(here / "other")
     done = run("--plan", "touch.json", "--yes", code=1)
-    assert '[0] touch {"name": "new"}\n  nothing\n' in done.stdout
-    assert "[2] word {}\n  null: null\n" in done.stdout, "that is a result"
+    assert '[0] touch {"name": "new"}\n  null\n' in done.stdout
+    assert "[2] word {}\n  null\n" in done.stdout, "that is a result"
     assert "  error: FileNotFoundError: " in done.stdout
     assert "Error: FileNotFoundError" not in done.stdout + done.stderr
-
-
-def test_the_last_answers_are_looked_for_once_however_many_nodes_there_are(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are found by going through all nodes."""
-    looked: list[Execution] = []
-    found = Execution.answers.fget
-    assert found is not None
-
-    def counted(execution: Execution) -> dict[int, str]:
-        looked.append(execution)
-        return found(execution)
-
-    monkeypatch.setattr(Execution, "answers", property(counted))
-    (here / "many.json").write_text(json.dumps({"instruction": "x", "nodes": COUNT[:1] * 30}))
-    assert run("--plan", "many.json").stdout.count("list of 2") == 30
-    assert len(looked) < 5
 
 
 def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
@@ -171,20 +150,6 @@ def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
     assert (here / "things/a").exists()
     assert "things/a is deleted" in run("--plan", "delete.json", "--yes", "--output", "2").stdout
     assert not (here / "things/a").exists()
-
-
-def test_a_person_who_is_asked_sees_every_argument() -> None:
-    text = f"Dear Ana, {'lorem ' * 200}Yours"
-    long = {"text": text, "items": list(range(25)), "more": {"deep": "x" * 201}, "path": "/etc/x"}
-    shown = shown_arguments(long)
-    assert shown.startswith('{"text": "Dear Ana, lorem')
-    assert shown.endswith('"path": "/etc/x"}')
-    assert '" ... 1,015 characters left out ... "' in shown
-    assert 'Yours", "items": [0, 1, ' in shown
-    assert '19, ... 5 more items], "more": {"deep": "xx' in shown
-    assert '" ... 1 characters left out ... "' in shown
-    names = [f"argument_{number}" for number in range(300)]
-    assert all(name in shown_arguments(dict.fromkeys(names, "x" * 999)) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +199,8 @@ def test_a_language_model_plans_and_plans_again(
     drawn = "further plan: level 0 [1] list_files(folder='things') level 1 [2] count(items="
     told = " ".join(done.stderr.split())
     assert told.index(drawn) < told.index("[1] list_files: succeeded")
-    assert "replanned  1 node failed or skipped, replaced by nodes of a further plan" in done.stdout
-    assert done.stdout.count("number: 2") == 1
+    assert "replanned  1 node failed or skipped, replaced by a further plan" in done.stdout
+    assert done.stdout.count("\n  2\n") == 1
 
 
 def test_planning_that_comes_to_nothing_says_what_it_took(
@@ -250,31 +215,10 @@ def test_planning_that_comes_to_nothing_says_what_it_took(
         assert not client.calls
         assert not (here / "run").exists()
         done = run(*words, os.environ["PLANS_AT"], code=2)
-    assert re.search(r"Planning made 2 requests: \d+ tokens read, \d+ written, cost \d+\.\d+ USD",
-                     " ".join(done.stderr.split()))  # fmt: skip
-    assert "wrote no plan that can run" in " ".join(done.stderr.split())
-    assert "What was asked is kept: tutelage show run" in done.stderr
-    result = json.loads((here / "run/result.json").read_text())
-    assert result["status"] == "failed"
-    with open_store(here / "run/store.db", create=False) as store:
-        (rollout,) = store.rollouts("run")
-    assert [call.reply.content for call in rollout.last.calls] == [json.dumps(wrong)] * 2
-    assert "wrote no plan that can run" in str(rollout.last.failure)
-    assert result["cost"] > 0
-
-
-def test_a_plan_that_was_paid_for_and_is_refused_is_kept(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("Count", "--planner", "llm", "--model", "policy", "--router", "nobody", "--endpoint")
-    with planning(monkeypatch, {"nodes": COUNT}):
-        told = " ".join(run(*words, os.environ["PLANS_AT"], code=2).stderr.split())
-    assert "unknown router 'nobody'" in told
-    assert "Planning made 1 request" in told
-    assert "What was asked is kept: tutelage show run" in told
-    with open_store(here / "run/store.db", create=False) as store:
-        (rollout,) = store.rollouts("run")
-    assert [call.agent for call in rollout.last.calls] == ["planner"]
+    words = " ".join(done.stderr.split())
+    assert re.search(r"Planning made 2 requests, cost \d+\.\d+ USD", words)
+    assert "wrote no plan that can run" in words
+    assert not (here / "run").exists()
 
 
 def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
@@ -387,22 +331,16 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     cut_after(here / "run/store.db", "dispatch", node=2, place=0)
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
-    command = ["orchestrate", "run", "--resume", str(here / "run")]  # begun with --yes
+    command = ["resume", str(here / "run")]  # begun with --yes
     os.chdir(here.parent)  # where things/a would be another file
     done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
     assert done.exit_code == 2, done.output
-    assert f"ran in '{here}', and a relative path is another file here" in done.stderr
+    assert "names code that would be run" in done.stderr
     os.chdir(here)
     done = CliRunner().invoke(build_app(), command, prog_name="tutelage")
     assert done.exit_code == 0, done.output
     assert "resumed    2 nodes done before" in done.stdout
     assert not (here / "things/a").exists()
-    assert "number: 2" in done.stdout
-
-
-def listed() -> str:
-    """Return what `tutelage runs` prints, without how long ago the run began."""
-    return CliRunner().invoke(build_app(), ["runs", "--below", "."]).stdout.rpartition("MB")[0]
 
 
 def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
@@ -411,9 +349,6 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
     cut_after(here / "run/store.db", "answer", place=0)
     (here / "run/result.json").unlink()
     (here / "things/a").touch()
-    with open_store(here / "run/store.db", create=False) as store:
-        store.set_run_status("run", RolloutStatus.RUNNING)  # as a kill leaves it
-    before = listed()
     for _ in range(2):
         done = CliRunner().invoke(build_app(), ["resume", "run"], prog_name="tutelage")
         assert done.exit_code == 2, done.output
@@ -421,9 +356,7 @@ def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None
         assert "delete_file: such a call may have been done already" in told
         assert "then resume at one" in told
         assert (here / "things/a").exists()
-        assert listed() == before
-        with open_store(here / "run/store.db", create=False) as store:
-            assert [run.status for run in store.runs()] == [RolloutStatus.RUNNING]
+        assert not (here / "run/result.json").exists()
 
 
 def test_a_verifier_of_a_misspelt_name_is_refused(here: Path) -> None:
@@ -435,16 +368,6 @@ def test_a_verifier_of_a_misspelt_name_is_refused(here: Path) -> None:
     judge = {"kind": "regex", "pattern": "never"}
     (here / "v.json").write_text(json.dumps({"delete_file": judge, "code": judge}))
     run("--plan", "count.json", "--verifiers", "v.json")
-
-
-def test_tools_are_judged_by_their_names_or_all_at_once(here: Path) -> None:
-    (here / "v.json").write_text('{"default": {"kind": "regex", "pattern": "never"}}')
-    done = run("--plan", "count.json", "--verifiers", "v.json")
-    assert "the verifier 'default' judges nothing here" in " ".join(done.stderr.split())
-    (here / "v.json").write_text('{"tool": {"kind": "regex", "pattern": "never"}}')
-    done = run("--plan", "count.json", "--verifiers", "v.json", "--output", "2", code=1)
-    assert "judges nothing" not in done.stderr
-    assert "[0] list_files: failed  lacks 'never'" in done.stderr
 
 
 def test_a_model_whose_price_nobody_knows_is_no_part_of_a_budget(
@@ -464,35 +387,9 @@ def test_a_run_of_another_user_runs_no_tools(here: Path, monkeypatch: pytest.Mon
     run("--plan", "delete.json", code=1)
     (here / "run/result.json").unlink()
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "other"))
-    done = CliRunner().invoke(build_app(), ["orchestrate", "run", "x", "--resume", "run"])
+    done = CliRunner().invoke(build_app(), ["resume", "run"])
     assert done.exit_code == 2
     assert "names code that would be run" in done.stderr
-
-
-def test_a_stop_while_a_model_plans_keeps_what_was_asked(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "prices.toml").write_text("[models.policy]\ninput = 1000.0\noutput = 1000.0\n")
-
-    async def reply(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
-    words = ("Count", "--planner", "llm", "--model", "policy", "--endpoint")
-    with planning(monkeypatch, "unread"):
-        done = run(*words, os.environ["PLANS_AT"], code=130)
-    told = " ".join(done.stderr.split())
-    assert "Planning made 1 request, 1 without an answer, at its bound: 0 tokens read" in told
-    assert "What was asked is kept: tutelage show run" in told
-    assert told.endswith("Stopped. The same command with another --output begins again.")
-    result = json.loads((here / "run/result.json").read_text())
-    assert result["status"] == "stopped"
-    assert result["cost"] > 0
-    with open_store(here / "run/store.db", create=False) as store:
-        (rollout,) = store.rollouts("run")
-    assert [call.agent for call in rollout.last.calls] == ["planner"]
-    assert "stopped before there was a plan" in str(rollout.last.failure)
 
 
 def test_the_deadline_holds_while_a_model_plans(
@@ -502,13 +399,11 @@ def test_the_deadline_holds_while_a_model_plans(
         await asyncio.sleep(60)
 
     monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
-    words = ("Count", "--planner", "llm", "--model", "policy", "--deadline", "300ms", "--endpoint")
+    words = ("Count", "--planner", "llm", "--model", "policy", "--deadline", "0.3", "--endpoint")
     with planning(monkeypatch, "unread"):
         done = run(*words, os.environ["PLANS_AT"], code=1)
     assert "the deadline of 0.3 s passed while the plan was made" in " ".join(done.stderr.split())
-    result = json.loads((here / "run/result.json").read_text())
-    assert (result["status"], result["reason"]) == ("failed", "deadline")
-    assert result["latency_ms"] == pytest.approx(300, abs=200)
+    assert not (here / "run").exists()
 
 
 def test_the_instruction_of_a_plan_may_be_given_on_the_command_line(here: Path) -> None:
@@ -539,8 +434,7 @@ def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyP
     (here / "fast.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
     done = run("--plan", "fast.json", "--on-failure", "fail_fast", code=1)
     told = " ".join(done.stdout.split())
-    assert "cancelled: another subtask failed (fail_fast)" in told
-    assert "execution failed, ended at the first failed subtask (fail_fast)" in told
+    assert "cancelled: failed" in told
 
 
 @pytest.mark.parametrize(
@@ -572,7 +466,7 @@ def test_what_is_typed_after_the_question_is_the_answer(
 
     screen = Screen()
     console = Console(file=screen, width=200)
-    monkeypatch.setattr("tutelage.cli.console.messages", lambda: console)
+    monkeypatch.setattr("tutelage.cli.orchestrate.messages", lambda: console)
     with os.fdopen(slave, "r") as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
         os.write(master, typed.encode())
@@ -581,29 +475,6 @@ def test_what_is_typed_after_the_question_is_the_answer(
     os.close(master)
     assert found == said
     assert ("(y, n, done, or done RESULT)" in screen.getvalue()) == bool(doubt)
-
-
-@pytest.mark.parametrize(
-    ("answers", "known", "said", "asked"),
-    [
-        (["yess", "y"], False, "", 2),
-        (["did it", "done 3"], True, WorkerAnswer("3"), 2),
-        (["done", "3 lines", "yep", "y"], False, "you said no", 3),
-        (["what?"], True, "you said no", 2),  # and then the terminal closes
-    ],
-)
-def test_an_answer_that_is_none_is_asked_for_again_up_to_three_times(
-    answers: list[str], known: bool, said: object, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr("tutelage.cli.console.messages", lambda: Console(file=screen, width=200))
-    typed = io.StringIO("".join(f"{answer}\n" for answer in answers))
-    monkeypatch.setattr("sys.stdin", typed)
-    doubt: Doubt = "again" if known else ""
-    found = asyncio.run(Permission(ask_person)(tool(destructive=True)(_wipe), "{}", doubt))
-    assert (found, screen.getvalue().count("Run it?")) == (said, asked)
-    forms = "the answers are y, n, done, or done RESULT." if known else "the answers are y or n."
-    assert forms in screen.getvalue()
 
 
 def _wipe() -> str:

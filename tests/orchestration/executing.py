@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +135,6 @@ def run_plan(
     *,
     budget: Budget | None = None,
     observers: Sequence[Callable[[dict[str, Any]], None]] = (),
-    hints: Mapping[int, Any] | None = None,
     seed: int = 0,
     **settings: Any,
 ) -> Execution:
@@ -145,9 +144,7 @@ def run_plan(
         router or cascade([worker.name for worker in pool.workers]),
         settings=ExecutorSettings(**settings),
     )
-    return run_virtual(
-        executor.run(plan, seeds=SeedTree(seed), budget=budget, observers=observers, hints=hints)
-    )
+    return run_virtual(executor.run(plan, seeds=SeedTree(seed), budget=budget, observers=observers))
 
 
 class RandomRouter:

@@ -12,7 +12,7 @@ import re
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.execution.executor import ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.workers import Subtask, Verification, WorkerAnswer
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.predictor import PASSES_RIGHT, PASSES_WRONG
@@ -43,8 +43,10 @@ class RecordedVerifier:
         return Verification(passed, "looks right" if passed else "looks wrong")
 
 
-def as_plan(table: OutcomeTable, flows: WorkflowBatch, b: int) -> tuple[Plan, dict[int, NodeHint]]:
-    """Workflow `b` as a plan, and the rows that its nodes stand for."""
+def as_plan(
+    table: OutcomeTable, flows: WorkflowBatch, b: int
+) -> tuple[Plan, dict[tuple[str, int], int]]:
+    """Workflow `b` as a plan, and the rows that its nodes stand for, as `ReplayPool` takes them."""
     rows = [int(q) for q in flows.query_BN[b] if q >= 0]
     nodes = tuple(
         Node(
@@ -54,8 +56,8 @@ def as_plan(table: OutcomeTable, flows: WorkflowBatch, b: int) -> tuple[Plan, di
         )
         for j, row in enumerate(rows)
     )
-    hints = {j: NodeHint(key=table.ids[row]) for j, row in enumerate(rows)}
-    return Plan(f"workflow {b}", nodes), hints
+    plan = Plan(f"workflow {b}", nodes)
+    return plan, {(plan.instruction, j): row for j, row in enumerate(rows)}
 
 
 def as_settings(scenario: Scenario, flows: WorkflowBatch, b: int) -> ExecutorSettings:

@@ -24,9 +24,6 @@ from tutelage.seeds import SeedTree
 def test_a_limit_is_an_amount(limit: float) -> None:
     with pytest.raises(ConfigError, match="budget is"):
         Budget(limit)
-    mode: Any = "watch"
-    with pytest.raises(ConfigError, match="unknown budget mode 'watch'"):
-        Budget(1.0, mode)
 
 
 def test_reservations_count_until_they_are_settled() -> None:
@@ -39,15 +36,6 @@ def test_reservations_count_until_they_are_settled() -> None:
     assert budget.reserve(0.8)
     budget.settle(0.8, 0.8)
     assert (budget.spent, budget.reserved, budget.open) == (1.0, 0.0, 0)
-
-
-def test_audit_lets_everything_through_and_counts() -> None:
-    budget = Budget(0.1, "audit")
-    assert budget.reserve(5.0)
-    budget.settle(5.0, 5.0)
-    assert budget.left == pytest.approx(-4.9)
-    assert not budget.enforced
-    assert Budget().fits(1e9)
 
 
 @given(
@@ -168,16 +156,6 @@ def test_a_deadline_ends_the_wait_for_a_budget() -> None:
     assert budget.open == 0
 
 
-def test_audit_goes_on_past_the_limit_and_says_so() -> None:
-    workers = (Worker("a", price_out=0.6, latency=Latency(1.0)),)
-    pool = ScriptedPool(workers, lambda w, work: WorkerAnswer("x", 0.6, 1.0, correct=True))
-    budget = Budget(0.7, "audit")
-    found = run_plan(plan_of((), (0,)), pool, budget=budget)
-    assert found.success
-    assert budget.left is not None
-    assert budget.left < 0
-
-
 def test_after_a_server_that_used_more_than_a_request_can_nothing_begins() -> None:
     def behave(worker: Worker, work: Any) -> WorkerAnswer:
         cost = 21.51 if work.node == 0 else 0.1
@@ -190,5 +168,3 @@ def test_after_a_server_that_used_more_than_a_request_can_nothing_begins() -> No
     assert done.reason == "budget"
     assert [node.reason for node in done.nodes[2:]] == ["budget", "budget"]
     assert len(pool.asked) == 2
-    watched = run_plan(plan, pool, budget=Budget(1.0, "audit"))
-    assert watched.success

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -377,11 +377,6 @@ def test_a_plan_that_nobody_can_execute_is_refused() -> None:
     with pytest.raises(ConfigError, match="node 1 needs a worker for 'transcribe_audio'"):
         run_plan(Plan("x", (Node("write"), Node("transcribe_audio"))), pool)
     assert pool.asked == []
-
-
-def test_a_hint_says_which_kind_a_node_needs() -> None:
-    pool = ScriptedPool((Worker("a", ("vision",)),), right())
-    assert run_plan(plan_of(()), pool, hints={0: NodeHint(kind="vision")}).success
 
 
 def test_a_tool_that_the_catalog_lacks_is_refused() -> None:

@@ -14,17 +14,16 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.orchestration.executing import ScriptedPool, plan_of, right, workers
+from tests.orchestration.executing import plan_of
+from tests.orchestration.replayed import ReplayPool
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
-from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Latency, Subtask, Worker, WorkerAnswer
@@ -141,12 +140,12 @@ def table(tmp_path: Any) -> Any:
 
 
 def test_replay_gives_what_was_recorded(table: Any) -> None:
-    pool = ReplayPool(table)
+    pool = ReplayPool(table, {("x", 0): 0, ("x", 2): 2})
     a, b = pool.workers
 
     async def run() -> list[WorkerAnswer]:
-        asked = [(a, "q0"), (b, "q0"), (a, "q2"), (b, "q2")]
-        return [await pool.execute(w, Subtask(0, "x", key=key)) for w, key in asked]
+        asked = [(a, 0), (b, 0), (a, 2), (b, 2)]
+        return [await pool.execute(w, Subtask(k, "x", instruction="x")) for w, k in asked]
 
     first, second, third, fourth = run_virtual(run())
     assert (first.correct, second.correct, third.correct) == (True, False, False)
@@ -155,22 +154,15 @@ def test_replay_gives_what_was_recorded(table: Any) -> None:
     assert first.mock
     assert fourth.error is not None
     assert fourth.error.kind == "refused"
-    assert pool.knows(a, Subtask(0, "x", key="q0"))
-    assert not pool.knows(b, Subtask(0, "x", key="q2"))
-
-
-def test_replay_without_a_key_takes_a_row_of_the_type(table: Any) -> None:
-    pool = ReplayPool(table)
-    rows = {pool.row(Subtask(0, "say", seeds=SeedTree(0, (i,)))) for i in range(50)}
-    assert rows == {1, 2}
-    with pytest.raises(ConfigError, match="no row 'q9'"):
-        pool.row(Subtask(0, "say", key="q9"))
+    assert pool.knows(a, Subtask(0, "x", instruction="x"))
+    assert not pool.knows(b, Subtask(2, "x", instruction="x"))
 
 
 def test_a_plan_runs_on_replayed_outcomes(table: Any) -> None:
-    executor = Executor(ReplayPool(table), cascade(["a", "b"]))
-    hints = {0: NodeHint(key="q0"), 1: NodeHint(key="q1")}
-    found = run_virtual(executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints))
+    plan = plan_of((), (0,))
+    pool = ReplayPool(table, {(plan.instruction, 0): 0, (plan.instruction, 1): 1})
+    executor = Executor(pool, cascade(["a", "b"]))
+    found = run_virtual(executor.run(plan, seeds=SeedTree(0)))
     assert found.success
     assert found.pool == "replay"
     assert [node.worker for node in found.nodes] == ["a", "b"]
@@ -444,11 +436,13 @@ async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
         executor = Executor(
             pool,
             cheapest(),
-            verifiers=Verifiers(make_verifier({"kind": "exact"})),
+            verifiers=Verifiers(
+                make_verifier({"kind": "exact", "expected": "4"}),
+                {"t1": make_verifier({"kind": "exact", "expected": 16})},
+            ),
             settings=ExecutorSettings(backoff=0.01),
         )
-        hints = {0: NodeHint(expected="4"), 1: NodeHint(expected=16)}
-        found = await executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints)
+        found = await executor.run(plan_of((), (0,)), seeds=SeedTree(0))
         await pool.close()
     assert found.success
     assert found.outputs == {"0": "4", "1": "16"}
@@ -471,15 +465,3 @@ async def test_a_pool_can_be_used_again_on_another_loop() -> None:
 def test_the_transport_can_be_replaced_for_tests() -> None:
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json=completion("x")))
     assert ask("http://nowhere/v1", transport=transport).output == "x"
-
-
-def test_a_pool_of_ones_own_may_know_the_truth_without_being_a_mock() -> None:
-    class Grader(ScriptedPool):
-        name, mock = "graded", False
-
-    known, plan = Verifiers(make_verifier({"kind": "known"})), plan_of(())
-    system = OrchestrationSystem(pool=Grader(workers("a"), right()), verifiers=known)
-    assert system.execute("x", plan=plan).success
-    openai = OpenAIPool(workers("a", endpoint="http://127.0.0.1:1/v1"))
-    with pytest.raises(ConfigError, match="'known' has no truth for node 0"):
-        OrchestrationSystem(pool=openai, verifiers=known).check(plan)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from recorded import RecordedVerifier, as_plan, as_settings, result_of
+from replayed import ReplayPool
 from routing_world import world
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, compute_reward
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
@@ -53,9 +53,9 @@ def shaken_model() -> ModelSelector:
 
 def execute(flows: WorkflowBatch, b: int, scenario: Scenario, router: object) -> Execution:
     table = world(scenario).val.table
-    plan, hints = as_plan(table, flows, b)
+    plan, rows = as_plan(table, flows, b)
     executor = Executor(
-        ReplayPool(table),
+        ReplayPool(table, rows),
         router,  # pyright: ignore[reportArgumentType]
         verifiers=Verifiers(RecordedVerifier(table)),
         settings=as_settings(scenario, flows, b),
@@ -63,7 +63,7 @@ def execute(flows: WorkflowBatch, b: int, scenario: Scenario, router: object) ->
     limit = float(flows.budget_B[b])
     budget = Budget(limit) if np.isfinite(limit) else Budget()
     seeds = SeedTree(1).child("flow", b)
-    return run_virtual(executor.run(plan, seeds=seeds, budget=budget, hints=hints))
+    return run_virtual(executor.run(plan, seeds=seeds, budget=budget))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -154,15 +154,15 @@ def test_other_workers_than_it_was_trained_on_are_refused() -> None:
     stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
     renamed = replace(table, workers=(*table.workers[:-1], stranger))
     flows = WorkflowBatch.draw(here.val, 1, SeedTree(6))
-    plan, hints = as_plan(renamed, flows, 0)
+    plan, rows = as_plan(renamed, flows, 0)
     router = LearnedRouter(here.train.predictor, here.terms)
     executor = Executor(
-        ReplayPool(renamed), router, settings=as_settings(here.train.scenario, flows, 0)
+        ReplayPool(renamed, rows), router, settings=as_settings(here.train.scenario, flows, 0)
     )
     with pytest.raises(
         ConfigError, match=r"trained on .*sim-3b.*nothing of stranger.*workers\.json"
     ):
-        run_virtual(executor.run(plan, seeds=SeedTree(0), hints=hints))
+        run_virtual(executor.run(plan, seeds=SeedTree(0)))
 
 
 @tool

@@ -13,18 +13,18 @@ from typing import Any, Literal
 import pytest
 from tests.orchestration.executing import ScriptedPool, cut_after, right, workers
 
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
-from tutelage.orchestration.execution.permission import Doubt, Permit
-from tutelage.orchestration.execution.pools.tools import LONGEST, ToolPool, described
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.permission import Doubt, Permission, Permit
+from tutelage.orchestration.execution.pools.tools import ToolPool, described
 from tutelage.orchestration.execution.record import Execution, ExecutionJournal
 from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.workers import WorkerAnswer
 from tutelage.orchestration.plan.arguments import call_key, check_arguments, tool_arguments
-from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
@@ -65,12 +65,6 @@ def fails(text: str) -> str:
     raise ToolError(f"there is no {text}")
 
 
-@tool
-def long() -> str:
-    """A long text."""
-    return "x" * (LONGEST + 1)
-
-
 @tool(destructive=True)
 def delete(path: str) -> str:
     """Delete it."""
@@ -85,7 +79,7 @@ def tables() -> dict[str, Any]:
 
 
 TOOLS: Mapping[str, Tool] = {
-    t.name: t for t in (numbers, total, person, say, fails, long, delete, tables)
+    t.name: t for t in (numbers, total, person, say, fails, delete, tables)
 }
 
 
@@ -294,28 +288,6 @@ def test_models_without_tools_are_told_the_words_of_a_plan() -> None:
     assert done.success
 
 
-@pytest.mark.parametrize("kind", ["exact", "known"])
-def test_a_verifier_without_what_it_compares_with_is_refused_before_any_tool_runs(
-    kind: str,
-) -> None:
-    plan, events = Plan("x", (Node("numbers", {"count": 2}),)), list[Any]()
-    verifiers = Verifiers(
-        make_verifier({"kind": "present"}), {"numbers": make_verifier({"kind": kind})}
-    )
-    system = OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=verifiers)
-    with pytest.raises(ConfigError, match=rf"{kind}.* for node 0 \('numbers'\).*regex, schema"):
-        system.execute("x", plan=plan, observers=[events.append])
-    assert not events
-    told = {0: NodeHint(expected="[1, 2]")}
-    if kind == "exact":
-        system.check(plan, hints=told)
-        assert system.execute("x", plan=plan, hints=told).success
-    others = Verifiers(make_verifier({"kind": kind}))
-    assert (
-        OrchestrationSystem(pool=ToolPool(TOOLS), verifiers=others).execute("x", plan=plan).success
-    )
-
-
 def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
     system = OrchestrationSystem(pool=ToolPool(TOOLS))
     plan = Plan("x", (Node("numbers", {"count": 2}), Node("say", {"txt": "a"})))
@@ -374,14 +346,6 @@ def test_a_wrong_node_may_wait_for_one_that_is_right() -> None:
     assert done.success
 
 
-def test_a_plan_that_was_made_elsewhere_takes_no_time_of_a_shorter_deadline() -> None:
-    call = PlannerCall((("user", "x"),), "a plan", seconds=30.0)
-    plan = Plan("x", (Node("numbers", {"count": 2}),), calls=(call,))
-    settings = ExecutorSettings(deadline=20.0)
-    system = OrchestrationSystem(pool=ToolPool(TOOLS), settings=settings)
-    assert system.execute("x", plan=plan).success
-
-
 def test_a_run_that_goes_on_is_not_refused_for_its_arguments(tmp_path: Path) -> None:
     plan, path = (
         Plan("x", (Node("numbers", {"count": 2}), Node("say", {"text": "<node0>"}))),
@@ -426,7 +390,6 @@ def test_what_looks_like_a_reference_in_an_output_is_text() -> None:
         (Node("say", {"text": "<node-0>.name"}), "the output of node 0 has no member 'name'"),
         (Node("say", {"text": "<node-0>[2]"}), "the output of node 0 has no member '2'"),
         (Node("fails", {"text": "<node-0>"}), "raised: there is no word"),
-        (Node("long", {}, (0,)), "bad_result: it returned 1,000,001 characters"),
     ],
 )
 def test_a_tool_that_cannot_run_fails_its_node_with_the_reason(node: Node, words: str) -> None:
@@ -570,7 +533,7 @@ def test_only_an_empty_text_permits_a_call(says: Any, waits: bool) -> None:
         return says
 
     RAN.clear()
-    with pytest.raises(ConfigError, match="it returns an empty text to permit a call, or a text"):
+    with pytest.raises(ConfigError, match="give an empty text to permit a call, a text"):
         run(Node("delete", {"path": "a"}), permit=later if waits else at_once)
     assert not RAN
 
@@ -583,49 +546,17 @@ def test_who_permits_need_not_be_async(says: str, ran: list[str]) -> None:
     assert says in done.nodes[0].reason
 
 
-def test_an_error_in_who_permits_says_what_it_is_given() -> None:
-    told = r"`permit` raised TypeError.*given a Tool \(its name is tool.name\).* as a JSON text"
-    with pytest.raises(ConfigError, match=told):
-        run(
-            Node("delete", {"path": "a"}),
-            permit=lambda tool, arguments, doubt: arguments["path"],  # type: ignore[index]
-        )
-
-
-async def test_a_future_that_permits_is_awaited_or_an_error() -> None:
-    async def later() -> str:
-        return "not now"
-
-    def threadless(tool: Tool, arguments: str, doubt: Doubt) -> Any:
-        return asyncio.ensure_future(coroutine)  # there is no event loop in its thread
-
-    def task(tool: Tool, arguments: str, doubt: Doubt) -> Any:
-        return asyncio.run_coroutine_threadsafe(later(), loop)
-
-    def awaited(tool: Tool, arguments: str, doubt: Doubt) -> Any:
-        return later()
-
-    RAN.clear()
-    loop, coroutine = asyncio.get_running_loop(), later()
-    plan = Plan("Do it", (Node("delete", {"path": "a.txt"}),))
-    for permit, words in (
-        (threadless, "`permit` raised RuntimeError"),
-        (task, "`permit` returned"),
-    ):
-        with pytest.raises(ConfigError, match=f"'delete' did not run: {words}"):
-            await OrchestrationSystem(pool=ToolPool(TOOLS, permit=permit)).aexecute("x", plan=plan)
-    done = await OrchestrationSystem(pool=ToolPool(TOOLS, permit=awaited)).aexecute("x", plan=plan)
-    assert done.nodes[0].reason == "refused: not now"
-    coroutine.close()
-    assert not RAN
-
-
 def test_side_effects_are_refused_where_nobody_is_asked() -> None:
     RAN.clear()
     done = run(Node("delete", {"path": "a"}))
     assert not done.success
     assert RAN == []
     assert "refused: it has side effects" in done.nodes[0].reason
+
+
+def test_a_call_in_doubt_ends_no_run_where_nobody_is_asked() -> None:
+    with pytest.raises(RunError, match=r"such a call may have been done already.*resume at one"):
+        asyncio.run(Permission(yes=True)(delete, "{}", "again"))
 
 
 def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None:
@@ -663,7 +594,7 @@ def two() -> str:
 """
     (tmp_path / "timed.py").write_text(code)
     tools = (str(tmp_path / "timed.py"),)
-    for given, seconds in ({}, 10.0), ({"try_timeout": "30s"}, 30.0):
+    for given, seconds in ({}, 10.0), ({"try_timeout": 30}, 30.0):
         asked = ExecutionConfig.model_validate({"tools": tools, **given})
         again = ExecutionConfig.model_validate(asked.model_dump(mode="json"))
         for config in (asked, again):
@@ -881,14 +812,11 @@ def test_models_do_what_is_no_tool() -> None:
 
 def test_models_that_know_the_truth_know_it_beside_tools() -> None:
     models = ScriptedPool(workers("m"), right())
-    models.name, models.mock = "graded", False
+    models.mock = False
     known = Verifiers(make_verifier({"kind": "known"}))
     plan = Plan("Do it", (Node("say", {"text": "hi"}), Node("translate", {"text": "<node-0>"})))
     system = OrchestrationSystem(pool=ToolPool({"say": say}, models), verifiers=known)
     assert system.execute("Do it", plan=plan).success
-    models.name = "openai"
-    with pytest.raises(ConfigError, match="'known' has no truth for node 1"):
-        system.check(plan)
 
 
 def test_what_cannot_run_beside_each_other_is_refused() -> None:

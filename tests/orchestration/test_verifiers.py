@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+import inspect
 from typing import Any
 
 import pytest
@@ -21,7 +21,11 @@ WORK = Subtask(0, "sum", "text")
 
 
 def check(verifier: Any, output: str, work: Subtask = WORK, **answer: Any) -> Verification:
-    return asyncio.run(verifier.check(work, WorkerAnswer(output, **answer)))
+    async def judged() -> Verification:
+        verdict = verifier.check(work, WorkerAnswer(output, **answer))
+        return await verdict if inspect.isawaitable(verdict) else verdict
+
+    return asyncio.run(judged())
 
 
 def verifier_of(kind: str, **fields: Any) -> Any:
@@ -45,15 +49,15 @@ def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
 def test_exact_forgives_white_space_and_case_only() -> None:
     assert check(verifier_of("exact", expected="New York"), " new\n york ").passed
     assert not check(verifier_of("exact", expected="42"), "42.0").passed
-    assert check(verifier_of("exact"), "7", Subtask(0, "sum", expected=7)).passed
-    with pytest.raises(ConfigError, match="knows no answer for node 0"):
-        check(verifier_of("exact"), "7")
+    assert check(verifier_of("exact", expected=7), "7").passed
+    with pytest.raises(ConfigError, match="has no 'expected'"):
+        verifier_of("exact")
 
 
 def test_regex() -> None:
     assert check(verifier_of("regex", pattern=r"\d+ EUR"), "about 12 EUR in all").passed
     assert not check(verifier_of("regex", pattern=r"^\d+$"), "12 EUR").passed
-    with pytest.raises(ConfigError, match="is none"):
+    with pytest.raises(ConfigError, match="is no regular expression"):
         verifier_of("regex", pattern="(")
 
 
@@ -105,7 +109,7 @@ def test_code_must_pass_its_tests_in_the_sandbox() -> None:
     assert good.reason == "2 of 2 tests pass"
     assert not check(verifier, "```python\ndef f(x):\n    return 4\n```").passed
     assert not check(verifier, "no code").passed
-    with pytest.raises(RewardError, match="no tests"):
+    with pytest.raises(ConfigError, match="no tests"):
         verifier_of("tests", tests=[])
 
 
@@ -130,7 +134,7 @@ def test_a_check_need_not_be_async_and_returns_a_verification() -> None:
 
     assert check(Verifiers(Short()), "abc").passed
     assert not check(Verifiers(Short()), "abcd").passed
-    with pytest.raises(ConfigError, match=r"returned True; its `check` returns a Verification\("):
+    with pytest.raises(ConfigError, match=r"returned is True; give a Verification\("):
         check(Verifiers(Says()), "abc")
 
 
@@ -144,27 +148,17 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     assert check(found, "d", Subtask(0, "other", "audio")).passed
 
 
-@pytest.mark.parametrize("given", [len, "present", {}, None, Subtask])
+@pytest.mark.parametrize("given", [len, "present", {}, None])
 def test_what_has_no_check_is_no_verifier(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"default verifier is .*async def check\(self, work, an"):
+    with pytest.raises(ConfigError, match=r"a verifier is .*check\(self, work, answer"):
         Verifiers(given)
-    with pytest.raises(ConfigError, match="the verifier of 'sum' is"):
+    with pytest.raises(ConfigError, match="a verifier is"):
         Verifiers(verifier_of("present"), {"sum": given})
-    with pytest.raises(ConfigError, match="by_type is 7; give a verifier by the type of a subtask"):
-        Verifiers(verifier_of("present"), 7)  # type: ignore[arg-type]
 
 
 def test_defaults_by_pool() -> None:
     assert not check(Verifiers.of_pool(mock=True), "anything", correct=False).passed
     assert not check(Verifiers.of_pool(mock=False), "anything").checked
-
-
-def test_what_a_pool_of_a_users_own_calls_its_models_is_its_own_affair() -> None:
-    pool: Any = SimpleNamespace(name="mine", mock=True, workers=(), models=["gpt-4"])
-    Verifiers.of_pool(mock=True).refuse([WORK], pool)
-    pool.mock, pool.name = False, "openai"
-    with pytest.raises(ConfigError, match="'known' has no truth for node 0"):
-        Verifiers.of_pool(mock=True).refuse([WORK], pool)
 
 
 def test_a_verifier_from_json() -> None:
@@ -179,12 +173,12 @@ def test_a_verifier_from_json() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "judge"}, "needs 'base_url', 'model', 'price_in', 'price_out'; its options are"),
-        ({"kind": "regex", "pattern": "a", "patern": 1}, "no option 'patern'; .* are pattern$"),
-        ({"kind": "present", "min": 1}, "no option 'min'; it has no options"),
-        ({"kind": "schema"}, "needs 'schema'; its options are schema"),
-        ({"kind": "regex", "pattern": 3}, "pattern is 3; give a regular expression"),
-        ("present", "a verifier is 'present'; give an object with a kind"),
+        ({"kind": "judge"}, r"a verifier \('judge'\) has no 'base_url'"),
+        ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; did you mean"),
+        ({"kind": "present", "min": 1}, "unknown field 'min'"),
+        ({"kind": "schema"}, "has no 'schema'"),
+        ({"kind": "regex", "pattern": 3}, "'pattern' is 3; give a text"),
+        ({"kind": "judge", "max_tokens": 0}, "'base_url'"),
     ],
 )
 def test_options_that_a_verifier_lacks_are_named(given: Any, words: str) -> None:

@@ -55,10 +55,10 @@ def test_cost_is_for_a_million_tokens() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"name": ""}, "empty name"),
+        ({"name": ""}, "a name of its own"),
         ({"name": "a", "price_in": -1.0}, "price_in is -1.0"),
         ({"name": "a", "price_out": float("nan")}, "price_out is nan"),
-        ({"name": "a", "capabilities": ()}, "no capabilities"),
+        ({"name": "a", "capabilities": ()}, r"capabilities \(\)"),
         ({"name": "a", "skills": {"x": 1.5}}, "skill 'x' is 1.5"),
         ({"name": "a", "concurrency": 0}, "concurrency is 0"),
     ],

@@ -60,37 +60,16 @@ def execute(**given: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: OrchestrationSystem().execute("x", plan={"nodes": []}), "the plan is {'nodes'"),  # type: ignore[arg-type]
-        (lambda: OrchestrationSystem().execute(None), "the instruction is None; give a text"),  # type: ignore[arg-type]
-        (lambda: system().execute(None, plan=PLAN), "the instruction is None; give a text"),
         (lambda: system().plan(3), "the instruction is 3; give a text"),
         (lambda: system(nothing).execute("x"), r"the plan is None; give a Plan\("),
         (lambda: system("planner"), "planner is 'planner'; give a function"),
-        (lambda: system(lambda: None), "takes no instruction .too many .*; give a function"),
-        (lambda: system(PlannerModel), "takes no instruction .missing .*; give a function"),
         (lambda: system(router="cheapest"), r"router is 'cheapest'; give .*cheapest\(\)"),
-        (lambda: system(router={}), r"router is {}; give an object with choose"),
-        (lambda: system(pool={}), "pool is {}; give a pool, such as ToolPool"),
-        (lambda: system(verifiers={}), "verifiers is {}; give Verifiers"),
-        (lambda: system(settings={}), "settings is {}; give ExecutorSettings"),
-        (lambda: system(catalog=["a"]), "catalog is \\['a'\\]; give a Catalog"),
-        (lambda: system(execution_logger="logs"), "execution_logger is 'logs'; give an"),
-        (lambda: system(recorder=3), "recorder is 3; give a function"),
-        (lambda: system(None, min_confidence=2), "min_confidence is 2; give .* 0 to 1"),
+        (lambda: system(router={}), r"router is {}; give cheapest"),
         (lambda: execute(budget="much"), "budget .*is 'much'; give"),
-        (lambda: execute(journal=3), "journal is 3; give the path"),
         (lambda: Executor(SimulatedPool(classic()), "cheapest"), "router is 'cheapest'"),  # type: ignore[arg-type]
         (lambda: ToolPool([say]), r"tools is .*; give .*\{tool.name: tool\}"),  # type: ignore[arg-type]
         (lambda: ToolPool({"say": 3}), "a tool is 3; give a function with @tool"),  # type: ignore[dict-item]
-        (lambda: ToolPool({"say": say}, {}), "models is {}; give a pool"),  # type: ignore[arg-type]
-        (lambda: ToolPool({"say": say}, permit=True), "permit is True; give a function"),  # type: ignore[arg-type]
-        (lambda: SimulatedPool("ab"), "workers is 'ab'; give a list"),  # type: ignore[arg-type]
-        (lambda: SimulatedPool([1]), "a worker is 1; give a Worker"),  # type: ignore[list-item]
-        (lambda: Worker("a", capabilities="text"), "capabilities is 'text'; give a tuple"),  # type: ignore[arg-type]
-        (lambda: Worker("a", latency=0.5), r"latency is 0.5; give Latency\("),  # type: ignore[arg-type]
         (lambda: Worker("a", price_in="x"), "price_in is 'x'; give a finite number"),  # type: ignore[arg-type]
-        (lambda: Worker("a", skills=0.5), "skills is 0.5; give a share"),  # type: ignore[arg-type]
-        (lambda: Worker("a", concurrency=1.5), "concurrency is 1.5; give a whole"),  # type: ignore[arg-type]
         (lambda: PlannerModel("x"), "vocabulary is 'x'; give Vocabulary"),  # type: ignore[arg-type]
     ],
 )
@@ -116,7 +95,6 @@ def test_settings_of_a_wrong_type_are_refused(call: Callable[[], Any], words: st
         (lambda: Catalog("ab"), "tools is 'ab'; give CatalogTool"),  # type: ignore[arg-type]
         (lambda: Catalog(("a",)), r"tool is 'a'; give a CatalogTool\("),  # type: ignore[arg-type]
         (lambda: read_workers(3), "a file is 3; give its path"),  # type: ignore[arg-type]
-        (lambda: ExecutionLogger(3), "the log is 3; give a folder"),  # type: ignore[arg-type]
         (lambda: PlannerModel.of([1], Catalog(())), "catalog is empty"),  # type: ignore[list-item]
         (lambda: PlannerModel.of([1], None), "a workflow is 1; give dataset.workflows"),  # type: ignore[list-item,arg-type]
         (lambda: compute_reward(ExecutionResult("yes"), "seed"), "'success' is 'yes'"),  # type: ignore[arg-type]
@@ -135,10 +113,9 @@ def test_values_of_a_wrong_type_are_refused(call: Callable[[], Any], words: str)
 @pytest.mark.parametrize(
     ("outputs", "more", "words"),
     [
-        ({"model_selections": [0]}, {}, "has the length 1 for 2 nodes"),
+        ({"model_selections": [0]}, {}, "give a list with an entry for 2 nodes"),
         ({"model_selections": [0, 0.5]}, {}, "model_selections has 0.5; the workers are"),
         ({"model_selections": [0, None]}, {}, "model_selections has None"),
-        ({"model_selections": [0, True]}, {}, "model_selections has True"),
         ({"model_selections": ["gpt-4", "nobody"]}, {}, "has 'nobody'; the workers are .*gpt-4"),
         ({"model_selections": [0, 8]}, {}, "model_selections has 8"),
         ({"model_selections": "ab"}, {}, "model_selections is 'ab'; give a list"),

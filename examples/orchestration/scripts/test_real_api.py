@@ -21,7 +21,7 @@ def arguments(given: list[str]) -> list[str]:
     told = bool(given) and not given[0].startswith("-")
     task = [given[0]] if told else [TASK, "--plan", str(PLAN)]
     real = ["--pool", "openai", "--workers", str(WORKERS)] if "OPENAI_API_KEY" in os.environ else []
-    options = ["--logs", "execution_logs", "--budget", "0.05", "--deadline", "120s"]
+    options = ["--logs", "execution_logs", "--budget", "0.05", "--deadline", "120"]
     return ["orchestrate", "run", *task, *options, *real, *given[told:]]
 
 

@@ -37,7 +37,7 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
     "prompt": ("tutelage.prompts.job", "tutelage.cli.prompt_train"),
     "planner": ("tutelage.orchestration.job", "tutelage.cli.planner"),
     "evaluation": ("tutelage.evaluate.kind", "tutelage.cli.eval"),
-    "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate_run"),
+    "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate"),
 }
 """The module of each kind, and that of its view."""
 _PLAIN = "tutelage.cli.plain_view"

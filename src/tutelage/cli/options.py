@@ -46,7 +46,7 @@ _METAVARS: dict[str, str] = {
     "model": "NAME",
     "mcp": "SERVER",
     "tools": "A,B",
-    **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
+    **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "SECONDS"),
     **dict.fromkeys(("budget", "budget_usd"), "USD"),
     **dict.fromkeys(("iterations", "train_size", "val_size", "test_size", "steps", "seed"), "N"),
     **dict.fromkeys(("runners", "rollouts", "epochs", "batch_size", "episodes"), "N"),

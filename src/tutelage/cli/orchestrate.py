@@ -1,33 +1,105 @@
-"""`tutelage orchestrate plan | run | collect | tools`. `run` has a file of its own.
+"""`tutelage orchestrate plan | run | collect | tools`.
 
 `plan` draws the plan of an instruction, with what the pool expects of the workers that would be
-asked first, so that it has a price before it is run. `collect` executes many instructions, logs
-them, and makes a training set of logs or shows what a reward makes of them. `tools` lists what can
-be planned with.
+asked first. `run` plans and executes: a run folder holds the plan, the result, and the store, whose
+events `tutelage resume` goes on from after a kill and whose trace `tutelage show` draws; progress
+goes to the error stream, and before a tool with side effects runs the person at the terminal is
+asked. Exit codes: 0 done, 1 the execution failed. `collect` executes many instructions, logs them,
+and makes a training set of logs or shows what a reward makes of them. `tools` lists what can be
+planned with. How `resume` and `show` treat such runs is here as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tutelage.cli.failures import PLAIN
+from tutelage.cli.console import (
+    facts,
+    fetch,
+    messages,
+    number,
+    one_line,
+    output,
+    percent,
+    plain_table,
+    prose,
+    say,
+    shown_path,
+    visible,
+    waiting,
+)
+from tutelage.cli.failures import PLAIN, tell
+from tutelage.cli.job import watched
 from tutelage.cli.options import AsJson, as_command
-from tutelage.cli.orchestrate_run import run
 from tutelage.config.fields import Paths, Share
-from tutelage.orchestration.data.collect import CollectConfig
-from tutelage.orchestration.evaluation.rewards import Preset
-from tutelage.orchestration.execution.config import PlanningConfig, ToolsConfig
+from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
+from tutelage.files import write_new
+from tutelage.orchestration.data.collect import CollectConfig, CollectionRun, run_collection
+from tutelage.orchestration.data.prepare import write_training_set
+from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.evaluation.audit import PRESETS, RewardAudit, audit_logs
+from tutelage.orchestration.evaluation.rewards import DEADLINE, Preset
+from tutelage.orchestration.execution.config import ExecutionConfig, PlanningConfig, ToolsConfig
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.permission import Permission
+from tutelage.orchestration.execution.record import (
+    Event,
+    Execution,
+    Observer,
+    plan_json,
+    read_nodes,
+    read_plan,
+    steps_by_node,
+)
+from tutelage.orchestration.execution.runs import PLAN, RECIPE, ExecutionRun
+from tutelage.orchestration.execution.stored import ExecutionRecorder
+from tutelage.orchestration.execution.worker_files import describe_pool
+from tutelage.orchestration.execution.workers import capable_workers
+from tutelage.orchestration.plan.arguments import check_arguments
+from tutelage.orchestration.plan.dag import Plan, critical_path, to_mermaid, to_text
+from tutelage.orchestration.planner.choose import (
+    ChosenPlan,
+    choose_plan,
+    llm_planner,
+    trained_planner,
+)
+from tutelage.orchestration.routing.contract import cheapest
+from tutelage.runs import lifecycle
+from tutelage.runs.folder import RunFolder, check_vacant, create, place_of
+from tutelage.runs.kinds import stored_settings
+from tutelage.runs.progress import Progress
+from tutelage.runs.stored import open_run
+from tutelage.tools.registry import close_tools
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.data.collect import CollectionRun
-    from tutelage.orchestration.evaluation.audit import RewardAudit
+    from rich.console import Console
+
+    from tutelage.runs.lifecycle import Run
     from tutelage.types import JSON
+
+_SHOWN, _LINES, _REASON = 120, 6, 300
+"""Characters of a call, lines of an output, characters of why a node failed."""
+
+
+def _plan_text(plan: Plan) -> str:
+    return json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
+
+
+_WRITERS: dict[str, Callable[[Plan], str]] = {
+    ".json": _plan_text,
+    ".mmd": to_mermaid,
+    ".txt": to_text,
+}
 
 
 def orchestrate_app() -> typer.Typer:
@@ -38,15 +110,13 @@ def orchestrate_app() -> typer.Typer:
         **PLAIN,
     )
     group.command("plan")(as_command(_plan, "instruction"))
-    group.command("run")(as_command(run, "instruction"))
+    group.command("run")(as_command(_run, "instruction"))
     group.command("collect")(as_command(_collect))
     group.command("tools")(as_command(_tools))
     return group
 
 
-# ---------------------------------------------------------------- plan
-
-_ENDINGS = [".json", ".mmd", ".txt"]
+# ---------------------------------------------------------------- plan and tools
 
 
 class _PlanConfig(PlanningConfig):
@@ -64,101 +134,335 @@ class _PlanConfig(PlanningConfig):
 
 def _plan(config: _PlanConfig) -> None:
     """Draw the plan of an instruction; nothing is executed."""
-    from tutelage.cli.console import (
-        facts,
-        messages,
-        number,
-        output,
-        plain_table,
-        prose,
-        say,
-        shown_path,
-        visible,
-    )
-    from tutelage.errors import ConfigError
-    from tutelage.files import write_new
-    from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.execution.record import plan_json
-    from tutelage.orchestration.execution.worker_files import describe_pool, tool_kind
-    from tutelage.orchestration.execution.workers import Subtask, capable_workers
-    from tutelage.orchestration.plan.dag import critical_path, to_mermaid, to_text
-    from tutelage.orchestration.planner.choose import trained_planner
-
     out = config.out
     if not config.instruction.strip():
         raise ConfigError(f"the instruction is {config.instruction!r}; say what is to be done")
-    if out is not None and out.suffix not in _ENDINGS:
-        raise ConfigError(f"--out {str(out)!r}: the ending must be one of {_ENDINGS}")
+    if out is not None and out.suffix not in _WRITERS:
+        raise ConfigError(f"--out {str(out)!r}: the ending must be one of {[*_WRITERS]}")
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
     say(output(), visible(to_text(plan)))
     if config.explain:
+        executor = Executor(pool, cheapest(), catalog=catalog or builtin_graph().catalog)
         columns = ("node", "subtask", "kind", "after", "worker", "USD", "seconds")
-        table, costs, seconds = (
-            plain_table(*columns, right=columns[-2:]),
-            list[float](),
-            list[float](),
-        )
+        table, costs, seconds = plain_table(*columns, right=columns[-2:]), [0.0], list[float]()
         for index, node in enumerate(plan.nodes):
-            kind = tool_kind(node.tool, catalog=catalog or builtin_graph().catalog)
-            prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
-            work = Subtask(index, node.tool, kind, plan.instruction, node.description, prompt)
+            work = executor.work(plan, index, {})
             able = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
             priced = [(pool.estimate(worker, work), worker.name) for worker, can in able if can]
-            cheapest, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
+            first, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
             parents = ", ".join(map(str, node.parents))
-            words = map(visible, (node.tool, kind, parents, worker))
-            table.add_row(str(index), *words, number(cheapest.cost), number(cheapest.seconds))
-            costs.append(cheapest.cost)
-            seconds.append(cheapest.seconds)
+            words = map(visible, (node.tool, work.kind, parents, worker))
+            table.add_row(str(index), *words, number(first.cost), number(first.seconds))
+            costs.append(first.cost)
+            seconds.append(first.seconds)
         output().print(table)
         longest, path = critical_path(plan, seconds)
         along = " -> ".join(map(str, path))
-        pairs = [
-            ("cost", f"{number(sum(costs))} USD expected"),
-            ("latency", f"{number(longest)} s along {along}"),
-        ]
-        facts(output(), pairs)
+        facts(output(), [("cost", f"{number(sum(costs))} USD expected"),
+                         ("latency", f"{number(longest)} s along {along}")])  # fmt: skip
         prose(messages(), f"workers: {describe_pool(pool)}", "dim")
     prose(messages(), f"plan: {source}", "dim")
     if out is not None:
-        if out.suffix == ".json":
-            text = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
-        else:
-            text = to_mermaid(plan) if out.suffix == ".mmd" else to_text(plan)
-        write_new({out: f"{text}\n"}, "--out")
+        write_new({out: f"{_WRITERS[out.suffix](plan)}\n"}, "--out")
         say(output(), f"written to {shown_path(out)}")
-
-
-# ---------------------------------------------------------------- tools
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     """List the tools that can be planned with, and their planner."""
-    from tutelage.cli.console import messages, output, plain_table, prose, say, visible
-    from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.tools.registry import close_tools
-
     loaded = config.load_tools()
     try:
         catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
-        if as_json:
-            say(output(), json.dumps([tool.to_row() for tool in catalog.tools]))
-            return
-        table = plain_table("tool", "takes", "gives", "what it does")
-        for tool in catalog.tools:
-            about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
-            table.add_row(visible(tool.name), *map(visible, about))
-        output().print(table)
-        if loaded:
-            told = "These tools run, so a language model plans: --endpoint URL --model NAME, or "
-            told += "--model RUN."
-        else:
-            told = "Workers do these, and the trained planner plans over them: orchestrate plan."
-        prose(messages(), told, "dim")
     finally:
         close_tools(loaded)
+    if as_json:
+        say(output(), json.dumps([tool.to_row() for tool in catalog.tools]))
+        return
+    table = plain_table("tool", "takes", "gives", "what it does")
+    for tool in catalog.tools:
+        about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
+        table.add_row(visible(tool.name), *map(visible, about))
+    output().print(table)
+    words = "Workers do these, and the trained planner plans over them: orchestrate plan."
+    if loaded:
+        words = "These tools run, so a language model plans: --endpoint URL --model NAME, or "
+        words += "--model RUN."
+    prose(messages(), words, "dim")
+
+
+# ---------------------------------------------------------------- run
+
+
+class _Warnings(Progress):
+    """Shows what is worth a line; the execution itself has a display of its own."""
+
+    worked = True
+    """What has a folder is checked, so an error is one of its nodes."""
+
+    def note(self, text: str) -> None:
+        """Show it."""
+        tell(text)
+
+
+def _run(
+    config: ExecutionConfig,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send the trace to this collector as well.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan an instruction and run it, live, within a budget."""
+    if config.output is not None:
+        check_vacant(Path(config.output))  # planning may cost something
+    _execute(config, None, otlp, as_json)
+
+
+def resume(folder: RunFolder, allow_changes: bool) -> None:
+    """Continue an execution and show its result. Raises `RunError` for one that has ended, or
+    executed many plans."""
+    if folder.read_result() is not None:
+        raise RunError(
+            f"{folder.name!r} has ended; look at it: tutelage show {shown_path(folder.path)}"
+        )
+    if not (folder.path / PLAN).is_file():
+        raise RunError(
+            f"{folder.name!r} executed many plans, which no resume continues; begin again with "
+            "another --output: tutelage orchestrate collect"
+        )
+    own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
+    config = stored_settings(folder, ExecutionConfig).model_copy(update=own)
+    _execute(config, RunFolder(folder.path.absolute()), None, as_json=False)
+
+
+def _execute(
+    config: ExecutionConfig, folder: RunFolder | None, otlp: str | None, as_json: bool
+) -> None:
+    """Plan and execute, in the folder of a run that goes on or in a new one, and show the result.
+    All that can be refused is refused before a folder is made."""
+    tools = config.load_tools()
+    permission = Permission(ask_person if sys.stdin.isatty() else None, yes=config.yes)
+    pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
+    if config.endpoint is None:
+        fetch(config.model)
+    with waiting("loading the planner ..."):
+        llm = llm_planner(config, tools, catalog)
+    begun = folder is not None
+    try:
+        if config.plan is not None:
+            plan = _read_plan(config, config.plan)
+            if tools and not begun:
+                check_arguments(plan, tools)  # a model corrects its own plans
+            chosen = ChosenPlan(plan, str(config.plan), llm)
+        else:
+            chosen = choose_plan(config, config.instruction or "", catalog, tools, llm)
+        plan = chosen.plan
+        system = config.make_system(pool, catalog, [plan], planner=chosen.llm)
+        system.check(plan, config.budget, begun=begun)
+    except (TutelageError, KeyboardInterrupt):
+        if llm is not None and llm.calls:
+            cost = math.fsum(call.cost for call in llm.calls)
+            words = f"cost {cost:.6f} USD" if llm.priced else "whose cost is not known"
+            tell(f"Planning made {counted(len(llm.calls), 'request')}, {words}.")
+        raise
+    executed = list[Execution]()
+
+    def work(run: Run) -> JSON:
+        system.recorder = ExecutionRecorder(run.writer, run.id, config.reward)
+        if system.execution_logger is not None:
+            system.execution_logger.run_id = run.id
+        say(messages(), ("workers: ", "dim"), describe_pool(pool))
+        say(messages(), ("plan: ", "dim"), chosen.source)
+        # What tools print is none of the result, which may be asked for as JSON.
+        with redirect_stdout(sys.stderr):
+            execution = system.execute(
+                plan.instruction, plan=plan, budget=config.budget, name="run", journal=run.store,
+                observers=[_progress(plan)],
+            )  # fmt: skip
+        executed.append(execution)
+        run.failed = not execution.success
+        return {
+            "status": "failed" if run.failed else "succeeded",
+            "success": execution.success,
+            "cost": execution.total_cost,
+            "latency_ms": execution.total_latency_ms,
+            "reason": execution.reason,
+            "rollout": execution.rollout,
+        }
+
+    kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
+    # Tools may change the working directory.
+    folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
+    with ExitStack() as stack:
+        stack.enter_context(watched(folder, warnings, "What ended, and what was spent, is kept."))
+        stack.callback(close_tools, tools)
+        if begun:
+            allowed = config.allow_changes
+            lifecycle.resume(ExecutionRun, folder, warnings, kind, allow_changes=allowed)
+        else:
+            lifecycle.start(kind, folder, warnings)
+    (_print_json if as_json else _show_result)(folder, executed[0], config, chosen)
+    if not executed[0].success:
+        raise typer.Exit(1)
+
+
+def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
+    """Return the plan of a file; an instruction of the command line takes the place of its own.
+    Raises `DataError` with the file's name."""
+    if config.checkpoint is not None:
+        raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
+    row: Any = read_json(path)
+    if isinstance(row, dict) and config.instruction is not None:
+        row = cast("JSON", row) | {"instruction": config.instruction}
+    try:
+        plan = read_plan(row)
+    except DataError as error:
+        raise DataError(f"{str(path)!r}: {error}") from error
+    if not plan.nodes:
+        raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
+    return plan
+
+
+def ask_person(question: str, forms: str) -> str:
+    """Put a question about a call to the person at the terminal, and return the line that is typed.
+    What was typed before cannot have answered it and is dropped."""
+    say(messages(), (f"\n{visible(question)}", "bold yellow"))
+    with suppress(ImportError, OSError, ValueError):  # no terminals of this kind here
+        import termios
+
+        with suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    messages().print(f"Run it? [y/N] ({forms}) ", end="", markup=False)
+    return sys.stdin.readline()
+
+
+def _progress(plan: Plan) -> Observer:
+    """Return an observer that draws the plan and further ones on the error stream, and has a line
+    for each node that ends."""
+    console, costs = messages(), dict[int, float]()
+    say(console, visible(to_text(plan)))
+
+    def show(event: Event) -> None:
+        nonlocal plan
+        if added := event.get({"start": "added", "replan": "nodes"}.get(event["event"], "")):
+            first = len(plan.nodes)
+            plan = replace(plan, nodes=(*plan.nodes, *read_nodes(added)))
+            say(console, ("further plan:\n", "dim"), visible(to_text(plan, first)))
+        elif event["event"] == "step":
+            step = event["step"]
+            costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
+        elif event["event"] == "node":
+            ended, node = event["result"], event["result"]["node"]
+            who = one_line(ended["worker"] or ended["reason"], _REASON)  # it may be a tool's words
+            words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
+            say(console, visible(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
+
+    return show
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """The execution of a plan with its trace, or the totals of many; how to go on when stopped."""
+    from tutelage.cli.rollout_list import show_one, show_stored
+    from tutelage.cli.runs import say_state
+
+    result = folder.read_result()
+    say(console, ("Execution ", "bold"), (folder.name, "bold"))
+    if not (folder.path / PLAN).is_file():
+        rows = (result or {"status": "stopped or running"}).items()
+        numeric = int | float
+        words = [(k, number(v) if isinstance(v, numeric) else one_line(v, 100)) for k, v in rows]
+        facts(console, words, indent=2)
+        show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
+    elif result is None:
+        say_state(console, folder)
+    else:
+        with open_run(folder) as (store, run_id):
+            for rollout in store.rollouts(run_id):
+                show_one(console, rollout.id, str(folder.path), tokens=False, content=False)
+
+
+def _print_json(
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+) -> None:
+    """Print the execution as JSON."""
+    names = (
+        "id", "success", "reason", "outputs", "total_cost", "total_latency_ms",
+        "verified_fraction", "mock", "pool", "router", "path", "resumed", "rollout",
+    )  # fmt: skip
+    row = {name: getattr(execution, name) for name in names} | {
+        "reward": execution.earned(config.reward).value,
+        "confidence": chosen.sure and chosen.sure.confidence,
+        "min_confidence": chosen.sure and chosen.sure.least,
+        "plan": plan_json(execution.plan),
+        "nodes": [asdict(node) for node in execution.nodes],
+        "steps": [step.to_json() for step in execution.steps],
+        "run": shown_path(folder.path),
+    }
+    typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
+
+
+def _show_result(
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+) -> None:
+    """The nodes, the sums, what tools and the last workers gave, and where to look next."""
+    console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
+    table = plain_table(
+        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
+        right=("#", "tries", "USD", "seconds"),
+    )  # fmt: skip
+    for node in execution.nodes:
+        mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
+        words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        if not node.kept and node.status != "skipped":
+            words += f": {node.reason}"
+        table.add_row(
+            str(node.node), visible(planned.tool), ", ".join(map(str, planned.parents)),
+            one_line(words, _REASON), visible(node.worker or ""),
+            str(sum(step.worker is not None for step in mine)),
+            f"{sum(step.cost for step in mine):.6f}", f"{node.seconds:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    say(console)
+    path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
+    planning = f", {plan.seconds:.2f} of them planning," if plan.seconds else ""
+    reason = f", {execution.reason}" if execution.reason not in ("", "failed") else ""
+    state = "succeeded" if execution.success else f"failed{reason}"
+    pairs = [
+        ("execution", state + (" (a mock: no model was asked)" if execution.mock else "")),
+        ("cost", f"{execution.total_cost:.6f} USD"),
+        ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along "
+         f"{one_line(path, 80)}"),
+        ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
+    ]  # fmt: skip
+    if chosen.sure is not None:
+        own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
+        pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))
+    if execution.abandoned:
+        lost = counted(len(execution.abandoned), "node")
+        pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
+    if execution.unplanned:
+        pairs.append(("no further plan", one_line(execution.unplanned, 200)))
+    if execution.resumed:
+        pairs.append(("resumed", f"{counted(execution.resumed, 'node')} done before"))
+    facts(console, pairs)
+    last = execution.answers
+    for index, mine in steps.items():
+        answer = mine[-1].answer
+        arguments = answer and answer.arguments
+        if answer is None or (arguments is None and index not in last):
+            continue
+        title = f"\n[{index}] {visible(plan.nodes[index].tool)} "
+        say(console, (title, "bold"), one_line(arguments or "", _SHOWN))
+        text = answer.output if answer.error is None else f"error: {answer.error.message}"
+        lines = visible(text).split("\n")
+        if len(lines) > _LINES:
+            lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more line')}"]
+        for line in lines:
+            say(console, f"  {line}")
+    kept = shown_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {kept}")
+    if execution.reason == DEADLINE:
+        say(console, ("What had ended is kept in ", "dim"), kept)
 
 
 # ---------------------------------------------------------------- collect
@@ -180,12 +484,6 @@ class _CollectConfig(CollectConfig):
 def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them, make data of the logs."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from tutelage.cli.console import messages, prose
-    from tutelage.errors import ConfigError
-    from tutelage.orchestration.data.collect import run_collection
-    from tutelage.orchestration.data.prepare import write_training_set
-    from tutelage.orchestration.evaluation.audit import PRESETS, audit_logs
 
     audit = config.audit or config.preset is not None
     if config.logs and config.prepare is None and not audit:
@@ -217,7 +515,9 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
         found["prepared"] = {**counts, "examples": len(training.workflows), "catalog": str(tools)}
         if not as_json:
-            _show_training_set(found["prepared"], config.prepare)
+            rows = [(name, str(value)) for name, value in found["prepared"].items()]
+            again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
+            facts(output(), [*rows, ("written", shown_path(config.prepare)), ("next", again)])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     if config.preset is not None and audits[0].warning is not None:
@@ -225,8 +525,6 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
 
 
 def _show_collection(made: CollectionRun) -> None:
-    from tutelage.cli.console import facts, number, output, percent, say, shown_path
-    from tutelage.errors import counted
     from tutelage.runs.stored_evaluation import SUCCESS, evaluation_of_record, judged_text
 
     found = made.collection
@@ -235,10 +533,9 @@ def _show_collection(made: CollectionRun) -> None:
     done = f"{number(found.succeeded)} of {number(found.judged)}"
     if not evaluation.withheld:
         done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-    pairs = [("succeeded", done)]
-    if evaluation.eventful:
-        pairs.append(("judged", judged_text(evaluation)))
-    pairs += [
+    pairs = [
+        ("succeeded", done),
+        *([("judged", judged_text(evaluation))] if evaluation.eventful else []),
         ("executions", number(found.executions)),
         ("cost", f"{found.cost:.6f} USD"),
         ("latency", f"{found.mean_latency:.2f} s on average"),
@@ -252,9 +549,6 @@ def _show_collection(made: CollectionRun) -> None:
 
 
 def _show_audit(audits: Sequence[RewardAudit], logged: int) -> None:
-    from tutelage.cli.console import output, plain_table, say
-    from tutelage.errors import counted
-
     lost = logged - audits[0].executions
     more = f"; {lost} more were lost to their workers' servers" if lost else ""
     table = plain_table("preset", "mean", right=("mean",))
@@ -267,19 +561,3 @@ def _show_audit(audits: Sequence[RewardAudit], logged: int) -> None:
     for each in audits:
         if each.warning is not None:
             say(output(), ("Warning: ", "yellow"), each.warning)
-
-
-def _show_training_set(made: JSON, path: Path) -> None:
-    from tutelage.cli.console import facts, output, shown_path
-
-    tools = shown_path(Path(made["catalog"]))
-    lost = "in which a further plan took the place of what failed"
-    pairs = [
-        ("executions", f"{made['executions']}, {made['failed']} of them failed"),
-        *([("left out", f"{made['unusable']}, {lost}")] if made["unusable"] else []),
-        ("examples", f"{made['examples']}, one an instruction, the cheapest that succeeded"),
-        ("written", shown_path(path)),
-        ("catalog", tools),
-        ("next", f"tutelage train planner --phase 1 --train {path} --catalog {tools}"),
-    ]
-    facts(output(), pairs)

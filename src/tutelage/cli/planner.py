@@ -49,7 +49,7 @@ class _Flags(Section):
     config: Path | None = None
     """Keys from a YAML file."""
     dry_run: bool = False
-    """Show the settings that differ from their defaults, data and one plan; train nothing."""
+    """Show the settings that differ from their defaults, and the data; train nothing."""
     all: bool = False
     """With --dry-run: show all settings."""
 
@@ -127,12 +127,13 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
         say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
     say(console, ("\nData", "bold"))
     facts(console, found.facts.items(), indent=2)
-    if found.wanted is not None and found.planned is not None:
+    if found.wanted is not None:
         say(console, ("\nOne workflow", "bold"))
         prose(console, found.wanted.instruction)
-        for title, plan in (("wanted", found.wanted.plan), (found.planner, found.planned)):
-            say(console, (visible(title), "dim"))
-            say(console, visible(to_text(plan)))
+        say(console, visible(to_text(found.wanted.plan)))
+    if found.planned is not None:
+        say(console, (f"the planner of {request.against}", "dim"))
+        say(console, visible(to_text(found.planned)))
     say(console, "\nDry run: nothing was trained or written.")
 
 

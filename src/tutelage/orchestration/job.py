@@ -19,7 +19,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -156,16 +155,16 @@ class PlannerTraining(RunKind):
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
+            earned = 0.0
             if phase2.reward == "seed":
                 example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
                 earned = compute_reward(example, phase2.reward, weights=phase2.weights)
-                if earned < 0:
-                    _warn(
-                        run.progress,
-                        f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, "
-                        "and doing nothing 0: set normalize: true, which measures cost and latency "
-                        "as shares, or change the weights",
-                    )
+            if earned < 0:
+                run.progress.note(
+                    f"Warning: a success for 0.045 USD in 1.2 s earns {earned:.2f} under these "
+                    "weights, and doing nothing 0: set normalize: true, which measures cost and "
+                    "latency as shares, or change the weights"
+                )
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -253,7 +252,7 @@ class PlannerTraining(RunKind):
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
             resume=(place / LAST2).is_file(),
             log=log,
-            warn=partial(_warn, progress),
+            warn=lambda text: progress.note(f"Warning: {text}"),
         )
         evaluation = phase2_result.evaluation
         assert evaluation is not None
@@ -286,10 +285,6 @@ class PlannerTraining(RunKind):
             )  # fmt: skip
             write_json(place / EPISODES, asdict(found))
         return place / OUTCOMES, place / MODELS
-
-
-def _warn(progress: Progress, told: str) -> None:
-    progress.note(f"Warning: {told}")
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""`report.html` of a planner's run: tables against baselines, curves and plans.
+"""`report.html` of a planner's run: tables against baselines, and plans.
 
 A pure function of the run folder that stands alone: no script, no network, no other file. It shares
 the look and the escaping of other runs' reports. What the folder lacks is left out.
@@ -16,9 +16,7 @@ from tutelage.bounded import json_lines
 from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
 from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
-from tutelage.runs.report.charts import Chart
 from tutelage.runs.report.page import render_page
-from tutelage.runs.report.svg import Panel, Series, draw
 from tutelage.statistics.intervals import has_interval
 
 _EXAMPLES = 6
@@ -30,7 +28,6 @@ def write_report(folder: RunFolder) -> None:
     phase1: Mapping[str, Any] = result.get("phase1", {})
     test = phase1.get("test")
     routing = routing_tables(result.get("phase2", {}))
-    lines = [x for x in folder.read_metrics() if x.get("phase") == "phase1" and not x.get("refit")]
     facts: list[tuple[str, str]] = []
     if phase1:
         against, search = phase1.get("against"), phase1["search"]
@@ -50,7 +47,6 @@ def write_report(folder: RunFolder) -> None:
         pill=None,
         story=facts,
         tables=[*(planning_tables(test) if test else []), *routing],
-        chart=_chart(lines),
         examples=_examples(folder),
     )
     write_text(folder.report, page)
@@ -92,23 +88,6 @@ def _routed(phase2: Mapping[str, Any]) -> str:
 
 def _points(gain: Mapping[str, float]) -> str:
     return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
-
-
-def _chart(lines: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Losses and validation scores over the epochs; none before the second."""
-    if len(lines) < 2:
-        return None
-
-    def curve(name: str, role: str) -> Series:
-        return Series(tuple((float(x["step"]), float(x[name])) for x in lines if name in x), role)
-
-    losses = [curve("train_loss", "train"), curve("val_loss", "after")]
-    scores = [curve("val_node_f1", "after"), curve("val_edge_f1", "before")]
-    panels = [
-        Panel(losses, title="loss: training, and validation above it"),
-        Panel(scores, unit="share", title="validation: node F1, and edge F1 below it"),
-    ]
-    return Chart("Phase 1", "", draw(panels, size=(460, 380), x_label="epoch"))
 
 
 def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tutelage.config.keys import flatten
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.outcomes import read_tables
@@ -27,12 +25,9 @@ from tutelage.orchestration.data.synthetic import (
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
-from tutelage.orchestration.planner.targets import PlanTargets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
-from tutelage.policy.machine import one_thread
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import also_trained, content_of, count_overlap, listed
@@ -174,24 +169,21 @@ class Preview:
     settings: Mapping[str, Any]
     """The keys of the phases that would run, in full, with their values."""
     facts: Mapping[str, str]
-    """The data and the network."""
+    """The data."""
     wanted: Workflow | None = None
     """The first test workflow, or the first held-out one where there is no test; None without
     phase 1."""
     planned: Plan | None = None
-    """What `planner` makes of its instruction."""
-    planner: str = ""
+    """What the older planner of `--against` makes of its instruction."""
 
 
 def preview(request: PlannerConfig) -> Preview:
-    """Return what a run would do up to its first step. Raises what the run would raise before it
-    trains."""
+    """Return what a run would work on. Raises what the run would raise before it trains."""
     settings = request.checked()
     check_loggers(settings.logger)
     keys = dict(flatten({"training": settings.model_dump()}))
     other = {"1": "training.phase2_rl.", "2": "training.phase1_supervised."}.get(request.phase)
-    if other is not None:
-        keys = {key: value for key, value in keys.items() if not key.startswith(other)}
+    keys = {key: value for key, value in keys.items() if not other or not key.startswith(other)}
     facts: dict[str, str] = {}
     if request.phase != "1":
         if request.checkpoint is not None:
@@ -203,35 +195,17 @@ def preview(request: PlannerConfig) -> Preview:
                 request.outcomes, request.models, request.test_outcomes, seeds
             )
             train, val, own = table.split(seeds, held_out=held is None)
-            test = own if held is None else held
             facts["outcomes"] = (
                 f"{len(table)} queries, {len(table.workers)} workers: {len(train)} train, "
-                f"{len(val)} validation, {len(test)} test"
+                f"{len(val)} validation, {len(own if held is None else held)} test"
             )
     if request.phase == "2":
         return Preview(keys, facts)
-    phase = settings.phase1_supervised
-    sets = read_sets(request, phase)
+    sets = read_sets(request, settings.phase1_supervised)
     sets.check_against(request.against)
-    with one_thread():
-        seeds = SeedTree(request.seed).child("planner", "phase1")
-        model = PlannerTrainer(sets.train, sets.held_out, sets.catalog, phase, seeds).model
-        rows = sets.train[: phase.batch_size]
-        with torch.no_grad():
-            outputs = model.eval()([w.instruction for w in rows])
-            targets = PlanTargets.of(rows, model.vocabulary)
-            loss = model.compute_supervised_loss(outputs, targets, phase.lambda_dag, phase.dag_loss)
-        steps = -(-len(sets.train) // phase.batch_size)
-        fields = {
-            **sets.facts,
-            "network": f"{sum(p.numel() for p in model.parameters())} parameters",
-            "epoch": f"{steps} steps; {phase.num_epochs} epochs at most",
-            "loss": f"{float(loss['total_loss']):.3f} on {len(rows)} training workflows, untrained",
-            **facts,
-        }
-        wanted, planner = (sets.test or sets.held_out)[0], "the untrained planner"
-        if request.against is not None:
-            model, planner = load_planner(request.against), f"the planner of {request.against}"
-            model.use_catalog(sets.catalog)
+    wanted, planned = (sets.test or sets.held_out)[0], None
+    if request.against is not None:
+        model = load_planner(request.against)
+        model.use_catalog(sets.catalog)
         planned = model.plan(wanted.instruction, 0.0)
-    return Preview(keys, fields, wanted, planned, planner)
+    return Preview(keys, {**sets.facts, **facts}, wanted, planned)

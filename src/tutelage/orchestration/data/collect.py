@@ -244,7 +244,7 @@ def run_collection(
     if config.checkpoint is not None:
         model, source = trained_planner(config.checkpoint, catalog)
         plans = [made.plan for made in model.plan_all([w.instruction for w in workflows])]
-    system = config.make_system(pool, catalog, [w.plan for w in workflows], warn=note)
+    system = config.make_system(pool, catalog, [w.plan for w in workflows])
     logger = ExecutionLogger(config.output_dir, workers=pool.workers, catalog=catalog)
     note(f"workers: {describe_pool(pool)}")
     note(f"plans: {source}")

@@ -1,19 +1,16 @@
 """A budget in USD that many tries share: reserve a bound before, settle the true cost after.
 
-Under `enforce` a reservation that does not fit is refused, so what was spent can never pass the
-limit while no try costs more than its bound, however many run at once. Under `audit` everything is
-let through and counted. It lives in one event loop and has no locks: nothing waits between looking
-and reserving.
+A reservation that does not fit is refused, so what was spent can never pass the limit while no try
+costs more than its bound, however many run at once. It lives in one event loop and has no locks:
+nothing waits between looking and reserving.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, get_args
 
-from tutelage.errors import ConfigError, check_number
+from tutelage.errors import check_number
 
-BudgetMode = Literal["audit", "enforce"]
 _SLACK = 1e-12
 """USD by which sums of floats may miss."""
 
@@ -21,13 +18,11 @@ _SLACK = 1e-12
 class Budget:
     """What may be spent, is reserved and was spent, in USD. Without a limit it only counts."""
 
-    def __init__(self, limit: float | None = None, mode: BudgetMode = "enforce") -> None:
-        """Raises `ConfigError` for a limit that is no amount, or another mode."""
-        if mode not in get_args(BudgetMode):
-            raise ConfigError(f"unknown budget mode {mode!r}; choose from {get_args(BudgetMode)}")
+    def __init__(self, limit: float | None = None) -> None:
+        """Raises `ConfigError` for a limit that is no amount."""
         if limit is not None:
             check_number("the budget", limit)
-        self.limit, self.mode = limit, mode
+        self.limit = limit
         self.reserved = 0.0
         self.spent = 0.0
         self.open = 0
@@ -35,18 +30,13 @@ class Budget:
         self._changed = asyncio.Event()
 
     @property
-    def enforced(self) -> bool:
-        """Whether something can be refused."""
-        return self.limit is not None and self.mode == "enforce"
-
-    @property
     def left(self) -> float | None:
-        """What neither was spent nor is reserved; None without a limit. Below 0 under `audit`."""
+        """What neither was spent nor is reserved; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
     def fits(self, bound: float) -> bool:
         """Whether a try of at most this cost may start."""
-        return not self.enforced or bound <= (self.left or 0.0) + _SLACK
+        return self.left is None or bound <= self.left + _SLACK
 
     def reserve(self, bound: float) -> bool:
         """Set a bound aside; False, with nothing done, when it does not fit."""

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from types import NoneType
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
 from pydantic import ConfigDict, ValidationError
@@ -40,6 +39,7 @@ from tutelage.orchestration.execution.record import (
     ExecutionJournal,
     ExecutionState,
     NodeResult,
+    NodeStatus,
     NodeStep,
     Observer,
     calls_json,
@@ -59,13 +59,15 @@ from tutelage.orchestration.execution.workers import (
 )
 from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
 from tutelage.orchestration.plan.catalog import Catalog, check_plan
-from tutelage.orchestration.plan.dag import Plan, PlannerCall, critical_path
+from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path, levels
 from tutelage.orchestration.routing.contract import Choice, Router, RouteState
 from tutelage.seeds import SeedTree
 
 Rest = Callable[[Execution, Budget], Awaitable[Plan]]
 """The plan of an execution in which nodes failed, with further ones; none: nothing can help."""
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
+BACKOFF_MAX = 8.0
+"""Longest pause in seconds before a busy server is asked again."""
 
 
 class ExecutorSettings(Section):
@@ -78,8 +80,7 @@ class ExecutorSettings(Section):
     retries: CountOrZero = 2
     """Further requests to the same worker when its server is busy."""
     backoff: NonNegative = 0.5
-    """Pause before the first of them; doubled each time, with jitter."""
-    backoff_max: NonNegative = 8.0
+    """Pause before the first of them, up to 8 s; doubled each time, with jitter."""
     try_timeout: Positive | None = 60.0
     """For one request."""
     node_timeout: Positive | None = None
@@ -94,26 +95,14 @@ class ExecutorSettings(Section):
     max_replans: CountOrZero = 2
     """How often a planner that can is asked for the rest of a plan that failed."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         """Raises `ConfigError` for a value that cannot be."""
         try:
-            super().__init__(**given)
+            super().__init__(**settings)
         except ValidationError as misfit:
             error = misfit.errors(include_url=False)[0]
             message = f"{error['loc'][0]} is {error['input']!r}; {remedy_of(error)}"
             raise ConfigError(message) from misfit
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHint:
-    """What is known about one node beyond its plan."""
-
-    key: str = ""
-    """The row of a table of recorded outcomes."""
-    expected: object = None
-    """What its verifier compares with."""
-    kind: str | None = None
-    """The kind of worker that it needs, where the catalog cannot say."""
 
 
 class _Slots:
@@ -125,11 +114,6 @@ class _Slots:
         self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
         self.load = [0] * len(workers)
         """Works that each worker has, running or waiting."""
-
-
-_ROUTER = (
-    "an object with choose(state), such as cheapest() of tutelage.orchestration.routing.contract"
-)
 
 
 class Executor:
@@ -147,16 +131,11 @@ class Executor:
         rest: Rest | None = None,
     ) -> None:
         """Without verifiers: the pool's own truth, or that an answer is there. Raises `ConfigError`
-        for what is none of these."""
-        tools = "a pool, such as ToolPool({tool.name: tool}) or SimulatedPool(classic())"
-        for name, value, kind, remedy in (
-            ("pool", pool, "workers mock execute", tools),
-            ("router", router, "choose", _ROUTER),
-            ("verifiers", verifiers, (Verifiers, NoneType), "Verifiers(default, by_type)"),
-            ("settings", settings, (ExecutorSettings, NoneType), "ExecutorSettings(...)"),
-            ("catalog", catalog, (Catalog, NoneType), "a Catalog(tools); see read_catalog(FILE)"),
-        ):
-            check_given(name, value, kind, remedy)
+        for what is no pool or no router."""
+        remedy = "a pool, such as ToolPool({tool.name: tool}) or SimulatedPool(classic())"
+        check_given("pool", pool, "workers mock execute", remedy)
+        remedy = "cheapest() of tutelage.orchestration.routing.contract, or another router"
+        check_given("router", router, "choose", remedy)
         self.pool, self.router, self.rest = pool, router, rest
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -169,31 +148,35 @@ class Executor:
             self._slots = _Slots(self.pool.workers, self.settings.concurrency)
         return self._slots
 
-    def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Subtask:
+    def work(
+        self,
+        plan: Plan,
+        node: int,
+        outputs: Mapping[int, str],
+        *,
+        seeds: SeedTree = SeedTree(0),  # noqa: B008
+        plain: Container[int] = (),
+        attempt: int = 0,
+    ) -> Subtask:
         """One node's work, given the outputs of its parents."""
-        planned, hint = plan.nodes[node], more.pop("hint", None) or NodeHint()
+        planned = plan.nodes[node]
         return Subtask(
             node=node,
             type=planned.tool,
-            kind=hint.kind or tool_kind(planned.tool, planned.description, self.catalog),
+            kind=tool_kind(planned.tool, planned.description, self.catalog),
             instruction=plan.instruction,
             description=planned.description,
             prompt=node_prompt(plan, node, outputs),
             arguments=planned.arguments,
             inputs={k: outputs[k] for k in planned.parents if k in outputs},
-            key=hint.key,
-            expected=hint.expected,
+            plain=plain,
+            attempt=attempt,
             max_tokens=self.settings.max_tokens,
-            **more,
+            seeds=seeds,
         )
 
     def check(
-        self,
-        plan: Plan,
-        budget: Budget | None = None,
-        hints: Mapping[int, NodeHint] | None = None,
-        *,
-        begun: bool = False,
+        self, plan: Plan, budget: Budget | None = None, *, begun: bool = False
     ) -> References | None:
         """Refuse what `run` would refuse before anything is spent, with the same errors; a run that
         has `begun`, or whose planner is asked again, is not refused for its arguments. Returns what
@@ -205,9 +188,7 @@ class Executor:
         asks = self.rest and settings.max_replans and settings.on_failure != "fail_fast"
         if tools and not begun and not asks:
             check_arguments(plan, tools)
-        hints = hints or {}
-        works = [self.work(plan, k, {}, hint=hints.get(k)) for k in range(len(plan.nodes))]
-        self.verifiers.refuse(works, pool)
+        works = [self.work(plan, k, {}) for k in range(len(plan.nodes))]
         masks = [capable_workers(pool.workers, work) for work in works]
         table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
         firsts = [
@@ -216,13 +197,12 @@ class Executor:
             for w, can in enumerate(masks[k])
             if can and not parents
         ]
-        if budget is not None and budget.enforced and budget.limit is not None and firsts:
-            least, node = min(firsts)
-            if least > budget.limit:
-                raise ConfigError(
-                    f"a budget of {budget.limit!r} USD buys no first step: the cheapest, node "
-                    f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
-                )
+        least, node = min(firsts, default=(0.0, 0))
+        if budget is not None and budget.limit is not None and least > budget.limit:
+            raise ConfigError(
+                f"a budget of {budget.limit!r} USD buys no first step: the cheapest, node "
+                f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
+            )
         able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
         if able:
             cost = max(math.fsum(row[w].cost for row in table) for w in able)
@@ -241,20 +221,19 @@ class Executor:
         *,
         seeds: SeedTree,
         budget: Budget | None = None,
-        hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
         journal: ExecutionJournal | None = None,
     ) -> Execution:
         """Execute one plan. All draws come from `seeds`, which also gives the identifier.
 
         What `journal` says was done is not done again, and what happens is written there. Raises
-        `ConfigError` before anything is spent when a node has no legal worker, or an enforced
-        budget buys no first step, `DataError` for a tool that the catalog lacks, and
-        `asyncio.CancelledError` after all running requests have been ended and written down.
+        `ConfigError` before anything is spent when a node has no legal worker, or the budget buys
+        no first step, `DataError` for a tool that the catalog lacks, and `asyncio.CancelledError`
+        after all running requests have been ended and written down.
         """
         state = ExecutionState(plan, seeds) if journal is None else journal.state
-        told = observers if journal is None else (journal, *observers)
-        return await _PlanRun(self, state, budget or Budget(), hints or {}, told).play()
+        watching = observers if journal is None else (journal, *observers)
+        return await _PlanRun(self, state, budget or Budget(), watching).play()
 
 
 class _PlanRun:
@@ -265,11 +244,10 @@ class _PlanRun:
         place: Executor,
         state: ExecutionState,
         budget: Budget,
-        hints: Mapping[int, NodeHint],
         observers: Sequence[Observer],
     ) -> None:
         self.place, self.state, self.budget, self.settings = place, state, budget, place.settings
-        self.hints, self.observers = hints, observers
+        self.observers = observers
         self.tools: Mapping[str, Any] = getattr(place.pool, "tools", {})
         self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
         """By node: the steps that an earlier process left."""
@@ -277,21 +255,19 @@ class _PlanRun:
         self.ends: dict[int, float] = {}
         """Where the nodes that ended lie along their longest chains."""
         self.outputs: dict[int, str] = {}
+        self.plain = {s.node for s in state.steps.values() if s.answer and s.answer.plain}
+        """The nodes that a tool gave text for."""
         self.refusals: dict[str, str] = {}
         """The calls with side effects that were not permitted, see `call_key`, and why."""
         self.asking = asyncio.Lock()
         """Held while it is asked about such a call: an equal one waits for what is said of it."""
-        self._link()
         self._running: dict[asyncio.Task[NodeResult], int] = {}
-        self._over: asyncio.Queue[asyncio.Task[NodeResult]] = asyncio.Queue()
+        self._link()
 
     def _link(self) -> None:
-        """Take over the edges of the plan; any node may be ready then."""
+        """Take over the edges of the plan."""
         self._parents = self.state.plan.dependencies
-        self._children: list[list[int]] = [[] for _ in self._parents]
-        for before, after in self.state.plan.edges:
-            self._children[before].append(after)
-        self._candidates = set(range(len(self._parents)))
+        self._order = [node for level in levels(self.state.plan) for node in level]
 
     @property
     def now(self) -> float:
@@ -302,13 +278,7 @@ class _PlanRun:
     def deadline_left(self) -> float | None:
         """Seconds until the deadline, which holds for the making of the plan too."""
         deadline = self.settings.deadline
-        return None if deadline is None else deadline - self._planning_seconds - self.now
-
-    @property
-    def plain(self) -> set[int]:
-        """The nodes that a tool gave text for."""
-        steps = self.state.steps.values()
-        return {step.node for step in steps if step.answer is not None and step.answer.plain}
+        return None if deadline is None else deadline - self.state.planning - self.now
 
     def tell(self, event: str, **fields: Any) -> None:
         """Pass an event to the journal and to the observers."""
@@ -316,47 +286,53 @@ class _PlanRun:
         for observer in self.observers:
             observer(row)
 
+    def call_of(self, step: NodeStep) -> str:
+        """Return the `call_key` of the tool call that a step made; empty for another step."""
+        arguments = step.answer and step.answer.arguments
+        return "" if arguments is None else call_key(step.worker or "", arguments, self.tools)
+
     async def play(self) -> Execution:
         """Execute the plan; see `Executor.run`."""
         self._begin()
+        state, running = self.state, self._running
         try:
             async with asyncio.timeout(self.deadline_left):
                 try:
-                    while not self._all_over() or await self._replan():
-                        for node in self._ready():
-                            task = asyncio.create_task(_NodeRun(self, node).play())
-                            task.add_done_callback(self._over.put_nowait)
-                            self._running[task] = node
-                        await self._end_first()
+                    while True:
+                        for node in () if state.reason else self._ready():
+                            running[asyncio.create_task(_NodeRun(self, node).play())] = node
+                        if running and not state.reason:
+                            ended, _ = await asyncio.wait(running, return_when="FIRST_COMPLETED")
+                            for task in sorted(ended, key=running.__getitem__):
+                                if not state.reason:
+                                    del running[task]
+                                    self._end(task.result())
+                        elif not await self._replan():
+                            break
                 finally:
-                    for task in self._running:
+                    for task in running:
                         task.cancel()
                     # Each writes down what its request came to before it goes.
-                    await asyncio.gather(*self._running, return_exceptions=True)
+                    await asyncio.gather(*running, return_exceptions=True)
         except TimeoutError:
-            self.state.reason = "deadline"
-        execution = self._execution()
-        state = self.state
-        words = {"reason": state.reason, "unplanned": state.unplanned}
-        self.tell("end", success=execution.success, cost=execution.total_cost, **words)
+            state.reason = "deadline"
+        state.elapsed = self.now
+        execution = state.execution()
+        self.tell("end", success=execution.success, cost=execution.total_cost,
+                  reason=state.reason, unplanned=state.unplanned)  # fmt: skip
         return execution
 
     def _begin(self) -> None:
         """Refuse what cannot be executed, and take over what an earlier process left."""
-        state, place = self.state, self.place
-        self._origin = asyncio.get_running_loop().time()
-        begun = state.begun
-        hints, planned = self.hints, replace(state.plan, nodes=state.plan.nodes[: state.planned])
-        state.references = place.check(planned, self.budget, hints, begun=begun)
+        state, place, begun = self.state, self.place, self.state.begun
+        planned = replace(state.plan, nodes=state.plan.nodes[: state.planned])
+        state.references = place.check(planned, self.budget, begun=begun)
         self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
-        # That of further plans is within `now`; one of a longer deadline was made elsewhere.
-        limit, made = self.settings.deadline, state.planning
-        self._planning_seconds = made if limit is None or made < limit else 0.0
-        self._origin -= state.elapsed
+        self._origin = asyncio.get_running_loop().time() - state.elapsed
         for step in state.steps.values():
-            if (answer := step.refused) and answer.error:
-                call = call_key(step.worker or "", answer.arguments, self.tools)
-                self.refusals[call] = answer.error.message
+            error = step.answer and step.answer.error
+            if error and error.kind == "refused" and (call := self.call_of(step)):
+                self.refusals[call] = error.message
         state.reason = state.unplanned = ""
         state.begun, state.resumed = True, len(state.nodes)
         state.pool, state.mock = place.pool.name, place.pool.mock
@@ -365,12 +341,12 @@ class _PlanRun:
         for _, node in sorted(state.nodes.items()):
             self._end(node, tell=False)
         against = state.references and [state.references.cost, state.references.latency]
-        named = ("pool", "workers", "router", "mock", "resumed")
-        same = {name: getattr(state, name) for name in named}
-        added = nodes_json(state.plan.nodes[state.planned :])
-        number = len(state.plan.nodes)
-        self.tell("start", id=state.seeds.id("flow"), nodes=number, added=added,
-                  references=against, **same)  # fmt: skip
+        self.tell(
+            "start", id=state.seeds.id("flow"), nodes=len(state.plan.nodes),
+            added=nodes_json(state.plan.nodes[state.planned :]), references=against,
+            pool=state.pool, workers=state.workers, router=state.router, mock=state.mock,
+            resumed=state.resumed,
+        )  # fmt: skip
         if not begun:
             self._end_wrong(0)
 
@@ -380,40 +356,25 @@ class _PlanRun:
         for node, reason in wrong.items():
             self._end(NodeResult(node, "failed", reason=reason))
 
-    def _all_over(self) -> bool:
-        return bool(self.state.reason) or len(self.state.nodes) == len(self.state.plan.nodes)
-
     def _ready(self) -> list[int]:
         """The nodes that may start; those that lack an input are skipped."""
-        ready, ended, parents = list[int](), self.state.nodes, self._parents
-        while self._candidates:
-            look, self._candidates = sorted(self._candidates - ended.keys()), set()
-            for node in [k for k in look if all(map(ended.__contains__, parents[k]))]:
-                lost = any(not ended[parent].kept for parent in parents[node])
-                if lost and self.settings.on_failure != "continue":
-                    reason = "a node that it waits for has no output"
-                    self._end(NodeResult(node, "skipped", reason=reason))
-                else:
-                    ready.append(node)
+        ready, ended, started = list[int](), self.state.nodes, {*self._running.values()}
+        for node in self._order:
+            if node in ended or node in started or not ended.keys() >= {*self._parents[node]}:
+                continue
+            lost = any(not ended[parent].kept for parent in self._parents[node])
+            if lost and self.settings.on_failure != "continue":
+                reason = "a node that it waits for has no output"
+                self._end(NodeResult(node, "skipped", reason=reason))
+            else:
+                ready.append(node)
         return sorted(ready)
-
-    async def _end_first(self) -> None:
-        """Wait until one of the nodes that run ends."""
-        if not self._running:
-            return
-        done = [await self._over.get()]
-        done += [self._over.get_nowait() for _ in range(self._over.qsize())]
-        for task in sorted(done, key=self._running.__getitem__):
-            if not self.state.reason:
-                del self._running[task]
-                self._end(task.result())
 
     def _end(self, result: NodeResult, *, tell: bool = True) -> None:
         node = result.node
         self.state.nodes[node] = result
         if result.kept and result.output is not None:
             self.outputs[node] = result.output
-        self._candidates.update(self._children[node])
         # One whose arguments are wrong ends before those that it takes from.
         before = max((self.ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
@@ -421,12 +382,6 @@ class _PlanRun:
             self.tell("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
             self.state.reason = "failed"
-
-    def _execution(self) -> Execution:
-        self.state.elapsed = self.now
-        return self.state.execution()
-
-    # The rest of a plan that failed
 
     async def _replan(self) -> bool:
         """Ask for further nodes where some failed and the settings allow it; whether there are."""
@@ -436,37 +391,32 @@ class _PlanRun:
             return False
         if state.replans >= self.settings.max_replans:
             if state.replans:
-                made = counted(state.replans, "further plan")
-                state.unplanned = f"{made} made, as many as --max-replans permits"
+                plans = counted(state.replans, "further plan")
+                state.unplanned = f"{plans} made, as many as --max-replans permits"
             return False
-        count, calls, asked = len(state.plan.nodes), state.plan.calls, len(state.plan.calls)
+        count, nodes, made = len(state.plan.nodes), tuple[Node, ...](), dict[int, PlannerCall]()
 
         def planning(request: int, call: PlannerCall) -> None:
+            made[request] = call
             self.tell("planning", request=request, call=calls_json((call,))[0])
 
-        watched, grown = PLANNING.set(planning), state.plan
-        cut: asyncio.CancelledError | None = None
+        watched = PLANNING.set(planning)
+        state.elapsed = self.now
         try:
-            grown = await rest(self._execution(), self.budget)
-            calls = grown.calls
-            self.place.check(grown, hints=self.hints)
-        except asyncio.CancelledError as error:
-            cut, calls = error, getattr(error, "calls", calls)
+            grown = await rest(state.execution(), self.budget)
+            self.place.check(grown)
+            nodes = grown.nodes[count:]
+            state.unplanned = "" if nodes else "the planner knows nothing more to do"
         except TutelageError as error:
-            grown, calls, state.unplanned = state.plan, getattr(error, "calls", calls), str(error)
+            state.unplanned = str(error)
         finally:
             PLANNING.reset(watched)
-        nodes, calls = grown.nodes[count:], calls[asked:]
-        given_up = sorted(lost) if nodes else []
-        self.budget.spent += math.fsum(call.cost for call in calls)
-        state.grow(nodes, given_up, calls)
-        self._link()
-        self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls))
-        if cut is not None:
-            raise cut
-        state.unplanned = state.unplanned or (
-            "" if nodes else "the planner knows nothing more to do"
-        )
+            calls, given_up = tuple(made.values()), sorted(lost) if nodes else []
+            self.budget.spent += math.fsum(call.cost for call in calls)
+            state.grow(nodes, given_up, calls)
+            self._link()
+            self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up,
+                      calls=calls_json(calls))  # fmt: skip
         self._end_wrong(count)
         return bool(nodes)
 
@@ -477,8 +427,8 @@ class _NodeRun:
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
         self.work = place.work(
-            run.state.plan, node, run.outputs, hint=run.hints.get(node),
-            seeds=run.state.seeds.child("node", node), plain=run.plain if run.tools else (),
+            run.state.plan, node, run.outputs, seeds=run.state.seeds.child("node", node),
+            plain=run.plain,
         )  # fmt: skip
         self.legal = capable_workers(self.pool.workers, self.work)
         self.estimates = tuple(self.pool.estimate(w, self.work) for w in self.pool.workers)
@@ -486,13 +436,12 @@ class _NodeRun:
         self.started, self.slots = run.now, place.slots()
         self.blocked = False
         """Whether only the budget keeps workers from being asked."""
-        self.limit = asyncio.timeout(run.settings.node_timeout)
 
     async def play(self) -> NodeResult:
         """Execute the node; raises only what a user must fix, and cancellation."""
-        run = self.run
+        run, limit = self.run, self.run.settings.node_timeout
         try:
-            async with self.limit:
+            async with asyncio.timeout(limit):
                 last = self.steps[-1] if self.steps else None
                 if last and last.verdict is None and last.answer and not last.answer.error:
                     await self._verify(last, last.answer)  # it came when an earlier process ended
@@ -511,9 +460,10 @@ class _NodeRun:
                         return self._result("accepted", self._answered())
                     await self._ask_worker(choice)
                 return self._result("succeeded", self.steps[-1])
-        except TimeoutError as error:
-            own = "not done within {:g} s (--node-timeout gives it longer)"
-            reason = _late(self.limit, run.settings.node_timeout, own, error)
+        except TimeoutError as error:  # that of a user's verifier, router or pool has a text
+            reason = (
+                str(error) or f"not done within {limit or 0:g} s (--node-timeout gives it longer)"
+            )
             return self._result("failed", reason=f"timeout: {reason}")
 
     async def _route_state(self) -> RouteState | None:
@@ -578,7 +528,7 @@ class _NodeRun:
                 if pause is None:
                     draw = self.work.seeds.child("pause", len(self.steps), retry).python().random()
                     pause = settings.backoff * 2.0**retry * (0.5 + draw)
-                await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
+                await asyncio.sleep(min(max(0.0, pause), BACKOFF_MAX))
                 if not run.budget.reserve(bound):
                     break
                 answer = await self._request(step, worker, bound)
@@ -591,45 +541,42 @@ class _NodeRun:
     async def _request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
         """One request whose bound is reserved; settles it, whatever comes."""
         run, place, loop = self.run, step.choice.action, asyncio.get_running_loop()
+        limit, pool = run.settings.try_timeout, self.pool
         number = sum(len(before.requests) for before in (*self.steps, step))
         work = replace(self.work, attempt=number)
-        pool: Any = self.pool
         # The arguments of a call with side effects; None for another.
-        given = pool.with_side_effects(worker, work) if hasattr(pool, "permit") else None
+        given = pool.with_side_effects(worker, work) if isinstance(pool, ToolPool) else None
+        entered, begun = loop.time(), cast("float | None", None)
         answer: WorkerAnswer | None = None
-        begun: float | None = None
-        asked = loop.time()
-
-        def cut(kind: Literal["timeout", "cancelled"], words: str) -> WorkerAnswer:
-            error = WorkerError(kind, words + (LATE if given is not None else ""))
-            seconds = loop.time() - (asked if begun is None else begun)
-            return WorkerAnswer(cost=bound, seconds=seconds, error=error, mock=pool.mock,
-                                estimated=True, arguments=given)  # fmt: skip
-
+        error = WorkerError("cancelled", "the request was given up")
         try:
-            if given is not None and (said := await self._refused(worker, given)):
-                begun, answer = loop.time(), said
+            if given is not None and (answer := await self._refused(worker, given)):
+                begun = loop.time()
                 return answer
             async with self.slots.by_worker[place], self.slots.all:
                 begun = loop.time()
                 arguments = {} if given is None else {"arguments": given}
                 self._tell("request", step, worker=step.worker, bound=bound, **arguments)
-                limit = asyncio.timeout(run.settings.try_timeout)
-                try:
-                    async with limit:
-                        answer = await pool.execute(worker, work)
-                except TimeoutError as error:
-                    own = "no answer within {:g} s (--try-timeout)"
-                    answer = cut("timeout", _late(limit, run.settings.try_timeout, own, error))
-                return cast("WorkerAnswer", answer)
+                async with asyncio.timeout(limit):
+                    answer = await pool.execute(worker, work)
+        except TimeoutError as late:
+            if begun is None:
+                raise
+            words = str(late) or f"no answer within {limit or 0:g} s (--try-timeout)"
+            error = WorkerError("timeout", words)
         finally:
-            step.queued += (loop.time() if begun is None else begun) - asked
+            step.queued += (loop.time() if begun is None else begun) - entered
             if answer is None and begun is not None:
-                answer = cut("cancelled", "the request was given up")
+                if given is not None:
+                    error = replace(error, message=error.message + LATE)
+                answer = WorkerAnswer(cost=bound, seconds=loop.time() - begun, error=error,
+                                      mock=pool.mock, estimated=True, arguments=given)  # fmt: skip
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 step.requests += (answer,)
                 self._tell("answer", step, worker=step.worker, answer=answer.to_json())
+        assert answer is not None
+        return answer
 
     async def _refused(self, worker: Worker, given: str) -> WorkerAnswer | None:
         """The answer to a call with side effects that the caller does not permit, or that it says
@@ -640,11 +587,10 @@ class _NodeRun:
         async with run.asking:
             if not (said := known.get(call, "")):
                 # What may have been done already, or was planned after results were read.
-                answers = [(s.worker or "", s.answer) for s in run.state.steps.values()]
-                late = [(name, a.arguments) for name, a in answers if a and _cut_off(a)]
+                late = [s for s in run.state.steps.values() if s.answer and _cut_off(s.answer)]
                 if any(step.answer is not None and _given_up(step.answer) for step in self.steps):
                     doubt = "again"
-                elif any(args and call_key(n, args, pool.tools) == call for n, args in late):
+                elif any(run.call_of(step) == call for step in late):
                     doubt = "late"
                 elif self.node >= run.state.planned:
                     doubt = "replanned"
@@ -674,19 +620,18 @@ class _NodeRun:
             if bound:
                 run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
 
-    # What is written down
-
     def _tell(self, event: str, step: NodeStep, **fields: Any) -> None:
         self.run.tell(event, step=step.index, node=self.node, **fields)
 
     def _step(self, action: Action, choice: Choice, worker: str | None = None) -> NodeStep:
-        run, now = self.run, self.run.now
-        index, run.dispatched = run.dispatched, run.dispatched + 1
-        number = len(self.steps)
+        now, index, number = self.run.now, self.run.dispatched, len(self.steps)
+        self.run.dispatched += 1
         return NodeStep(index, self.node, number, action, worker, choice, started=now, ended=now)
 
     def _keep(self, step: NodeStep) -> None:
         self.steps.append(step)
+        if step.answer is not None and step.answer.plain:
+            self.run.plain.add(self.node)
         self.run.state.steps[step.index] = step
         self.run.tell("step", step=step.to_json())
 
@@ -706,27 +651,21 @@ class _NodeRun:
         return reasons[-1] if reasons and alone else ": ".join([words, *reasons[-1:]])
 
     def _result(
-        self,
-        status: Literal["succeeded", "accepted", "failed"],
-        kept: NodeStep | None = None,
-        reason: str = "",
+        self, status: NodeStatus, kept: NodeStep | None = None, reason: str = ""
     ) -> NodeResult:
-        seconds, now = sum(step.seconds for step in self.steps), self.run.now
-        result = NodeResult(self.node, status, None, None, reason, seconds, self.started, now)
-        if kept is None or kept.answer is None:
-            return result
-        return replace(
-            result, output=kept.answer.output, worker=kept.worker, correct=kept.answer.correct,
-            checked=kept.verdict is None or kept.verdict.checked,
-        )  # fmt: skip
-
-
-def _late(limit: asyncio.Timeout, seconds: float | None, own: str, error: TimeoutError) -> str:
-    """What is said of our limit, with its seconds; where it is that of a user's verifier, router
-    or pool, what its error says."""
-    if limit.expired():
-        return own.format(seconds)
-    return str(error) or "TimeoutError, by no limit here"
+        answer = None if kept is None else kept.answer
+        return NodeResult(
+            self.node,
+            status,
+            output=answer and answer.output,
+            worker=kept and kept.worker,
+            reason=reason,
+            seconds=sum(step.seconds for step in self.steps),
+            started=self.started,
+            ended=self.run.now,
+            checked=kept is None or kept.verdict is None or kept.verdict.checked,
+            correct=answer and answer.correct,
+        )
 
 
 def _cut_off(answer: WorkerAnswer) -> bool:

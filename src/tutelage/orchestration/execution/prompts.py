@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tutelage.orchestration.plan.arguments import Found, as_text, fill, member
+from tutelage.orchestration.plan.arguments import as_text, fill, member
 from tutelage.orchestration.plan.dag import Plan, references
 from tutelage.types import Message
 
@@ -21,31 +21,24 @@ NOTHING = "(no output)"
 """The output of a node that has none."""
 
 
-def _said(outputs: Mapping[int, str]) -> Found:
-    """What references become in a prompt."""
+def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
+    """The text for one node, given the outputs of the nodes that it waits for."""
 
-    def found(match: re.Match[str]) -> str:
+    def filled(match: re.Match[str]) -> str:
         # What looked like a member and is none was the next sentence.
         value, left = member(outputs.get(int(match[1]), NOTHING), match[2])
         return f"{as_text(value)}{left}"
 
-    return found
-
-
-def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
-    """The text for one node, given the outputs of the nodes that it waits for."""
     node = plan.nodes[index]
     lines = [f"Instruction: {plan.instruction}", "", f"Your part: {node.tool}"]
     if node.description:
         lines.append(node.description)
     if node.arguments:
         lines += ["", "Arguments:"]
-        found = _said(outputs)
-        filled = {name: fill(value, found) for name, value in node.arguments.items()}
-        lines += [f"- {name}: {as_text(value)}" for name, value in filled.items()]
+        values = {name: fill(value, filled) for name, value in node.arguments.items()}
+        lines += [f"- {name}: {as_text(value)}" for name, value in values.items()]
     named = references(node.arguments)
-    others = [parent for parent in node.parents if parent not in named]
-    if others:
+    if others := [parent for parent in node.parents if parent not in named]:
         lines += ["", "Inputs:"]
         lines += [f"- {plan.nodes[k].tool}: {outputs.get(k, NOTHING)}" for k in others]
     lines += ["", "Reply with the result of your part only."]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -30,7 +30,6 @@ from tutelage.orchestration.evaluation.rewards import (
     reward_parts,
 )
 from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
-from tutelage.orchestration.plan.arguments import value_key
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
@@ -98,14 +97,6 @@ class NodeStep:
     def passed(self) -> bool:
         """Whether the verifier passed the answer."""
         return self.verdict is not None and self.verdict.passed
-
-    @property
-    def refused(self) -> WorkerAnswer | None:
-        """The answer, where it is that side effects were not permitted."""
-        answer = self.answer
-        if answer is None or answer.error is None or answer.arguments is None:
-            return None
-        return answer if answer.error.kind == "refused" else None
 
     def to_json(self) -> JSON:
         """The step in an event; the features of its choice are not written."""
@@ -181,35 +172,12 @@ class Execution(ExecutionResult):
     unplanned: str = ""
     """Why a planner that was asked for a further plan had none."""
 
-    @classmethod
-    def of(
-        cls, plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[NodeStep], **fields: Any
-    ) -> Self:
-        """The execution that these nodes and steps come to. Cost is the sum over requests, latency
-        the longest chain of nodes without waiting in queues, and what a model that plans took."""
-        latency, path = critical_path(plan, [node.seconds for node in nodes])
-        counted = [node for node in nodes if node.node not in fields.get("abandoned", ())]
-        good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in counted]
-        passed = sum(node.status == "succeeded" for node in nodes)
-        return cls(
-            success=bool(counted) and all(good),
-            outputs={str(node.node): node.output for node in nodes if node.output is not None},
-            total_cost=math.fsum((plan.cost, *(cost for step in steps for cost in step.costs))),
-            total_latency_ms=1000.0 * (plan.seconds + latency),
-            verified_fraction=passed / len(nodes) if nodes else 0.0,
-            plan=plan,
-            nodes=tuple(nodes),
-            steps=tuple(steps),
-            path=path,
-            **fields,
-        )
-
     @property
     def answers(self) -> dict[int, str]:
         """What the last nodes gave, those that nobody waits for."""
         leaves = set(range(len(self.nodes))) - {before for before, _ in self.plan.edges}
-        known = self.outputs
-        return {node: str(known[str(node)]) for node in sorted(leaves) if str(node) in known}
+        known = ((node, self.nodes[node].output) for node in sorted(leaves))
+        return {node: output for node, output in known if output is not None}
 
     def earned(self, preset: Preset = "normalized", weights: RewardWeights | None = None) -> Reward:
         """The reward, with its parts."""
@@ -222,18 +190,13 @@ class Execution(ExecutionResult):
         return self.seeds.id("roll")
 
     @property
-    def seed(self) -> int:
-        """Of the run that it belongs to."""
-        return self.seeds.seed
-
-    @property
     def correct(self) -> bool | None:
         """Whether all kept outputs are right; None where a pool does not know. Nodes that a further
         plan took the place of do not count."""
         counted = [node for node in self.nodes if node.node not in self.abandoned]
-        known = [node.correct for node in counted]
         if any(not node.kept for node in counted):
             return False
+        known = [node.correct for node in counted]
         return None if None in known else all(known)
 
 
@@ -252,8 +215,6 @@ class _PlanRow(FileRecord):
     instruction: str
     nodes: tuple[Node, ...]
     calls: tuple[PlannerCall, ...] = ()
-    expected: Any = None
-    """What `orchestrate plan --out` thinks that it costs, for a person to read."""
 
 
 _PLAN = TypeAdapter(_PlanRow)
@@ -261,12 +222,12 @@ _PLAN = TypeAdapter(_PlanRow)
 
 def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
     """Requests to a model that plans, as JSON."""
-    return [{**asdict(call), "messages": [list(m) for m in call.messages]} for call in calls]
+    return _CALLS.dump_python(tuple(calls), mode="json")
 
 
 def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     """Nodes as JSON."""
-    return [{**asdict(node), "after": list(node.after)} for node in nodes]
+    return _NODES.dump_python(tuple(nodes), mode="json")
 
 
 def read_nodes(rows: object) -> tuple[Node, ...]:
@@ -329,22 +290,44 @@ class ExecutionState:
         self.replans += bool(nodes)
 
     def execution(self) -> Execution:
-        """The execution as it is now; nodes that have not ended are cancelled."""
-        steps = [self.steps[index] for index in sorted(self.steps)]
+        """The execution as it is now; nodes that have not ended are cancelled. Cost is the sum over
+        requests, latency the longest chain of nodes without waiting in queues, and what a model
+        that plans took."""
+        plan, steps = self.plan, [self.steps[index] for index in sorted(self.steps)]
         mine, nodes = steps_by_node(steps), list[NodeResult]()
-        for k in range(len(self.plan.nodes)):
+        for k in range(len(plan.nodes)):
             seconds = sum(step.seconds for step in mine.get(k, ()))
             cut = NodeResult(k, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
             nodes.append(self.nodes.get(k, cut))
-        counted = (n for n in nodes if n.node not in self.abandoned)
+        counted = [node for node in nodes if node.node not in self.abandoned]
         if not self.reason and any(node.reason == "budget" for node in counted):
             self.reason = "budget"
-        same = ("pool", "workers", "router", "mock", "seeds", "references", "reason", "unplanned")
-        return Execution.of(
-            self.plan, nodes, steps, id=self.seeds.id("flow"), wall_seconds=self.elapsed,
-            abandoned=tuple(sorted(self.abandoned)), resumed=self.resumed,
-            **{name: getattr(self, name) for name in same},
-        )  # fmt: skip
+        good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in counted]
+        passed = sum(node.status == "succeeded" for node in nodes)
+        latency, path = critical_path(plan, [node.seconds for node in nodes])
+        return Execution(
+            success=bool(counted) and all(good),
+            outputs={str(node.node): node.output for node in nodes if node.output is not None},
+            total_cost=math.fsum((plan.cost, *(cost for step in steps for cost in step.costs))),
+            total_latency_ms=1000.0 * (plan.seconds + latency),
+            verified_fraction=passed / len(nodes) if nodes else 0.0,
+            id=self.seeds.id("flow"),
+            plan=plan,
+            nodes=tuple(nodes),
+            steps=tuple(steps),
+            reason=self.reason,
+            wall_seconds=self.elapsed,
+            path=path,
+            pool=self.pool,
+            workers=self.workers,
+            router=self.router,
+            mock=self.mock,
+            seeds=self.seeds,
+            references=self.references,
+            resumed=self.resumed,
+            abandoned=tuple(sorted(self.abandoned)),
+            unplanned=self.unplanned,
+        )
 
 
 def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
@@ -393,22 +376,27 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
             case _:
                 pass
     for index, step in open_steps.items():
-        _cut(step, sent.get(index), judged.get(index), state.elapsed)
+        _end_at_bounds(step, sent.get(index), judged.get(index), state.elapsed)
         state.steps[index] = step
     state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
     return state
 
 
-def _cut(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
+def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
     """End a step whose end was never written, at the bounds of its request and of its verdict."""
-    ended = "the process ended while this was "
     if request is not None:
-        error = WorkerError("cancelled", f"{ended}running")
-        given, bound = request.get("arguments"), request["bound"]
-        lost = WorkerAnswer(cost=bound, error=error, estimated=True, arguments=given)
-        step.requests += (lost,)
+        error = WorkerError("cancelled", "the process ended while this was running")
+        step.requests += (
+            WorkerAnswer(
+                cost=request["bound"],
+                error=error,
+                estimated=True,
+                arguments=request.get("arguments"),
+            ),
+        )
     if judged is not None:
-        step.verdict = Verification(False, f"{ended}judged", checked=False, cost=judged)
+        reason = "the process ended while this was judged"
+        step.verdict = Verification(False, reason, checked=False, cost=judged)
     step.ended, step.queued = now, now - step.started
 
 
@@ -428,28 +416,20 @@ class ExecutionJournal:
         `RunError` for events of another plan, `StoreError` for a file that is no store."""
         self.store = where if isinstance(where, Store) else open_store(where)
         self._own, self._run_id, self._rollout = self.store is not where, run_id, seeds.id("roll")
-        self._pending = list[Event]()
         first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
         try:
-            events = self.store.events(run_id, self._rollout) or [first]
+            events = self.store.events(run_id, self._rollout)
+            self._pending = [] if events else [first]
             # What a model was asked for the plan may differ: another process asks again.
-            stored, given = ({**each["plan"], "calls": ()} for each in (events[0], first))
-            if value_key(stored) != value_key(given):
+            if events and read_plan(events[0]["plan"]) != read_plan(first["plan"]):
                 raise RunError(
                     f"{str(self.store.where)!r} has this execution with another plan; give each "
                     "execution a name, or a file, of its own"
                 )
-            self.state = fold(events, seeds)
+            self.state = fold(events or [first], seeds)
         except BaseException:
             self._close()
             raise
-        if len(events) == 1:
-            self._pending.append(first)
-        elif plan.calls and plan.calls != read_plan(events[0]["plan"]).calls:
-            self.state.grow((), (), plan.calls)
-            self.state.planning += plan.seconds
-            calls = calls_json(plan.calls)
-            self({"event": "replan", "nodes": [], "abandoned": [], "calls": calls})
 
     def __call__(self, event: Event) -> None:
         """Take one event; on return what cannot be made again is on the disk. Raises `StoreError`

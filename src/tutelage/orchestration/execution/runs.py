@@ -44,8 +44,6 @@ class ExecutionRun(RunKind):
     recipe: str = RECIPE
     otlp: str | None = None
     """A collector that gets the trace as well."""
-    check: Callable[[], None] | None = None
-    """Raises `RunError` where it cannot go on now, before anything of it is changed."""
     _result: JSON = field(default_factory=dict[str, Any])
 
     @classmethod
@@ -64,8 +62,6 @@ class ExecutionRun(RunKind):
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The caller has built it already."""
-        if self.check is not None:
-            self.check()
 
     @property
     def head(self) -> RunHeader:

@@ -27,9 +27,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from tutelage.errors import DataError, RunError, check_given, counted
+from tutelage.errors import DataError, RunError, counted
 from tutelage.orchestration.evaluation.rewards import (
     DEADLINE,
     UNSERVED,
@@ -126,13 +126,11 @@ class ExecutionRecorder:
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
             message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-            wrong = "the plan is not what the instruction asks for"
-            kept = "an answer was kept that no verifier passed"
-            whole = wrong if execution.reason == WRONG_PLAN else kept
+            if execution.reason == WRONG_PLAN:
+                message = message or "the plan is not what the instruction asks for"
             causes = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
             cause = causes.get(execution.reason, FailureCause.AGENT_ERROR)
-            whole = whole if execution.nodes else execution.unplanned
-            failure = Failure(cause, message or whole)
+            failure = Failure(cause, message or "an answer was kept that no verifier passed")
         judged = failure is None or not failure.cause.infrastructure
         rollout = stored_rollout(
             execution.seeds,
@@ -313,9 +311,6 @@ FILE = "executions.jsonl"
 """The log's name in the folder that was given."""
 
 
-_OUTPUTS = ("task_types", "subtasks", "arguments", "model_selections", "workflow_graph")
-
-
 class ExecutionLogger:
     """Appends executions to `{folder}/executions.jsonl`, or to a file that ends in `.jsonl`."""
 
@@ -331,21 +326,18 @@ class ExecutionLogger:
         """`workers` are those that selections are numbered by, an execution's own by default; a
         line describes its plan's tools as `catalog` has them. Raises `RunError` when the folder
         cannot be made, or is a file."""
-        check_given("the log", folder, (str, Path), "a folder, or a file that ends in .jsonl")
-        given = Path(folder)
-        named = given.suffix == ".jsonl" and not given.is_dir()
-        self.path = given if named else given / FILE
+        self.path = Path(folder)
+        if self.path.suffix != ".jsonl" or self.path.is_dir():
+            self.path /= FILE
         self.run_id, self._clock, self._catalog = run_id, clock, catalog
         self._workers = tuple(worker.name for worker in workers)
-        if given.is_file() and not named:
-            raise RunError(
-                f"{str(folder)!r} is a file, and a log is a folder, in which {FILE} is written, or "
-                "a file that ends in .jsonl"
-            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+            raise RunError(
+                f"cannot write to {str(folder)!r}: {error.strerror}; give a folder, or a file that "
+                "ends in .jsonl"
+            ) from error
 
     def log_execution(
         self,
@@ -377,13 +369,14 @@ class ExecutionLogger:
             "workers": list(workers),
         }
         if own is not None:
-            same = ("id", "seed", "pool", "router", "mock", "reason", "correct")
+            same = ("pool", "router", "mock", "reason", "correct")
             # Executions of one seed have one identifier in each run, and a log has many.
             mark = repr((self.run_id, instruction, clock)).encode("utf-8", "replace")
             digest = hashlib.blake2b(mark, digest_size=8).hexdigest()
             kept = ("status", "worker", "seconds", "checked", "reason")
             row |= {name: getattr(own, name) for name in same} | {
                 "id": f"{own.id}_{digest}",
+                "seed": own.seeds.seed,
                 "nodes": [
                     {"node": n.node, "type": own.plan.nodes[n.node].tool}
                     | {name: getattr(n, name) for name in kept}
@@ -391,29 +384,16 @@ class ExecutionLogger:
                 ],
                 "tries": [_try_row(step) for step in own.steps],
             }
-        count = len(outputs["workflow_graph"]["adjacency"])
         types = outputs.get("task_types") or ()
         known = () if self._catalog is None else self._catalog.tools
         if tools := [tool.to_row() for tool in known if tool.schema and tool.name in types]:
             row["tools"] = tools
-        if not isinstance(cast("object", instruction), str) or not instruction.strip():
-            raise DataError(f"instruction is {instruction!r}; give what was to be done")
-        named = [int(name) for name in result.outputs if name.isdecimal()]
-        if lost := [node for node in named if node not in range(count)]:
-            raise DataError(
-                f"node is {lost[0]!r}, and the plan has {counted(count, 'node')}, numbered from 0; "
-                "name a node that exists"
-            )
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line)
-        except ValueError as error:
-            raise DataError(
-                f"the execution cannot be logged: {error}; give finite numbers"
-            ) from error
-        except OSError as error:
-            raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise RunError(f"cannot write the execution to {str(self.path)!r}: {error}") from error
         return row
 
 
@@ -433,12 +413,12 @@ def _try_row(step: NodeStep) -> dict[str, Any]:
 
 
 def _planner_outputs(
-    given: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
+    planned: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
 ) -> dict[str, Any]:
     """The document's form as it is given; of a plan, or of the one that ran, types by name, and the
     worker whose answer each node kept, else the last one that was asked. Raises `DataError` for
     what is no plan, and for lists that do not have an entry for each node."""
-    plan = given if isinstance(given, Plan) else None if execution is None else execution.plan
+    plan = planned if isinstance(planned, Plan) else execution and execution.plan
     outputs: dict[str, Any] = {}
     if plan is not None:
         outputs = {
@@ -452,39 +432,28 @@ def _planner_outputs(
         asked = {step.node: step.worker for step in execution.steps if step.worker is not None}
         kept = [node.worker or asked.get(node.node) for node in execution.nodes]
         if kept and None not in kept:
-            numbered = [workers.index(n) if n in workers else n for n in kept]
-            outputs["model_selections"] = numbered
-    if not isinstance(given, Plan):
-        if not isinstance(cast("object", given), Mapping):
-            raise DataError(
-                f"planner_outputs is {given!r:.80}; give a Plan, or an object with "
-                "model_selections and workflow_graph"
-            )
-        graph = given.get("workflow_graph")
-        if isinstance(graph, Mapping) and "adjacency" in graph:
-            listed = {key: value for key, value in given.items() if key != "subtask_embeddings"}
-            text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())
-            outputs |= json.loads(text)
-        elif not outputs:  # else scores of a planner, which the plan that ran was decoded from
-            raise DataError("planner_outputs has no workflow_graph with an adjacency; give it")
-    matrix = outputs["workflow_graph"]["adjacency"]
-    if not is_valid_dag(matrix):
-        raise DataError(f"adjacency is {matrix!r:.80}; give a square of 0 and 1 without cycles")
-    for name in _OUTPUTS[:-1]:
-        entries = outputs.get(name, [0] * len(matrix))
-        check_given(name, entries, (list, tuple), "a list with one for each node", DataError)
-        if len(entries) != len(matrix):
+            outputs["model_selections"] = [
+                workers.index(name) if name in workers else name for name in kept
+            ]
+    # Scores of a planner have no adjacency: the plan that ran was decoded from them.
+    if not isinstance(planned, Plan) and "adjacency" in planned.get("workflow_graph", ()):
+        listed = {key: value for key, value in planned.items() if key != "subtask_embeddings"}
+        text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())
+        outputs |= json.loads(text)
+    matrix = outputs.get("workflow_graph", {}).get("adjacency")
+    if matrix is None or not is_valid_dag(matrix):
+        raise DataError(
+            f"planner_outputs has no workflow_graph with an adjacency that is a square of 0 and 1 "
+            f"without cycles, but {matrix!r:.80}; give it, or a Plan"
+        )
+    for name in ("task_types", "subtasks", "arguments", "model_selections"):
+        entries = outputs.get(name, matrix)
+        if not isinstance(entries, list) or len(entries) != len(matrix):
             nodes = counted(len(matrix), "node")
-            raise DataError(f"{name} has the length {len(entries)} for {nodes}; give each")
-    for each in outputs.get("arguments", ()):
-        check_given("an entry of arguments", each, Mapping, "an object", DataError)
+            raise DataError(f"{name} is {entries!r:.80}; give a list with an entry for {nodes}")
     known = {*workers, *range(len(workers))}
     chosen = outputs.get("model_selections", ())
-    if lost := [
-        w
-        for w in chosen
-        if type(w) not in (int, str) or (w not in known if workers else type(w) is int and w < 0)
-    ]:
+    if lost := [worker for worker in chosen if workers and worker not in known]:
         raise DataError(
             f"model_selections has {lost[0]!r:.80}; the workers are {list(workers)!r}, to be given "
             "by name or number"

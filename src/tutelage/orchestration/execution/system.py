@@ -9,21 +9,24 @@ code that runs in an event loop, where any number may run at once.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import NoneType
-from typing import Any, Protocol, TypedDict, Unpack, cast
+from typing import Protocol, TypedDict, Unpack, cast
 
-from tutelage.errors import ConfigError, TutelageError, check_given, check_number
-from tutelage.orchestration.execution.budget import Budget, BudgetMode
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, NodeHint
+from tutelage.errors import ConfigError, check_given
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
-from tutelage.orchestration.execution.record import Execution, ExecutionJournal, Observer
+from tutelage.orchestration.execution.record import (
+    PLANNING,
+    Execution,
+    ExecutionJournal,
+    Observer,
+)
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -54,10 +57,8 @@ class _Options(TypedDict, total=False):
     plan: Plan | None
     budget: float | Budget | None
     name: str | int | None
-    hints: Mapping[int, NodeHint] | None
     observers: Sequence[Observer]
     journal: str | Path | Store | None
-    planned_from: float | None
 
 
 Recorder = Callable[[Execution, Sampling, float, float], None]
@@ -71,18 +72,13 @@ def execution_seeds(seed: int, name: str | int) -> SeedTree:
 
 
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
-    """A plan, made within the deadline of its execution. Raises `LatePlanError` with what a model
-    was asked until then."""
-    limit = asyncio.timeout(deadline)
+    """Return a plan, made within the deadline of its execution. Raises `LatePlanError`."""
     try:
-        async with limit:
+        async with asyncio.timeout(deadline):
             return await made
     except TimeoutError as error:
-        if not limit.expired():
-            raise
-        late = LatePlanError(f"the deadline of {deadline:g} s passed while the plan was made")
-        late.calls = getattr(error.__cause__, "calls", ())
-        raise late from error
+        message = f"the deadline of {deadline or 0:g} s passed while the plan was made"
+        raise LatePlanError(message) from error
 
 
 class OrchestrationSystem:
@@ -97,7 +93,6 @@ class OrchestrationSystem:
         verifiers: Verifiers | None = None,
         settings: ExecutorSettings | None = None,
         catalog: Catalog | None = None,
-        budget_mode: BudgetMode = "enforce",
         seed: int = 0,
         execution_logger: ExecutionLogger | None = None,
         recorder: Recorder | None = None,
@@ -109,36 +104,10 @@ class OrchestrationSystem:
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         `min_confidence` is the least confidence that a trained planner plans at, by default its
-        own; 0 takes any guess. Raises `ConfigError` for what cannot be used, and where the planner
-        cannot tell its confidence.
+        own; 0 takes any guess. Raises `ConfigError` for what cannot be used.
         """
-        if planner is not None:
-            remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
-            remedy = f"{remedy}, such as a PlannerModel"
-            make: Any = getattr(planner, "plan", planner)
-            check_given("planner", make, "__call__", remedy)
-            try:
-                inspect.signature(make).bind("an instruction")
-            except TypeError as error:
-                raise ConfigError(
-                    f"planner is {planner!r:.80}, which takes no instruction ({error}); give "
-                    f"{remedy}"
-                ) from error
-            except ValueError:
-                pass  # what is written in C may not tell
-        if execution_logger is not None:
-            remedy = "an ExecutionLogger(FOLDER)"
-            check_given("execution_logger", execution_logger, "log_execution", remedy)
-        if recorder is not None:
-            check_given("recorder", recorder, "__call__", "a function of an execution")
-        if min_confidence is not None:
-            check_number("min_confidence", min_confidence, 1)
-            if planner is not None and not hasattr(planner, "confidence"):
-                raise ConfigError(
-                    f"min_confidence is {min_confidence!r}, and this planner does not tell how "
-                    "sure it is, as a PlannerModel does; leave it out"
-                )
-        self._min_confidence = min_confidence
+        remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
+        check_given("planner", getattr(planner, "plan", planner or len), "__call__", remedy)
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
@@ -146,9 +115,8 @@ class OrchestrationSystem:
             verifiers=verifiers, settings=settings, catalog=catalog,
             rest=getattr(planner, "rest", None),
         )  # fmt: skip
-        self.execution_logger = execution_logger
-        self._budget_mode: BudgetMode = budget_mode
-        self.recorder, self._realtime, self._seed = recorder, realtime, seed
+        self.execution_logger, self.recorder = execution_logger, recorder
+        self._realtime, self._seed, self._min_confidence = realtime, seed, min_confidence
         self._count = 0
 
     def execute(self, instruction: str, **options: Unpack[_Options]) -> Execution:
@@ -174,40 +142,32 @@ class OrchestrationSystem:
         plan: Plan | None = None,
         budget: float | Budget | None = None,
         name: str | int | None = None,
-        hints: Mapping[int, NodeHint] | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | Store | None = None,
         judge: Callable[[Execution], Execution] | None = None,
-        planned_from: float | None = None,
     ) -> Execution:
         """Plan and run one instruction.
 
-        `plan` takes the planner's place, `budget` is in USD, or a `Budget` that several share (its
-        own mode holds then), `name` addresses the draws (a count otherwise), `journal` is the store
-        of a run, or a file, whose events survive a kill: call again with the same arguments and
-        what had ended is not run again; `judge` makes of an execution what is kept of it, where
-        the caller knows more than its verifiers; `planned_from` is when the making of `plan` began,
-        in seconds since 1970, so that its time is counted with the rest. Raises what `Executor.run`
-        raises, and what the planner does: `NoPlanError` where it declines, `LatePlanError` where
-        the deadline passes meanwhile.
+        `plan` takes the planner's place, `budget` is in USD, or a `Budget` that several share,
+        `name` addresses the draws (a count otherwise), `journal` is the store of a run, or a file,
+        whose events survive a kill: call again with the same arguments and what had ended is not
+        run again; `judge` makes of an execution what is kept of it, where the caller knows more
+        than its verifiers. Raises what `Executor.run` raises, and what the planner does:
+        `NoPlanError` where it declines, `LatePlanError` where the deadline passes meanwhile.
         """
-        check_given("the instruction", instruction, str, "a text that says what is to be done")
-        remedy = "the path of a file, or the store of a run"
-        check_given("journal", journal, (str, Path, Store, NoneType), remedy)
         number, self._count = self._count, self._count + 1
         seeds = execution_seeds(self._seed, number if name is None else name)
-        started, begun = time.time(), time.perf_counter()
-        money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
+        began, money = time.time(), budget if isinstance(budget, Budget) else Budget(budget)
         planned = await self._planned(instruction, money) if plan is None else plan
         check_given("the plan", planned, Plan, "a Plan(instruction, (Node(tool), ...))")
-        planning = time.perf_counter() - begun
-        if planned_from is not None:
-            started, planning = planned_from, max(0.0, time.time() - planned_from)
+        planning = time.time() - began if plan is None else plan.seconds
+        if plan is not None:
+            began -= planning
         run_id = getattr(self.recorder, "run_id", "") if isinstance(journal, Store) else ""
         opened = ExecutionJournal(journal, planned, seeds, run_id) if journal else nullcontext()
         with opened as log:
             result = await self.executor.run(
-                planned, seeds=seeds, budget=money, hints=hints, observers=observers, journal=log
+                planned, seeds=seeds, budget=money, observers=observers, journal=log
             )
         if judge is not None:
             result = judge(result)
@@ -217,32 +177,28 @@ class OrchestrationSystem:
             )
         if self.recorder is not None:
             sampling = Sampling(0.0, max_tokens=self.executor.settings.max_tokens)
-            self.recorder(result, sampling, started, planning)
+            self.recorder(result, sampling, began, planning)
         return result
 
-    def check(
-        self,
-        plan: Plan,
-        budget: float | None = None,
-        *,
-        hints: Mapping[int, NodeHint] | None = None,
-        begun: bool = False,
-    ) -> None:
-        """Refuse a plan that `execute` would refuse, with these hints, before it spends anything.
-        One that has `begun`, and goes on from its record, is not refused for its arguments."""
-        self.executor.check(plan, Budget(budget, self._budget_mode), hints, begun=begun)
+    def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
+        """Refuse a plan that `execute` would refuse, before it spends anything. One that has
+        `begun`, and goes on from its record, is not refused for its arguments."""
+        self.executor.check(plan, Budget(budget), begun=begun)
 
     async def _planned(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # of planners that wait for a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
+        requests = dict[int, PlannerCall]()
+        watched = PLANNING.set(requests.__setitem__)
         try:
             made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
             return await planned_within(self.executor.settings.deadline, made)
-        except (TutelageError, asyncio.CancelledError) as error:
-            calls: tuple[PlannerCall, ...] = getattr(error, "calls", ())
-            budget.spent += math.fsum(call.cost for call in calls)  # no execution will count them
+        except BaseException:
+            budget.spent += math.fsum(call.cost for call in requests.values())  # nobody else does
             raise
+        finally:
+            PLANNING.reset(watched)
 
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`

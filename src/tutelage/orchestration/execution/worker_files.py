@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import ConfigError, DataError, counted
 from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import Latency, Worker, WorkerPool, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
@@ -69,37 +69,27 @@ def classic() -> tuple[Worker, ...]:
 
 def read_workers(path: str | Path) -> tuple[Worker, ...]:
     """Workers from a JSON or YAML file. Raises `DataError` for the file, `ConfigError` for one."""
-    data = read_json(path)
-    rows = cast("Mapping[str, Any]", data).get("workers") if isinstance(data, dict) else data
+    data: Any = read_json(path)
+    rows: Any = data.get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise DataError(f"{str(path)!r} needs a list of workers, or an object with one: 'workers'")
-    workers = [
-        worker_from(row, f"{str(path)!r}, worker {index}")
-        for index, row in enumerate(cast("list[Any]", rows))
-    ]
-    return check_workers(workers)
+    named = enumerate(cast("list[Any]", rows))
+    return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
 
 
 _WORKER = TypeAdapter(Worker)
 _KNOWN = [field.name for kind in (Worker, Latency) for field in fields(kind)]
-_WANTED = {
-    "name": "each worker a name",
-    "price_in": "USD for a million prompt tokens",
-    "price_out": "USD for a million tokens of the answer",
-    "latency": 'median seconds, or {"seconds": 0.5, "spread": 0.3, "per_token": 0.01}',
-}
-"""What a file has to say of each worker, whatever the class has a default for."""
 
 
-def worker_from(given: object, where: str = "a worker") -> Worker:
+def worker_from(row: object, where: str = "a worker") -> Worker:
     """One worker from its JSON object. Raises `ConfigError` that says where and what to fix."""
-    if isinstance(given, dict):
-        row = cast("Mapping[str, Any]", given)
-        where += f" ({row['name']!r})" if "name" in row else ""
-        for key, wanted in _WANTED.items():
-            if key not in row:
-                raise ConfigError(f"{where} has no {key!r}; give {wanted}")
-    return read_as(_WORKER, given, where, error=ConfigError, known=_KNOWN)
+    for key in ("name", "price_in", "price_out", "latency"):  # no price is made up
+        if isinstance(row, dict) and key not in row:
+            raise ConfigError(
+                f"{where} has no {key!r}; give its name, price_in and price_out (USD for a million "
+                "tokens) and latency (median seconds)"
+            )
+    return read_as(_WORKER, row, where, error=ConfigError, known=_KNOWN)
 
 
 def worker_to(worker: Worker) -> dict[str, Any]:
@@ -110,13 +100,10 @@ def worker_to(worker: Worker) -> dict[str, Any]:
 def describe_pool(pool: WorkerPool) -> str:
     """Return which workers there are, and whether they are real."""
     tools = sum(worker.tool for worker in pool.workers)
-    if tools:
-        models = len(pool.workers) - tools
-        beside = f", and {models} model{'s' * (models != 1)} over HTTP" if models else ""
-        return f"{tools} tool{'s' * (tools != 1)} that run here{beside}"
-    count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
-    mocks = {
-        "simulated": "SIMULATED: no model is asked; real ones with --pool openai --workers FILE",
-        "replay": "REPLAYED from recorded outcomes: no model is asked",
-    }
-    return f"{count}, {mocks.get(pool.name, 'real, over HTTP')}"
+    where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
+    models = f"{counted(len(pool.workers) - tools, 'worker')}, "
+    models += where if pool.mock else "real, over HTTP"
+    if not tools:
+        return models
+    beside = f"; {models}" if tools < len(pool.workers) else ""
+    return f"{counted(tools, 'tool')} that run here{beside}"

@@ -3,7 +3,7 @@
 A `Worker` is a model that can do some types of subtask, with its prices and its latency. A
 `Subtask` is one subtask as a worker gets it, an `WorkerAnswer` the result of asking once: never an
 exception, so that a failure is data with its cost. A `WorkerPool` is where workers really stand:
-simulated, replayed or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
+simulated or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
 here. `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the
 preset `classic`, `executor.py` runs a plan with them.
 """
@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from tutelage.config.fields import Names
-from tutelage.errors import ConfigError, check_given, check_number, counted
+from tutelage.errors import ConfigError, check_number, counted
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -63,7 +63,8 @@ class Latency:
     """Further seconds for each token of the answer."""
 
     def __post_init__(self) -> None:
-        _not_negative("latency", self, "seconds", "spread", "per_token")
+        for name in ("seconds", "spread", "per_token"):
+            check_number(f"latency: {name}", getattr(self, name))
 
 
 def _seconds(value: object) -> object:
@@ -102,20 +103,15 @@ class Worker:
 
     def __post_init__(self) -> None:
         where = f"worker {self.name!r}"
-        check_given("a worker's name", self.name, str, "a text")
-        if not self.name:
-            raise ConfigError("a worker has an empty name; give each worker a name of its own")
-        listed = (list, tuple)
-        check_given(f"{where}: capabilities", self.capabilities, listed, "a tuple of types")
-        if not self.capabilities:
-            raise ConfigError(f"{where} has no capabilities; list types, or {ANY!r} for all")
-        _not_negative(where, self, "price_in", "price_out")
-        remedy = 'a share of right answers by type, such as {"*": 0.8}'
-        check_given(f"{where}: skills", self.skills, Mapping, remedy)
+        if not self.name or not self.capabilities or isinstance(self.capabilities, str):
+            raise ConfigError(
+                f"{where} has the capabilities {self.capabilities!r}; give each worker a name of "
+                f"its own and a tuple of types, or ({ANY!r},) for all"
+            )
+        check_number(f"{where}: price_in", self.price_in)
+        check_number(f"{where}: price_out", self.price_out)
         for kind, skill in self.skills.items():
             check_number(f"{where}: skill {kind!r}", skill, 1)
-        check_given(f"{where}: latency", self.latency, Latency, "Latency(seconds)")
-        check_given(f"{where}: concurrency", self.concurrency, int, "a whole number")
         if self.concurrency < 1:
             raise ConfigError(f"{where}: concurrency is {self.concurrency!r}; give at least 1")
 
@@ -155,16 +151,12 @@ class Subtask:
     """The outputs of the nodes that it waits for."""
     plain: Container[int] = ()
     """The nodes whose output a tool returned as text."""
-    key: str = ""
-    """Names the row of a table of recorded outcomes; empty if there is none."""
     attempt: int = 0
     """Which try at this node it is, from 0."""
     max_tokens: int = 512
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
     """Where this node's draws come from: one place for all workers and tries (run, workflow, node);
     a draw of one try adds the worker's name and `attempt`."""
-    expected: object = None
-    """What the verifier compares with; None where nothing is known."""
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -202,7 +194,7 @@ class WorkerAnswer:
     mock: bool = False
     """Whether no real model answered."""
     correct: bool | None = None
-    """What a pool knows that has the truth (simulated, replayed); real servers leave None."""
+    """What a pool knows that has the truth (simulated); real servers leave None."""
     estimated: bool = False
     """Whether the cost is a bound, because nobody said what was used."""
     score: float | None = None
@@ -255,7 +247,7 @@ class WorkerPool(Protocol):
 
     @property
     def name(self) -> str:
-        """`simulated`, `replay`, `openai`: what logs are stamped with."""
+        """`simulated`, `openai`, `tools`: what logs are stamped with."""
         ...
 
     @property
@@ -283,9 +275,6 @@ class WorkerPool(Protocol):
 
 def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
     """The workers as a tuple. Raises `ConfigError` when there is none or two share a name."""
-    check_given("workers", workers, (list, tuple), "a list of Worker(...), such as classic()")
-    for worker in workers:
-        check_given("a worker", worker, Worker, "a Worker(name, ...)")
     if not workers:
         raise ConfigError("there are no workers; give at least one, such as --workers FILE")
     (name, count), *_ = Counter(worker.name for worker in workers).most_common(1)
@@ -313,8 +302,3 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
 def prompt_tokens(text: str) -> int:
     """About how many tokens a text has: four characters each, at least 1."""
     return max(1, math.ceil(len(text) / 4))
-
-
-def _not_negative(where: str, given: object, *names: str) -> None:
-    for name, value in ((name, getattr(given, name)) for name in names):
-        check_number(f"{where}: {name}", value)

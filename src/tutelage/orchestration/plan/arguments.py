@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from types import NoneType
 from typing import Any, cast
 
 from tutelage.bounded import parse_json
@@ -253,16 +252,3 @@ def _items(branches: Sequence[JSON], place: int, root: JSON) -> list[JSON]:
         first = cast("Sequence[object]", each.get("prefixItems", ()))
         listed += [first[place] if place < len(first) else each.get("items")]
     return [schema for each in listed for schema in _branches(each, root)]
-
-
-def shown_type(output: str) -> str:
-    """Return what kind of value an output is: text, or what it is as JSON."""
-    try:
-        value: object = parse_json(output)
-    except ValueError:
-        return "text"
-    if isinstance(value, list):
-        return f"list of {len(cast('list[object]', value))}"
-    kinds: dict[type, str] = {dict: "object", bool: "truth", NoneType: "null"}
-    kinds |= dict.fromkeys((int, float), "number")
-    return kinds.get(type(value), "text")

@@ -83,7 +83,7 @@ def choose_plan(
             sure = None if made.confidence is None else Sure(made.confidence, least)
             return ChosenPlan(plan, source, llm, sure)
     assert llm is not None
-    request = llm.aplan(instruction, Budget(config.budget, config.budget_mode))
+    request = llm.aplan(instruction, Budget(config.budget))
     plan = asyncio.run(planned_within(config.deadline, request))
     source = f"of the language model {config.model}"
     source += f" at {config.endpoint}" if config.endpoint else ""

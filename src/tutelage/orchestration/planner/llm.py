@@ -182,7 +182,7 @@ class LLMPlanner:
             raise ConfigError(
                 f"a budget of {budget.limit!r} USD, of which {max(0.0, budget.left or 0.0):.6f} "
                 f"are left, buys no plan: asking the model that plans may cost {bound:.6f}; raise "
-                "--budget, or only watch it with --budget-mode audit"
+                "--budget"
             )
         started, number, record = time.time(), len(made), PLANNING.get()
         sent = tuple((message.role, message.content or "") for message in messages)

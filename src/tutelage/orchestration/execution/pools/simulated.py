@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
-from tutelage.errors import ConfigError
+from tutelage.errors import check_number
 from tutelage.orchestration.execution.workers import (
     ErrorKind,
     Subtask,
@@ -58,10 +57,10 @@ class SimulatedPool:
         """
         self.workers = check_workers(workers)
         shares = {"correlation": correlation, "errors": errors, "garbage": garbage}
-        for name, value in {**shares, "tokens": tokens, "token_spread": token_spread}.items():
-            most = 1.0 if name in shares else sys.float_info.max
-            if not 0 <= value <= most:
-                raise ConfigError(f"simulation: {name} is {value!r}; give 0 to {most:g}")
+        for name, value in shares.items():
+            check_number(f"simulation: {name}", value, 1.0)
+        check_number("simulation: tokens", tokens)
+        check_number("simulation: token_spread", token_spread)
         self._correlation, self._errors, self._garbage = correlation, errors, garbage
         self._median, self._spread = tokens, token_spread
 
@@ -77,7 +76,9 @@ class SimulatedPool:
         busy = once.random() < self._errors
         kind = once.choice(_BUSY)
         pace = math.exp(worker.latency.spread * once.gauss(0.0, 1.0))
-        tokens_in, wanted = prompt_tokens(work.prompt), self._tokens(work)
+        drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
+        wanted = max(1, round(self._median * math.exp(self._spread * drawn)))
+        tokens_in = prompt_tokens(work.prompt)
         tokens_out = min(wanted, work.max_tokens)
         seconds = worker.latency.seconds * pace
         if busy:
@@ -105,7 +106,7 @@ class SimulatedPool:
         A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
         """
         skill = worker.skill(*work.labels)
-        if any(_is_wrong(text) for text in work.inputs.values()):
+        if any(text.endswith(f": {_WRONG}]") for text in work.inputs.values()):
             skill *= self._garbage
         shared = work.seeds.child("difficulty").python().gauss(0.0, 1.0)
         own = work.seeds.child("worker", worker.name).python().gauss(0.0, 1.0)
@@ -127,11 +128,3 @@ class SimulatedPool:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-    def _tokens(self, work: Subtask) -> int:
-        drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
-        return max(1, round(self._median * math.exp(self._spread * drawn)))
-
-
-def _is_wrong(text: str) -> bool:
-    return text.startswith("[simulated ") and text.endswith(f": {_WRONG}]")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tutelage.errors import ConfigError, TutelageError, check_given
+from tutelage.errors import ConfigError, check_given
 from tutelage.orchestration.execution.permission import Doubt, Permission, Permit, Said
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -29,8 +29,6 @@ from tutelage.tools.execute import call, run_tool
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 
-LONGEST = 1_000_000
-"""Characters of a result: more is an error, since a part of it would be taken for all of it."""
 LATE = "; what it changes may be done anyway"
 """What is said of a call with side effects that was cut off: its thread or its server may go on."""
 
@@ -49,30 +47,23 @@ class ToolPool:
     ) -> None:
         """Without `permit` no call with side effects is made. Raises `ConfigError` for what cannot
         run here, or shares a name."""
-        permit = Permission() if permit is None else permit
         check_given("tools", tools, Mapping, "the tools by their names, {tool.name: tool}")
         for tool in tools.values():
-            check_given(
-                "a tool", tool, Tool, "a function with @tool, or what resolve_tools(...) returns"
-            )
-        check_given("permit", permit, "__call__", "a function of a tool, its arguments and a doubt")
-        if models is not None:
-            check_given("models", models, "workers mock execute", "a pool, such as OpenAIPool(...)")
-        self.tools, self.models, self._permit = dict(tools), models, permit
-        if models is not None and models.mock:
-            raise ConfigError(
-                "tools run for real, and these workers are simulated or replayed; "
-                "give real ones (--pool openai --workers FILE), or none"
-            )
-        for tool in tools.values():
+            check_given("a tool", tool, Tool, "a function with @tool, or resolve_tools(...)")
             if tool.environment is not None:
                 raise ConfigError(
                     f"the tool {tool.name!r} belongs to a class that is made for a rollout; a plan "
                     "takes functions (FILE.py, FILE.py:name) and servers (mcp:COMMAND)"
                 )
+        if models is not None and models.mock:
+            raise ConfigError(
+                "tools run for real, and these workers are simulated; give real ones (--pool "
+                "openai --workers FILE), or none"
+            )
         others = () if models is None else models.workers
         if taken := [worker.name for worker in others if worker.name in tools]:
             raise ConfigError(f"a tool and a worker are both named {taken[0]!r}; rename one")
+        self.tools, self.models, self._permit = dict(tools), models, permit or Permission()
         self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
 
     def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
@@ -87,25 +78,14 @@ class ToolPool:
 
     async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> Said:
         """Why a call with side effects may not be done, empty where it may. Raises `ConfigError`
-        for an answer that is no text, and for an error."""
-        asked: Callable[..., Any] = self._permit
-        try:
-            said = await call(asked, self.tools[worker.name], arguments, doubt)
-        except TutelageError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"{worker.name!r} did not run: `permit` raised {type(error).__name__}: {error}; "
-                "it is given a Tool (its name is tool.name), its arguments as a JSON text "
-                "(json.loads(arguments) has them) and a doubt, and returns a text (`async def`, "
-                "where it awaits something)"
-            ) from error
-        if not isinstance(said, (str, WorkerAnswer)):
-            raise ConfigError(
-                f"{worker.name!r} did not run: `permit` returned {said!r:.80}; it returns an empty "
-                "text to permit a call, or a text with the reason for refusing it, or the "
-                "WorkerAnswer of a call that was done already"
-            )
+        for an answer that is no text."""
+        permit: Callable[..., Any] = self._permit
+        said = await call(permit, self.tools[worker.name], arguments, doubt)
+        remedy = (
+            "an empty text to permit a call, a text with the reason for refusing it, or the "
+            "WorkerAnswer of a call that was done already"
+        )
+        check_given(f"what `permit` said of {worker.name!r}", said, (str, WorkerAnswer), remedy)
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
@@ -117,31 +97,24 @@ class ToolPool:
         begun = time.perf_counter()
         try:
             arguments = self._arguments(tool, work)
-        except ArgumentError as error:
-            told = WorkerError("invalid_arguments", str(error))
-            return WorkerAnswer(error=told, arguments=json.dumps(work.arguments, default=str))
+        except ArgumentError as misfit:
+            error = WorkerError("invalid_arguments", str(misfit))
+            return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
         text, failure, nothing, plain, late = await run_tool(tool, arguments)
-        if failure == "timeout" and time.perf_counter() - begun >= tool.timeout:
+        seconds = time.perf_counter() - begun
+        # Lone surrogates can be neither printed nor sent.
+        text = text.encode("utf-8", "backslashreplace").decode()
+        if failure is None:
+            return WorkerAnswer(
+                text, seconds=seconds, arguments=arguments, nothing=nothing, plain=plain
+            )
+        text = text.removeprefix("Error: ")  # its kind says so
+        if failure == "timeout" and seconds >= tool.timeout:
             text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
         if late and tool.destructive:
             text += LATE
-        # Lone surrogates can be neither printed nor sent.
-        text = text.encode("utf-8", "backslashreplace").decode()
-        if failure is None and len(text) > LONGEST:
-            failure, text = (
-                "bad_result",
-                (
-                    f"it returned {len(text):,} characters, and a result may have {LONGEST:,}; "
-                    "have it return less, or write a file"
-                ),
-            )
-        told = text.removeprefix("Error: ")[:LONGEST]  # its kind says so
-        error = None if failure is None else WorkerError(failure, told)
-        seconds = time.perf_counter() - begun
-        output = text if error is None else ""
-        return WorkerAnswer(
-            output, seconds=seconds, error=error, arguments=arguments, nothing=nothing, plain=plain
-        )
+        error = WorkerError(failure, text)
+        return WorkerAnswer(seconds=seconds, error=error, arguments=arguments, plain=plain)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """Tools cost nothing."""
@@ -162,12 +135,13 @@ def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """The tools as a catalog has them, so that planners can choose among them."""
     return tuple(
         CatalogTool(
-            name, tool.description, tuple(_kinds(tool)), kind="tool", schema=tool.parameters
+            name,
+            tool.description,
+            tuple(
+                str(e.get("type", "any")) for e in tool.parameters.get("properties", {}).values()
+            ),
+            kind="tool",
+            schema=tool.parameters,
         )
         for name, tool in tools.items()
     )
-
-
-def _kinds(tool: Tool) -> list[str]:
-    fields: Mapping[str, Any] = tool.parameters.get("properties", {})
-    return [str(field.get("type", "any")) for field in fields.values()]

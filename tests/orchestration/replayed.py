@@ -1,21 +1,16 @@
 """Replayed workers: real outcomes from a table, looked up instead of asked for.
 
-A node whose `key` is a row of the table gets the recorded result of each worker on that query, and
-so does one whose description, or the whole instruction, is the text of a row. Any other gets a row
-of its type, or of any type where none has it, drawn by its place in the workflow; `unrelated`
-counts these, so that it can be said. Nothing is generated,
-so outputs only name the row, and every answer is stamped as a mock. `data/outcomes.py` reads
-tables.
+Nothing is generated, so outputs only name the row, and every answer is stamped as a mock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from tutelage.errors import ConfigError, counted
 from tutelage.orchestration.data.outcomes import RIGHT, OutcomeTable
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -24,8 +19,6 @@ from tutelage.orchestration.execution.workers import (
     WorkerError,
     WorkerEstimate,
 )
-from tutelage.orchestration.plan.dag import Plan
-from tutelage.tasks.overlap import content_of
 
 
 class ReplayPool:
@@ -34,14 +27,13 @@ class ReplayPool:
     name = "replay"
     mock = True
 
-    def __init__(self, table: OutcomeTable) -> None:
-        """Raises `ConfigError` for an empty table."""
-        if not len(table):
-            raise ConfigError("the table of outcomes has no rows; give one with at least one query")
+    def __init__(
+        self, table: OutcomeTable, rows: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """`rows` are those of nodes, by the instruction of their plan and their number; the others
+        get one of their type, drawn by their place in the workflow."""
         self.workers = table.workers
-        self._table = table
-        self._rows = {name: i for i, name in enumerate(table.ids)}
-        self._texts = {content_of(text): i for i, text in enumerate(table.instructions)}
+        self._table, self._rows = table, dict(rows or {})
         self._columns = {worker.name: j for j, worker in enumerate(table.workers)}
         kinds = np.array(table.types)
         self._by_type = {kind: np.flatnonzero(kinds == kind).tolist() for kind in set(table.types)}
@@ -52,28 +44,11 @@ class ReplayPool:
         self._bounds = table.bounds_QW
 
     def row(self, work: Subtask) -> int:
-        """The row of a work. Raises `ConfigError` for a key that the table does not have."""
-        if work.key:
-            if work.key not in self._rows:
-                raise ConfigError(
-                    f"node {work.node}: the table of outcomes has no row {work.key!r}; it has "
-                    f"{counted(len(self._rows), 'row')}, such as {self._table.ids[0]!r}"
-                )
-            return self._rows[work.key]
-        own = self._same(work.description, work.instruction)
-        if own is not None:
+        """The row of a work."""
+        if (own := self._rows.get((work.instruction, work.node))) is not None:
             return own
         rows = self._by_type.get(work.type) or range(len(self._table))
         return work.seeds.child("row").python().choice(rows)
-
-    def _same(self, *texts: str) -> int | None:
-        """The row that asks for one of these, word for word."""
-        marks = (content_of(text) for text in texts if text)
-        return next((self._texts[mark] for mark in marks if mark in self._texts), None)
-
-    def unrelated(self, plan: Plan) -> int:
-        """How many nodes of a plan get the row of another query."""
-        return sum(self._same(n.description, plan.instruction) is None for n in plan.nodes)
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The recorded outcome, after the seconds that it took."""
