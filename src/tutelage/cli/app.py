@@ -90,10 +90,15 @@ class _KeyedCommand(TyperCommand):
         except Exception as error:
             # Typer carries a copy of click whose classes are private, so the error is known by
             # the field that only "no such option" has.
-            key = _as_key(getattr(error, "possibilities", ()), getattr(error, "option_name", None))
-            if key is not None:
-                vars(error)["possibilities"] = None
-                vars(error)["message"] = f"{vars(error)['message']}. As a key: {key}=VALUE"
+            if (option := getattr(error, "option_name", None)) is not None:
+                from tutelage.config.aliases import all_spellings, nearest
+
+                key = option.lstrip("-").replace("-", "_")
+                if key not in all_spellings():  # an option is more likely where one is near
+                    key = None if getattr(error, "possibilities", ()) else nearest(key)
+                if key is not None:
+                    vars(error)["possibilities"] = None
+                    vars(error)["message"] = f"{vars(error)['message']}. As a key: {key}=VALUE"
             raise
 
 
@@ -213,15 +218,3 @@ def _root(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-
-
-def _as_key(possible: Any, option: str | None) -> str | None:
-    """The key that someone meant who wrote `--lr`; None when an option is more likely."""
-    if option is None:
-        return None
-    from tutelage.config.aliases import all_spellings, nearest
-
-    name = option.lstrip("-").replace("-", "_")
-    if name in all_spellings():
-        return name
-    return None if possible else nearest(name)

@@ -38,10 +38,11 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose
+    from tutelage.cli.console import fetch, output, prose, shown_path
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
-    from tutelage.errors import ConfigError, DataError
+    from tutelage.errors import ConfigError, DataError, RunError
+    from tutelage.runs.folder import find
     from tutelage.runs.resume_hint import command_name
     from tutelage.tools.loading import is_file_reference
 
@@ -60,7 +61,12 @@ def ask(
     finally:
         display.finish()
     show_rollout(output(), rollout, graded=False)
-    _tell_of_own_agent(target)
+    with suppress(RunError):  # the target may be no run
+        run = find(target)
+        if (own := run.own_agent()[0]) is not None:
+            said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
+            command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
+            prose(output(), said + command, "dim")
     if rollout.last.failure is not None:
         if rollout.last.calls and is_file_reference(target):
             said = (
@@ -69,20 +75,6 @@ def ask(
             )
             prose(output(), said, "dim")
         raise typer.Exit(1)
-
-
-def _tell_of_own_agent(target: str) -> None:
-    """That the built-in agent answered for a run that trained a custom agent."""
-    from tutelage.cli.console import output, prose, shown_path
-    from tutelage.errors import RunError
-    from tutelage.runs.folder import find
-
-    with suppress(RunError):  # no run was asked
-        run = find(target)
-        if (own := run.own_agent()[0]) is not None:
-            said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
-            command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
-            prose(output(), said + command, "dim")
 
 
 def _task_fields(given: Sequence[str]) -> dict[str, Any]:

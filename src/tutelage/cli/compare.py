@@ -55,7 +55,9 @@ def compare(
     """Compare runs: gains on held-out tasks, and cost."""
     from tutelage.cli.kinds import kind_of
 
-    chosen = _measure(measure)
+    known: dict[str, Measure] = {name: name for name in MEASURES}
+    if measure not in ("auto", *known):
+        raise ConfigError(f"--measure {measure!r} is not one of auto, {', '.join(MEASURES)}")
     if out is not None and out.suffix not in _KINDS:
         kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
         raise ConfigError(f"--out {str(out)!r} must end in {kinds}, which says what is written")
@@ -65,7 +67,7 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], chosen)
+        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], known.get(measure))
     if as_json:
         typer.echo(_as_json(comparison), nl=False)
     else:
@@ -74,13 +76,6 @@ def compare(
         makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
         write_new({out: makers[out.suffix](comparison)}, "--out")
         say(messages(), "written: ", shown_path(out))
-
-
-def _measure(text: str) -> Measure | None:
-    known: dict[str, Measure] = {name: name for name in MEASURES}
-    if text not in ("auto", *known):
-        raise ConfigError(f"--measure {text!r} is not one of auto, {', '.join(MEASURES)}")
-    return known.get(text)
 
 
 def _show_comparison(console: Console, found: Comparison) -> None:

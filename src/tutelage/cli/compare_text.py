@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tutelage.cli.console import TONES, number, one_line, percent
 from tutelage.errors import counted
-from tutelage.evaluate.compare import Comparison, ComparisonRow, PairedComparison
+from tutelage.evaluate.compare import Comparison, ComparisonRow
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.report.formatting import listed
 from tutelage.statistics.intervals import Difference, Verdict
@@ -97,22 +97,23 @@ def table(found: Comparison) -> Table:
 def pairs(found: Comparison) -> Table:
     """Pairwise comparisons: in reward, and in exact answers."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
-    return Table(head, [line for pair in found.pairs for line in _pair(pair)], right=(2, 3, 4))
-
-
-def _pair(pair: PairedComparison) -> Iterator[TableRow]:
-    versus = f"{pair.second} over {pair.first}"
-    for name, gap, verdict, words, unit in (
-        ("reward", pair.reward, pair.verdict, _signed, ""),
-        ("exact", pair.exact, pair.exact_verdict, _points, " points"),
-    ):
-        cells = ("",) * 4
-        if gap is not None:
-            cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
-        if gap is not None or name == "reward":
-            tone, message = _VERDICTS[verdict]
-            yield TableRow((versus, *cells, message or pair.caveats[0]), ("",) * 5 + (tone,))
-            versus = ""
+    rows: list[TableRow] = []
+    for pair in found.pairs:
+        versus = f"{pair.second} over {pair.first}"
+        for name, gap, verdict, words, unit in (
+            ("reward", pair.reward, pair.verdict, _signed, ""),
+            ("exact", pair.exact, pair.exact_verdict, _points, " points"),
+        ):
+            cells = ("",) * 4
+            if gap is not None:
+                cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
+            if gap is not None or name == "reward":
+                tone, message = _VERDICTS[verdict]
+                rows.append(
+                    TableRow((versus, *cells, message or pair.caveats[0]), ("",) * 5 + (tone,))
+                )
+                versus = ""
+    return Table(head, rows, right=(2, 3, 4))
 
 
 def footnotes(found: Comparison) -> Iterator[str]:
@@ -205,7 +206,7 @@ def _gain_in_exact(row: ComparisonRow) -> str:
 
 
 def _no_success(row: ComparisonRow) -> bool:
-    """Whether there are scores, of a graded reward that does not say what succeeds."""
+    """True if there are scores of a graded reward that does not define success."""
     means = row.means
     graded = means["reward_after"] is not None and means["exact_after"] is None
     return graded and row.exact is None

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from tutelage.config import ReferenceRow
 
 
 def config(
@@ -32,7 +30,13 @@ def config(
 
     A terminal shows them page by page: q ends it.
     """
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from tutelage.cli.console import output, say
     from tutelage.config import reference_markdown, reference_rows
+    from tutelage.config.aliases import nearest
+    from tutelage.errors import ConfigError
     from tutelage.prompts.config import prompt_rows
     from tutelage.weights.config.extensions import registered_names
 
@@ -41,7 +45,22 @@ def config(
         typer.echo(reference_markdown(names), nl=False)
         return
     rows = prompt_rows() if prompts else reference_rows(names)
-    _show(rows if word is None else _matching(rows, word), {} if prompts else _recipe_values())
+    if word is not None:
+        part = word.lower().removeprefix("--").replace("-", "_")
+        rows = [row for row in rows if any(part in name for name in (row.key, *row.aliases))]
+        if not rows:
+            near = nearest(part)
+            hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
+            raise ConfigError(f"no key contains {word!r}. {hint}")
+    recipes = {} if prompts else _recipe_values()
+    console = output()
+    os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
+    with console.pager(styles=True) if console.is_terminal else nullcontext():
+        for row in rows:
+            say(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
+            texts = [row.help, *(f"In {value}." for value in recipes.get(row.key, ()))]
+            texts += [f"Also: {', '.join(row.aliases)}."] if row.aliases else []
+            console.print(Padding(Text(" ".join(texts)), (0, 0, 0, 4)))
 
 
 def _recipe_values() -> dict[str, list[str]]:
@@ -63,34 +82,3 @@ def _recipe_values() -> dict[str, list[str]]:
                 where = f"{recipe} with your own model" if own else recipe
                 found.setdefault(key, []).append(f"{where}: {json.dumps(value)}")
     return found
-
-
-def _matching(rows: list[ReferenceRow], word: str) -> list[ReferenceRow]:
-    from tutelage.config.aliases import nearest
-    from tutelage.errors import ConfigError
-
-    asked = word.lower().removeprefix("--").replace("-", "_")
-    found = [row for row in rows if any(asked in name for name in (row.key, *row.aliases))]
-    if not found:
-        near = nearest(asked)
-        hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
-        raise ConfigError(f"no key contains {word!r}. {hint}")
-    return found
-
-
-def _show(rows: list[ReferenceRow], recipes: dict[str, list[str]]) -> None:
-    from contextlib import nullcontext
-
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from tutelage.cli.console import output, say
-
-    console = output()
-    os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
-    with console.pager(styles=True) if console.is_terminal else nullcontext():
-        for row in rows:
-            say(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
-            told = [row.help, *(f"In {value}." for value in recipes.get(row.key, ()))]
-            told += [f"Also: {', '.join(row.aliases)}."] if row.aliases else []
-            console.print(Padding(Text(" ".join(told)), (0, 0, 0, 4)))

@@ -111,7 +111,12 @@ class LiveDisplay(Progress):
         # A line of a measurement is no reason to leave out the next step's.
         if self._live is None and self._is_time(now, self._step_at):
             self._line_at = self._step_at = now
-            self._line(_summary(self._phase, now, self._utf8))
+            words = [", ".join([self._phase.name, *self._phase.steps_words])]
+            words += [
+                *metric_text(self._phase.values, utf8=self._utf8),
+                *self._phase.left_words(now),
+            ]
+            self._line("   ".join(words))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Take note of rollouts that measure; the last one ends the line."""
@@ -193,8 +198,3 @@ class LiveDisplay(Progress):
             say(self._console, (message, "green"))
             for line in flow(words, max(20, self._console.width - 2)):
                 say(self._console, "  ", (line, "dim"))
-
-
-def _summary(phase: Phase, now: float, utf8: bool) -> str:
-    words = [", ".join([phase.name, *phase.steps_words]), *metric_text(phase.values, utf8=utf8)]
-    return "   ".join([*words, *phase.left_words(now)])

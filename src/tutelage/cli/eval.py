@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.evaluate import Evaluation
-    from tutelage.evaluate.compare import Comparison, RunFacts
+    from tutelage.evaluate.compare import Comparison
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.runs.folder import RunFolder
     from tutelage.types import Rollout
@@ -57,9 +57,14 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate agents, servers, runs or models on tasks."""
-    from tutelage.cli.console import fetch
+    from tutelage.cli.console import fetch, waiting
     from tutelage.cli.failures import tell
+    from tutelage.evaluate.compare import compare
+    from tutelage.evaluate.compared import facts_of, read_facts
     from tutelage.evaluate.kind import PolicyEvaluation
+    from tutelage.evaluate.preparation import prepare_evaluation
+    from tutelage.runs.folder import RunFolder
+    from tutelage.tools.registry import close_tools
     from tutelage.tracing.export import endpoint
 
     collector = endpoint(otlp)
@@ -71,22 +76,31 @@ def evaluate(
     ]
     for target in targets:
         fetch(target)
-    _prepare([one for one in asked if one.asked.output is None])
-    named = zip(asked, _names(asked) if len(asked) == 2 else targets, strict=True)
-    evaluations = [_evaluated(one, name, collector, as_json) for one, name in named]
-    told = [
-        {
-            "target": target,
-            "samples": options.samples,
-            "temperature": options.sampled_at,
-            "seed": options.seed,
-        }
-        for target in targets
+    with waiting("loading ..."), ExitStack() as failed:
+        # An error in the second is raised before the first one runs. Evaluations in a folder are
+        # prepared as runs.
+        for one in (one for one in asked if one.asked.output is None):
+            one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)
+            failed.callback(close_tools, one.ready.evaluated_agent.tools)
+        failed.pop_all()
+    names = _names(asked) if len(asked) == 2 else targets
+    evaluations = [
+        _evaluated(one, name, collector, as_json) for one, name in zip(asked, names, strict=True)
     ]
-    paired = _compared(asked, evaluations) if len(evaluations) == 2 else None
+    paired = None
+    if len(evaluations) == 2:
+        paired = compare(
+            [
+                facts_of(found, one.ready, name)
+                if one.asked.output is None
+                else read_facts(RunFolder(Path(one.asked.output)), PolicyEvaluation)
+                for one, found, name in zip(asked, evaluations, names, strict=True)
+            ]
+        )
     if as_json:
         records: Any = [
-            _as_record(one, words) for one, words in zip(evaluations, told, strict=True)
+            _as_record(target, options, found)
+            for target, found in zip(targets, evaluations, strict=True)
         ]
         if paired is not None:
             records = {"targets": records, "pair": asdict(paired.pairs[0])}
@@ -94,7 +108,7 @@ def evaluate(
             (records,) = records
         typer.echo(json.dumps(records, indent=2, allow_nan=False))
     else:
-        _show(asked, evaluations, paired, options.samples)
+        _show(names if paired else [""], asked, evaluations, paired, options.samples)
     for reason in filter(None, (one.ungraded for one in evaluations)):
         tell(f"Error: no rollout could be graded: {reason}")
         raise typer.Exit(1)
@@ -131,28 +145,22 @@ def _absolute(target: str) -> str:
     return f"{Path(file).resolve()}{colon}{name}" if known else target
 
 
-def _prepare(asked: Sequence[PolicyEvaluation]) -> None:
-    """Load all evaluations of which nothing is kept, so that an error in the second is raised
-    before the first one runs. Those in a folder are prepared as runs."""
-    from tutelage.cli.console import waiting
-    from tutelage.evaluate.preparation import prepare_evaluation
-    from tutelage.tools.registry import close_tools
-
-    with waiting("loading ..."), ExitStack() as failed:
-        for one in asked:
-            one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)
-            failed.callback(close_tools, one.ready.evaluated_agent.tools)
-        failed.pop_all()
-
-
 def _evaluated(
     asked: PolicyEvaluation, name: str, collector: str | None, as_json: bool
 ) -> Evaluation:
-    """Play an evaluation; a stop shows what the rollouts until then come to."""
+    """Play an evaluation; one with an output is a run in a folder of its own. A stop shows what
+    the rollouts until then come to."""
+    from tutelage.cli.job import displayed
+    from tutelage.evaluate.kind import recorded
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import folder_at
+
     try:
         if asked.asked.output is None:
             return _played(asked, name, collector)
-        return _kept(Path(asked.asked.output), asked)
+        folder = folder_at(Path(asked.asked.output))
+        displayed(folder, lambda display: lifecycle.start(asked, folder, display))
+        return recorded(folder)
     except (KeyboardInterrupt, typer.Exit):
         if (ready := getattr(asked, "ready", None)) and ready.played and not as_json:
             from tutelage.cli.console import output, say
@@ -169,6 +177,7 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
     """An evaluation of which nothing is kept."""
     from tutelage.cli.display import LiveDisplay
     from tutelage.tools.registry import close_tools
+    from tutelage.tracing.export import OtlpExporter
 
     display = LiveDisplay().open()
     display.start("evaluation", asked.ready.facts(name))
@@ -178,36 +187,10 @@ def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evalua
         display.finish()
         close_tools(asked.ready.evaluated_agent.tools)
     if collector is not None:
-        _send(collector, evaluation.played)
+        warn, played = partial(typer.echo, err=True), evaluation.played
+        with OtlpExporter(collector, warn=warn, max_queue=len(played)) as exporter:
+            exporter.submit(played)
     return evaluation
-
-
-def _kept(place: Path, asked: PolicyEvaluation) -> Evaluation:
-    """An evaluation as a run in a folder of its own."""
-    from tutelage.cli.job import displayed
-    from tutelage.evaluate.kind import recorded
-    from tutelage.runs import lifecycle
-    from tutelage.runs.folder import folder_at
-
-    folder = folder_at(place)
-    displayed(folder, lambda display: lifecycle.start(asked, folder, display))
-    return recorded(folder)
-
-
-def _compared(asked: Sequence[PolicyEvaluation], found: Sequence[Evaluation]) -> Comparison:
-    """The two evaluations, paired by task."""
-    from tutelage.evaluate.compare import compare
-
-    return compare([_facts(*pair) for pair in zip(asked, found, _names(asked), strict=True)])
-
-
-def _facts(asked: PolicyEvaluation, found: Evaluation, name: str) -> RunFacts:
-    from tutelage.evaluate.compared import facts_of, read_facts
-    from tutelage.runs.folder import RunFolder
-
-    if asked.asked.output is not None:
-        return read_facts(RunFolder(Path(asked.asked.output)), type(asked))
-    return facts_of(found, asked.ready, name)
 
 
 def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
@@ -223,6 +206,7 @@ def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
 
 
 def _show(
+    names: Sequence[str],
     asked: Sequence[PolicyEvaluation],
     found: Sequence[Evaluation],
     paired: Comparison | None,
@@ -234,7 +218,6 @@ def _show(
     from tutelage.statistics.intervals import FEW
 
     console = output()
-    names = _names(asked) if len(asked) == 2 else [""]
     for name, one in zip(names, found, strict=True):
         if name:
             say(console, (name, "bold"))
@@ -250,18 +233,13 @@ def _show(
         for text in paired.remarks:
             prose(console, text, "dim")
     kept = [shown_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
+    steps = ["the same command with --output runs/NAME keeps the rollouts for tutelage show"]
+    if kept:
+        others = " ".join(kept) if len(kept) > 1 else f"{kept[0]} OTHER_RUN"
+        steps = [f"tutelage show {path} --rollouts 20" for path in kept]
+        steps += [f"tutelage compare {others}", "tutelage runs"]
     say(console)
-    next_steps(console, *_next(kept))
-
-
-def _next(kept: Sequence[str]) -> Iterator[str]:
-    """Commands that go on from evaluations in these folders, or from one that is not kept."""
-    if not kept:
-        yield "the same command with --output runs/NAME keeps the rollouts for tutelage show"
-        return
-    yield from (f"tutelage show {path} --rollouts 20" for path in kept)
-    yield f"tutelage compare {' '.join(kept) if len(kept) > 1 else f'{kept[0]} OTHER_RUN'}"
-    yield "tutelage runs"
+    next_steps(console, *steps)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -288,32 +266,22 @@ def show(console: Console, folder: RunFolder) -> None:
     show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
 
 
-def _send(collector: str, rollouts: Sequence[Rollout]) -> None:
-    """The traces of all rollouts to a collector; what cannot be sent is a warning."""
-    from tutelage.tracing.export import OtlpExporter
-
-    warn = partial(typer.echo, err=True)
-    with OtlpExporter(collector, warn=warn, max_queue=len(rollouts)) as exporter:
-        exporter.submit(rollouts)
-
-
-def _as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
+def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
     """The evaluation as JSON data; shares are from 0 to 1."""
+    failures = [rollout.last.failure for rollout in found.played]
     return {
-        **asked,
+        "target": target,
+        "samples": options.samples,
+        "temperature": options.sampled_at,
+        "seed": options.seed,
         **found.record(),
         "graded": found.kind.graded,
         "test_in_train": found.in_training,
         "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
-        "failures": dict(_causes(found.played)),
+        "failures": dict(Counter(failure.cause.value for failure in failures if failure)),
         "cost": asdict(found.cost),
     }
-
-
-def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
-    """How often each cause of failure occurs."""
-    return Counter(r.last.failure.cause.value for r in rollouts if r.last.failure is not None)
 
 
 def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:

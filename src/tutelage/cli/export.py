@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,7 +44,7 @@ def export(
     options: _ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
-    from tutelage.errors import RunError, counted
+    from tutelage.errors import ConfigError, RunError, counted
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
@@ -53,7 +53,15 @@ def export(
 
     folder, fmt, out = find(run), options.format, options.out
     if fmt == "gguf":
-        _export_policy(folder, out)
+        if out is None:
+            raise ConfigError(f"--format gguf needs a file: --out {folder.name}.gguf")
+        from tutelage.policy.gguf_format import write_gguf
+        from tutelage.policy.model import load_policy
+
+        policy = load_policy(str(folder.final_policy()))
+        with _placed(out) as aside:
+            write_gguf(policy, aside, folder.name)
+        typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
         return
     evaluation = read_object(folder.config).get("kind") == "evaluation"
     with open_run(folder) as (store, run_id):
@@ -67,7 +75,12 @@ def export(
             successful=options.successful,
         )
         lines = (dump_json(row, "exported row") for row in rows)
-        count = _write(lines, out)
+        count, first = 0, next(lines, None)
+        if first is not None:  # without rows no file is made
+            with _stream(out) as write:
+                for line in itertools.chain([first], lines):
+                    write(line + "\n")
+                    count += 1
     if not count:
         which = (
             "that succeeded with full reward" if options.successful or fmt == "sft" else "at all"
@@ -78,20 +91,6 @@ def export(
         )
     if out is not None:
         typer.echo(f"{counted(count, 'row')} in {out}", err=True)
-
-
-def _export_policy(folder: RunFolder, out: Path | None) -> None:
-    """The final policy of a run as a GGUF file."""
-    from tutelage.errors import ConfigError
-    from tutelage.policy.gguf_format import write_gguf
-    from tutelage.policy.model import load_policy
-
-    if out is None:
-        raise ConfigError(f"--format gguf needs a file: --out {folder.name}.gguf")
-    policy = load_policy(str(folder.final_policy()))
-    with _placed(out) as aside:
-        write_gguf(policy, aside, folder.name)
-    typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
 
 
 def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
@@ -109,19 +108,6 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
     from tutelage.cli.kinds import kind_of
 
     return kind_of(folder).tools(folder)
-
-
-def _write(lines: Iterator[str], out: Path | None) -> int:
-    """Write the lines that there are; without any, no file is made."""
-    first = next(lines, None)
-    if first is None:
-        return 0
-    count = 0
-    with _stream(out) as write:
-        for line in itertools.chain([first], lines):
-            write(line + "\n")
-            count += 1
-    return count
 
 
 @contextlib.contextmanager

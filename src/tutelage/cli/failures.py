@@ -69,22 +69,22 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             message = explain(error)
             if message is None:
-                message, code = _bug(error), BUG
+                # The traceback carries the error's notes itself.
+                lines = "".join(traceback.format_exception(error))
+                message = (
+                    f"{lines}\nThis is a bug in Tutelage. Please report it with the lines above."
+                )
+                code = BUG
+            elif isinstance(error, ModuleNotFoundError):
+                code = MissingExtraError.exit_code
             else:
-                code = _code(error)
+                code = error.exit_code if isinstance(error, TutelageError) else 2
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 leave_stream(sys.stdout)
             tell(message)
             raise typer.Exit(code) from error
 
     return run
-
-
-def _code(error: Exception) -> int:
-    """The exit code of an error that a user can fix."""
-    if isinstance(error, ModuleNotFoundError):
-        return MissingExtraError.exit_code
-    return error.exit_code if isinstance(error, TutelageError) else 2
 
 
 def why_stopped(stopped: KeyboardInterrupt) -> str:
@@ -133,12 +133,6 @@ def tell(text: str) -> None:
         typer.echo(visible(text), err=True)
     except OSError:
         leave_stream(sys.stderr)
-
-
-def _bug(error: Exception) -> str:
-    # The traceback carries the error's notes itself.
-    lines = "".join(traceback.format_exception(error))
-    return f"{lines}\nThis is a bug in Tutelage. Please report it with the lines above."
 
 
 def _with_notes(text: str, error: Exception) -> str:

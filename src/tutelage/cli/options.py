@@ -68,9 +68,13 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
         model = hint.__metadata__[0] if get_origin(hint) is Annotated else hint
         if isinstance(model, type) and issubclass(model, Section):
             models[name] = model
+            # Its own fields come before those that runs of all kinds have.
+            fields = model.model_fields.items()
             shown += [
                 _option(field, of, placed=field in arguments)
-                for field, of in _in_order(model)
+                for field, of in sorted(
+                    fields, key=lambda item: item[0] in RunSettings.model_fields
+                )
                 if get_origin(of.annotation) is not dict
             ]
         else:
@@ -84,12 +88,6 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(run)["__signature__"] = inspect.Signature(shown)
     return reported(run)
-
-
-def _in_order(model: type[Section]) -> list[tuple[str, FieldInfo]]:
-    """The fields of a model, its own before those that runs of all kinds have."""
-    fields = model.model_fields.items()
-    return sorted(fields, key=lambda field: field[0] in RunSettings.model_fields)
 
 
 def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:

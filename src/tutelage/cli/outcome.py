@@ -113,7 +113,12 @@ def _row(
 ) -> TableRow:
     """What was measured before and after and of the control, as a row of the columns shown."""
     cells = {name: what.cell(one, _WORDS[what]) for name, one in told.items()}
-    cells["change"], tone = _change(what.of(told["before"]), what.of(told["after"]), what)
+    before, after = what.of(told["before"]), what.of(told["after"])
+    cells["change"], tone = "", ""
+    if before is not None and after is not None:
+        gap = after - before
+        cells["change"] = f"{100 * gap:+.1f}" if what is SUCCESS else f"{gap:+.3f}"
+        tone = "good" if gap > 0 else "bad" if gap < 0 else ""
     tones = [tone if name == "change" else "" for name in shown]
     return TableRow((title, *(cells[name] for name in shown)), ("", *tones))
 
@@ -131,15 +136,6 @@ def _family_rows(
             yield _row(f"  {visible(family)}", found, shown, what)
 
 
-def _change(before: float | None, after: float | None, what: Quantity) -> tuple[str, str]:
-    """After less before, and its tone."""
-    if before is None or after is None:
-        return "", ""
-    gap = after - before
-    words = f"{100 * gap:+.1f}" if what is SUCCESS else f"{gap:+.3f}"
-    return words, "good" if gap > 0 else "bad" if gap < 0 else ""
-
-
 def show_outcome(
     console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
 ) -> None:
@@ -154,21 +150,16 @@ def show_outcome(
     facts(console, _totals(folder, result))
     if go_on:
         say(console)
-        _show_next(console, folder)
-
-
-def _show_next(console: Console, folder: RunFolder) -> None:
-    """Commands that go on from this run; the question is one of its own tasks."""
-    path, (own, reward) = shown_path(folder.path), folder.own_agent()
-    target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
-    graded = f" --reward {reward}" if own and reward else ""
-    next_steps(
-        console,
-        f"tutelage ask {target} {_question(folder)}",
-        f"tutelage show {path}",
-        f"tutelage eval {target} --test FILE.jsonl{graded}",
-        "tutelage runs",
-    )
+        path, (own, reward) = shown_path(folder.path), folder.own_agent()
+        target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
+        graded = f" --reward {reward}" if own and reward else ""
+        next_steps(
+            console,
+            f"tutelage ask {target} {_question(folder)}",
+            f"tutelage show {path}",
+            f"tutelage eval {target} --test FILE.jsonl{graded}",
+            "tutelage runs",
+        )
 
 
 def _question(folder: RunFolder) -> str:
@@ -221,24 +212,19 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     for cause, count in (result.get("failures") or {}).items():
         message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
         yield "failed", f"{number(count)} {cause_words(cause)}{message}"
-    yield from _lost(folder)
+    with suppress(TutelageError):
+        # A worker that was lost does not come back; a server may, and be lost again.
+        events = folder.read_events()
+        workers = sum(event.get("event") == "worker_lost" for event in events)
+        servers = {str(e.get("server")) for e in events if e.get("event") == "server_lost"}
+        counts = {"Ray worker": workers, "vLLM server": len(servers)}
+        if words := [counted(count, what) for what, count in counts.items() if count]:
+            yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
     yield "run", shown_path(folder.path)
     if folder.policy.is_dir():
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
     if folder.report.is_file():
         yield "report", shown_path(folder.report)
-
-
-def _lost(folder: RunFolder) -> Iterator[tuple[str, str]]:
-    """Workers and servers that ended while others went on. A worker that was lost does not come
-    back; a server may, and be lost again."""
-    with suppress(TutelageError):
-        events = folder.read_events()
-        workers = [event for event in events if event.get("event") == "worker_lost"]
-        servers = {str(e.get("server")) for e in events if e.get("event") == "server_lost"}
-        counts = {"Ray worker": len(workers), "vLLM server": len(servers)}
-        if words := [counted(count, what) for what, count in counts.items() if count]:
-            yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
 
 
 def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -159,6 +159,7 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     from tutelage.cli.console import facts, output, say, show_table, shown_path
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
     from tutelage.runs.estimate import duration
+    from tutelage.runs.kinds import stored_settings
 
     console = output()
     test = result.get("phase1", {}).get("test")
@@ -178,37 +179,21 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     facts(console, pairs)
     say(console, ("\nNext", "bold"))
-    path, example = shown_path(folder.path), _example(folder)
+    asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
+    # Of a run over a user's own tools nobody knows an instruction that suits them.
+    own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
+    example = EXAMPLE if all(file is None for file in own) else '"..."'
     if planner.is_file():
         say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        options = f"--router {router} {_worker_options(folder)}"
+        # Real servers are those of the user's own file, others of the one that the run made.
+        options = f"--router {router} "
+        if asked.workers is not None and asked.pool == "openai":
+            options += f"--pool openai --workers {asked.workers}"
+        else:
+            options += f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
         say(console, f"  tutelage orchestrate run {example} {options}")
-
-
-def _example(folder: RunFolder) -> str:
-    """An instruction, quoted; of a run over a user's own tools nobody knows one that suits them."""
-    asked = _asked(folder)
-    own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
-    return EXAMPLE if all(path is None for path in own) else '"..."'
-
-
-def _asked(folder: RunFolder) -> PlannerConfig:
-    from tutelage.runs.kinds import stored_settings
-
-    return stored_settings(folder, PlannerConfig)
-
-
-def _worker_options(folder: RunFolder) -> str:
-    """Options for the workers that a router was trained on: real servers by the user's own file,
-    others by the one that the run made."""
-    from tutelage.cli.console import shown_path
-
-    asked = _asked(folder)
-    if asked.workers is not None and asked.pool == "openai":
-        return f"--pool openai --workers {asked.workers}"
-    return f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
 
 
 def show(console: Console, folder: RunFolder) -> None:

@@ -117,7 +117,11 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
         elif mean is not None and abs(mean - success) > _SAME and not rates[0].endswith("judged"):
             rates[0] += f", reward {number(mean)}"
         words += rates
-    words += _failure_words(values)
+    for cause in FailureCause:
+        many = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
+        if many and isfinite(many):
+            lost = "lost: " if cause.infrastructure else ""
+            words.append(f"{round(many)} {lost}{cause_words(cause)}")
     if (rows := values.get("rollout/rows", 1.0)) > 1:
         words.append(f"{number(rows)} rows a rollout")
     words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
@@ -138,16 +142,6 @@ def _rate_words(
         yield f"{name}: {counts} judged"
     elif value is not None:
         yield f"{name} {words(value)}" + (f" ({counts})" if counts else "")
-
-
-def _failure_words(values: Mapping[str, float]) -> Iterator[str]:
-    """`3 timeout`, `2 lost: engine error`: how many rollouts of the step, by cause."""
-    total = values.get("rollout/number", 0.0)
-    for cause in FailureCause:
-        many = values.get(f"rollout/{cause.value}", 0.0) * total
-        if many and isfinite(many):
-            lost = "lost: " if cause.infrastructure else ""
-            yield f"{round(many)} {lost}{cause_words(cause)}"
 
 
 def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:
@@ -199,7 +193,10 @@ def render_progress(
     """The live lines: phase, bar, metrics, course of the reward, evaluation."""
     lines: list[Text] = []
     if phase is not None:
-        lines.append(_headline(phase, now, width))
+        gone = f"{duration(now - phase.began)} gone"
+        rest = "   ".join(["", *phase.steps_words, gone, *phase.left_words(now)])
+        name = phase.name[: max(8, width - len(rest))]
+        lines.append(Text.assemble((name, "bold"), rest)[:width])
         lines.append(bar(phase.share_done(now), min(width, BAR_WIDTH), utf8=utf8))
         lines += [Text(line) for line in flow(metric_text(phase.values, utf8=utf8), width)]
         if len(rewards) > 1 and REWARD in phase.values:
@@ -208,9 +205,3 @@ def render_progress(
     if measuring is not None:
         lines.append(Text(measuring[:width], style="dim"))
     return lines
-
-
-def _headline(phase: Phase, now: float, width: int) -> Text:
-    words = [*phase.steps_words, f"{duration(now - phase.began)} gone", *phase.left_words(now)]
-    rest = "   " + "   ".join(words)
-    return Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]

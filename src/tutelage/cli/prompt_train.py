@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.cli.display import LiveDisplay
-    from tutelage.prompts.cost import SearchCost
     from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
@@ -117,8 +116,10 @@ def train_prompts(
 
     Raises `typer.Exit` with the verdict's exit code.
     """
+    from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.engine.endpoint import environment
     from tutelage.prompts.job import PromptSearch
+    from tutelage.prompts.search_resources import preflight
     from tutelage.prompts.setup import setup_from
     from tutelage.runs.folder import RunFolder, folder_at, place_of
     from tutelage.runs.lifecycle import check_kind
@@ -130,7 +131,13 @@ def train_prompts(
         setup = setup_from(config, environment(), display)
     _show_plan(setup)
     if dry:
-        _dry_run(setup)
+        (rollout,) = asyncio.run(preflight(setup, 1))
+        console = output()
+        show_head(console, rollout)
+        show_rollout(console, rollout)
+        say(console, "\nDry run: one task was played; nothing was searched for or written.")
+        if rollout.last.failure is not None:
+            raise typer.Exit(1)
         return
     _run(folder_at(place_of(config.output, recipe)), setup)
 
@@ -203,32 +210,35 @@ def _show_plan(setup: SearchSetup) -> None:
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
     searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
+    most, calls = f"at most {counted(plan.search.rollouts, 'rollout')}", plan.search.optimiser_calls
+    if not plan.calls_bounded:
+        most += ", any number of optimiser calls"
+    elif calls:
+        most += f", {counted(calls, 'optimiser call')}"
+    least = counted(plan.least, "rollout")
+    if plan.experiment is not None and plan.experiment > plan.least:
+        least += ", which validate random subsets of the phrases; the experiment needs "
+        least += number(plan.experiment)
+    total = plan.total
+    worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
+    worst += "" if plan.calls_bounded else " beside the optimiser's"
+    if not plan.dollars_known:
+        worst += "; dollars are not known"
+    else:
+        worst += f", ${total.dollars:.2f}" if total.dollars else ", no money"
     pairs = [
         ("algorithm", setup.reason),
         *setup.facts.items(),
         ("tasks", sizes),
         ("searched", searched),
-        ("search", f"{_most(plan)}; it ends when {' or '.join(ends)}"),
-        ("smallest budget", _least(plan)),
+        ("search", f"{most}; it ends when {' or '.join(ends)}"),
+        ("smallest budget", least),
         ("held-out test", f"{tests}, seed and best: {played}"),
-        *[("at most", _worst(plan))] * bool(plan.total.tokens),
+        *[("at most", worst)] * bool(plan.total.tokens),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
         prose(console, f"Note: {remark}", "yellow")
-
-
-def _dry_run(setup: SearchSetup) -> None:
-    from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.prompts.search_resources import preflight
-
-    (rollout,) = asyncio.run(preflight(setup, 1))
-    console = output()
-    show_head(console, rollout)
-    show_rollout(console, rollout)
-    say(console, "\nDry run: one task was played; nothing was searched for or written.")
-    if rollout.last.failure is not None:
-        raise typer.Exit(1)
 
 
 def _run(folder: RunFolder, setup: SearchSetup) -> None:
@@ -256,36 +266,6 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- the plan and the outcome
-
-
-def _most(plan: SearchCost) -> str:
-    """What the search may take."""
-    rollouts, calls = plan.search.rollouts, plan.search.optimiser_calls
-    message = f"at most {counted(rollouts, 'rollout')}"
-    if not plan.calls_bounded:
-        return f"{message}, any number of optimiser calls"
-    return f"{message}, {counted(calls, 'optimiser call')}" if calls else message
-
-
-def _least(plan: SearchCost) -> str:
-    """The fewest rollouts that a budget of this search may have; what is played can be less."""
-    least, experiment = plan.least, plan.experiment
-    if experiment is None or experiment <= least:
-        return counted(least, "rollout")
-    return (
-        f"{counted(least, 'rollout')}, which validate random subsets of the phrases; the "
-        f"experiment needs {number(experiment)}"
-    )
-
-
-def _worst(plan: SearchCost) -> str:
-    total = plan.total
-    message = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
-    if not plan.calls_bounded:
-        message += " beside the optimiser's"
-    if not plan.dollars_known:
-        return f"{message}; dollars are not known"
-    return f"{message}, ${total.dollars:.2f}" if total.dollars else f"{message}, no money"
 
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:

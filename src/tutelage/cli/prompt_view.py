@@ -6,7 +6,7 @@ it will take; elsewhere a line comes every few seconds (`display.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -65,15 +65,6 @@ class PromptDisplay(LiveDisplay, Observer):
 # ---------------------------------------------------------------- words
 
 
-def _average(found: Round) -> str:
-    """The mean reward; how many were judged where not all were, without a mean for too few."""
-    lines = [] if found.average is None else [f"{found.average:.2f}"]
-    if found.lost:
-        judged = f"{len(found.rewards)} of {found.rollouts} judged"
-        lines.append(f"{judged}, the others lost to infrastructure")
-    return "; ".join(lines)
-
-
 def round_lines(found: Round, width: int) -> Iterator[str]:
     """A round, in the form of the document that the flow comes from, then its candidates."""
     yield ""
@@ -86,8 +77,15 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         kind = "training" if found.split == "train" else "validation"
         why = " (key: minibatch)" * (kind == "training" and " of " in found.tasks)
         yield f"  Tasks: {found.tasks} {kind} task{'s' * (found.tasks != '1')}{why}"
-        yield f"  Rewards: [{_rewards(found.rewards)}]"
-        yield f"  Average: {_average(found)}"
+        rewards = [f"{r:.2g}" if r % 1 else f"{r:.1f}" for r in found.rewards[:_SHOWN]]
+        more = ", ..." if len(found.rewards) > _SHOWN else ""
+        yield f"  Rewards: [{', '.join(rewards)}{more}]"
+        # Too few rewards have no mean.
+        average = [] if found.average is None else [f"{found.average:.2f}"]
+        if found.lost:
+            judged = f"{len(found.rewards)} of {found.rollouts} judged"
+            average.append(f"{judged}, the others lost to infrastructure")
+        yield f"  Average: {'; '.join(average)}"
     if not found.standings:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
@@ -108,11 +106,6 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     if trials:
         yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
     yield f"  Spent: {spend_text(found.spent.to_dict(), number)}"
-
-
-def _rewards(rewards: Sequence[float]) -> str:
-    text = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:_SHOWN])
-    return text + (", ..." if len(rewards) > _SHOWN else "")
 
 
 def _standing(standing: CandidateSummary, width: int) -> str:

@@ -133,7 +133,13 @@ def _export(
     from tutelage.prompts.record import candidate_of, read_lineage
 
     folder = _folder(run)
-    components = _whole(folder, candidate_of(read_lineage(folder), candidate), candidate)
+    # Texts of regions are joined in the result alone.
+    entry, result = candidate_of(read_lineage(folder), candidate), folder.read_result() or {}
+    components: dict[str, str] = entry["components"]
+    if entry["decision"] == "winner" or candidate == "best":
+        components = result.get("components") or components
+    elif candidate == "seed" and result:
+        components = result["seed_components"]
     whole = json.dumps(components, ensure_ascii=False, indent=2)
     if out is None:
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
@@ -141,16 +147,6 @@ def _export(
     texts = {out / f"{name.replace('/', '_')}.txt": text for name, text in components.items()}
     write_new(texts | {out / "components.json": whole + "\n"}, "--out")
     say(messages(), f"{counted(len(components), 'component')} written to {out}")
-
-
-def _whole(folder: RunFolder, entry: dict[str, Any], asked: str) -> dict[str, str]:
-    """The components as the agent is given them; regions are joined in the result alone."""
-    result = folder.read_result() or {}
-    if entry["decision"] == "winner" or asked == "best":
-        return dict(result.get("components") or entry["components"])
-    if asked == "seed" and result:
-        return dict(result["seed_components"])
-    return dict(entry["components"])
 
 
 def _folder(run: str) -> RunFolder:

@@ -42,7 +42,9 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
         recorded = store.spans(run_id, rollout.id)
         trained = store.training_rows(run_id, rollout_id=rollout.id)
     show_training(console, trained, tokens=tokens)
-    _show_trace(console, rollout, recorded, content=content)
+    tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
+    say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
+    _show(console, tree, "", "", tree.span.start_ns, content)
     if len(holders) > 1:
         others = ", ".join(shown_path(folder.path) for folder in holders[1:])
         message = f"\nOther runs have a rollout whose id begins so: {others}. Choose with --run."
@@ -138,15 +140,6 @@ _NAMED = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, na
                     names.RESPONSE_MODEL, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.ROLLOUT_ID,
                     names.ATTEMPT_ID, names.ERROR_TYPE})  # fmt: skip
 """Attributes that a line tells already."""
-
-
-def _show_trace(
-    console: Console, rollout: Rollout, recorded: Sequence[SpanRecord], *, content: bool = False
-) -> None:
-    """The span tree of the last attempt; with `content` all attributes of its spans too."""
-    tree = rollout_trees(rollout, recorded, content=content)[-1]
-    say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
-    _show(console, tree, "", "", tree.span.start_ns, content)
 
 
 def _show(

@@ -7,7 +7,7 @@ edited or cut-off history shows as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -67,17 +67,13 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
         message = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
         facts(console, [("advantage", message)])
         if tokens and row.logprobs is not None:
-            _block(console, _trainer_words(row), "dim")
-
-
-def _trainer_words(row: TrainingRow) -> str:
-    """What the trainer said of a row's tokens, in the mean and at worst."""
-    logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
-    text = f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}"
-    text += f"; entropy mean {sum(entropies) / len(entropies):.4f}"
-    if (weights := row.numbers("importance_weights")) is not None:
-        text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
-    return text
+            logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
+            mean, entropy = sum(logprobs) / len(logprobs), sum(entropies) / len(entropies)
+            text = f"trainer: logprob mean {mean:.4f}, lowest {min(logprobs):.4f}"
+            text += f"; entropy mean {entropy:.4f}"
+            if (weights := row.numbers("importance_weights")) is not None:
+                text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
+            _block(console, text, "dim")
 
 
 def reward_words(reward: Reward | None) -> str:
@@ -98,41 +94,32 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         begun = [past for past in told if call.messages[: len(past)] == past]
         new = call.messages[len(max(begun, key=len, default=())) :]
         if told and not begun:
-            say(console, (f"\n{_broken_off(new)}; the call was sent:", "yellow"))
+            edited = any(message.role in ("assistant", "tool") for message in new)
+            why = "the history was rewritten" if edited else "another conversation begins"
+            say(console, (f"\n{why}; the call was sent:", "yellow"))
         names |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
-        _show_messages(console, new, results, lines, names)
+        for message in new:
+            if message.role != "tool":
+                say(console, (f"\n{visible(message.role)}", "bold"))
+                _block(console, message.content or "")
+                _show_calls(console, message)
+                continue
+            called = message.tool_call_id or ""
+            lines.add(called)
+            _show_result(console, message.content or "", results.get(called), names.get(called, ""))
         _show_call(console, turn, call, tokens)
         told.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
     for result in attempt.tool_results:
         if result.call_id not in lines:
             _show_result(console, result.text, result)
-    _show_end(console, attempt, graded)
-
-
-def _broken_off(sent: Sequence[Message]) -> str:
-    """Whether a call sends an edited history or a new conversation, in words."""
-    if any(message.role in ("assistant", "tool") for message in sent):
-        return "the history was rewritten"
-    return "another conversation begins"
-
-
-def _show_messages(
-    console: Console,
-    messages: Sequence[Message],
-    results: Mapping[str, ToolResult],
-    told: set[str],
-    names: dict[str, str],
-) -> None:
-    for message in messages:
-        if message.role == "tool":
-            called = message.tool_call_id or ""
-            told.add(called)
-            _show_result(console, message.content or "", results.get(called), names.get(called, ""))
-            continue
-        say(console, (f"\n{visible(message.role)}", "bold"))
-        _block(console, message.content or "")
-        _show_calls(console, message)
+    say(console)
+    text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
+    ends = [("answer", "none") if text is None else (name, text)]
+    ends += [("reward", reward_words(attempt.reward))] * graded
+    ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
+    facts(console, ends)
+    _show_failure(console, attempt)
 
 
 def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
@@ -180,16 +167,6 @@ def _show_tokens(console: Console, call: Call) -> None:
     if len(sampled.token_ids) > _TOKENS_SHOWN:
         more = len(sampled.token_ids) - _TOKENS_SHOWN
         _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
-
-
-def _show_end(console: Console, attempt: Attempt, graded: bool) -> None:
-    say(console)
-    text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
-    ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", reward_words(attempt.reward))] * graded
-    ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
-    facts(console, ends)
-    _show_failure(console, attempt)
 
 
 def _show_failure(console: Console, attempt: Attempt) -> None:

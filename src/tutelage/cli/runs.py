@@ -61,13 +61,17 @@ def runs(
 def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
     """The line of one run; a file that cannot be read leaves its cell empty."""
     from tutelage.runs.figures import read_object
+    from tutelage.runs.folder import is_held
 
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
-    last = {} if result.get("status") == "finished" else last_metrics(folder.metrics)
+    status = str(result.get("status", "stopped"))
+    last = {} if status == "finished" else last_metrics(folder.metrics)
+    if status != "finished" and is_held(folder):
+        status = "running"
     return {
         "run": folder.name,
-        "status": _status_of(folder, result),
+        "status": status,
         "phase": str(last.get("phase", "")).replace("_", " "),
         "seed": str(config.get("seed", "")),
         "steps": _steps_of(folder, config, result),
@@ -102,14 +106,6 @@ def disk_use(path: Path) -> str:
         with suppress(OSError):  # a run at work renames and removes files
             size += file.lstat().st_size
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
-    """The status in the result, unless a process works on a run that has not finished."""
-    from tutelage.runs.folder import is_held
-
-    status = str(result.get("status", "stopped"))
-    return "running" if status != "finished" and is_held(folder) else status
 
 
 def say_state(console: Console, folder: RunFolder) -> None:

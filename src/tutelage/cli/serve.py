@@ -72,6 +72,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model to any client of OpenAI or Anthropic."""
+    from tutelage.cli.console import facts, messages, output, say
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
     from tutelage.gateway.limits import GatewayLimits
@@ -104,7 +105,15 @@ def serve(
         )
         # A secret that the user chose is not repeated on a terminal that others may see.
         chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
-        _tell(gateway, name, attempt_session.api_key if secret is None else chosen, tokens)
+        key = attempt_session.api_key if secret is None else chosen
+        console = output()
+        # Lines for a shell, which a script can read too.
+        for api, url in (("OPENAI", f"{gateway.url}/v1"), ("ANTHROPIC", gateway.url)):
+            say(console, f"export {api}_BASE_URL={url}")
+            say(console, f"export {api}_API_KEY={key}")
+        console.file.flush()
+        facts(messages(), [("tokens", tokens)])
+        say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
         try:
             _wait(gateway)
         finally:
@@ -202,19 +211,6 @@ def _drawn() -> SeedTree:
     from tutelage.seeds import SeedTree
 
     return SeedTree(secrets.randbits(63))
-
-
-def _tell(gateway: Gateway, name: str, key: str, tokens: str) -> None:
-    """How to reach it, on standard output, as lines for a shell, which a script can read too."""
-    from tutelage.cli.console import facts, messages, output, say
-
-    console = output()
-    for api, url in (("OPENAI", f"{gateway.url}/v1"), ("ANTHROPIC", gateway.url)):
-        say(console, f"export {api}_BASE_URL={url}")
-        say(console, f"export {api}_API_KEY={key}")
-    console.file.flush()
-    facts(messages(), [("tokens", tokens)])
-    say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
 
 
 @contextmanager

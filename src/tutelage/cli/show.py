@@ -13,9 +13,7 @@ import typer
 from tutelage.errors import RunError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tutelage.runs.folder import RunFolder
+    pass
 
 ROLLOUT_PREFIX = "roll"
 
@@ -44,47 +42,34 @@ def show(
     ] = False,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
-    from tutelage.cli.console import output
+    from tutelage.cli.console import output, say, shown_path
     from tutelage.cli.kinds import view_of
-
-    console = output()
-    folder = None if run is not None else _as_run(name)
-    if folder is None:
-        from tutelage.cli.rollout_list import show_one
-
-        show_one(console, name, run, tokens, content)
-    elif rollouts is not None or step is not None or failed:
-        _show_list(console, folder, rollouts, step, failed)
-    else:
-        view_of(folder).show(console, folder)
-
-
-def _as_run(name: str) -> RunFolder | None:
-    from tutelage.runs.folder import find
-
-    try:
-        return find(name)
-    except RunError as error:
-        if "several" in str(error) or not name.startswith(ROLLOUT_PREFIX):
-            raise
-        return None
-
-
-def _show_list(
-    console: Console, folder: RunFolder, limit: int | None, step: int | None, failed: bool
-) -> None:
-    from tutelage.cli.console import say, shown_path
-    from tutelage.cli.rollout_list import rollout_lines
+    from tutelage.cli.rollout_list import rollout_lines, show_one
     from tutelage.errors import counted
+    from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 
-    status = RolloutStatus.FAILED if failed else None
-    with open_run(folder) as (store, run_id):
-        chosen = list(store.rollouts(run_id, step=step, status=status, limit=limit or 20))
-        rollout_lines(console, chosen)
-        count = store.count(run_id, step=step, status=status)
-    say(console, (f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}", "dim"))
-    if chosen:
-        command = f"tutelage show {chosen[-1].id} --run {shown_path(folder.path)}"
-        say(console, ("One turn by turn:", "bold"), f" {command}")
+    console = output()
+    folder = None
+    if run is None:
+        try:
+            folder = find(name)
+        except RunError as error:
+            if "several" in str(error) or not name.startswith(ROLLOUT_PREFIX):
+                raise
+    if folder is None:
+        show_one(console, name, run, tokens, content)
+    elif rollouts is not None or step is not None or failed:
+        status = RolloutStatus.FAILED if failed else None
+        with open_run(folder) as (store, run_id):
+            chosen = list(store.rollouts(run_id, step=step, status=status, limit=rollouts or 20))
+            rollout_lines(console, chosen)
+            count = store.count(run_id, step=step, status=status)
+        matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"
+        say(console, (matches, "dim"))
+        if chosen:
+            command = f"tutelage show {chosen[-1].id} --run {shown_path(folder.path)}"
+            say(console, ("One turn by turn:", "bold"), f" {command}")
+    else:
+        view_of(folder).show(console, folder)

@@ -9,6 +9,7 @@ job; `resume.py` continues one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from tutelage.config import Resolved
     from tutelage.types import Rollout
-    from tutelage.weights.process_group import ProcessGroup
     from tutelage.weights.sft import SFTPreview
 
 CALLS: Mapping[str, str] = {
@@ -197,7 +197,12 @@ def train(
     group = launched()
     resolved = in_step(group, lambda: _resolved(recipe, overrides, weights_flags(values), config))
     if not dry_run:
-        _train(resolved, group)
+        from tutelage.cli.job import run_job
+        from tutelage.runs.folder import RunFolder
+        from tutelage.weights import jobs
+
+        folder = RunFolder(group.agree(lambda: _place(resolved)))
+        run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
     elif group.rank == 0:
         _dry_run(resolved, all_keys)
 
@@ -236,15 +241,6 @@ def _resolved(
     resolved = resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
     fetch(resolved.config.model.path)
     return resolved
-
-
-def _train(resolved: Resolved, group: ProcessGroup) -> None:
-    from tutelage.cli.job import run_job
-    from tutelage.runs.folder import RunFolder
-    from tutelage.weights import jobs
-
-    folder = RunFolder(group.agree(lambda: _place(resolved)))
-    run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
 
 
 def _place(resolved: Resolved) -> Path:
@@ -396,25 +392,16 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
         lines += [row.note] if row.note else []
         style = "" if row.origin == "default" else "green"
         remark = f"   # {'; '.join(lines)}" if lines else ""
-        say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
+        value = json.dumps(row.value, ensure_ascii=False)
+        say(console, (visible(f"{row.key}={value}"), style), (visible(remark), "dim"))
     if not all_keys:
         rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
         say(console, (f"\n{rest}", "dim"))
     for line in notes:
         say(console)
         prose(console, line)
-    for line in _remarks(resolved):
+    for line in (*(f"Warning: {text}" for text in resolved.warnings), *_unused(resolved)):
         prose(console, line, "yellow")
-
-
-def _value(value: object) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _remarks(resolved: Resolved) -> list[str]:
-    return [*(f"Warning: {text}" for text in resolved.warnings), *_unused(resolved)]
 
 
 def _unused(resolved: Resolved) -> list[str]:

@@ -54,13 +54,15 @@ def show(console: Console, folder: RunFolder) -> None:
     result = folder.read_result()
     say(console, ("Run ", "bold"), (folder.name, "bold"))
     _show_config(console, folder)
-    _show_phases(console, folder.read_metrics())
+    metrics = folder.read_metrics()
+    _show_phases(console, metrics)
     say(console)
     if result is None:
         say_state(console, folder)
     else:
         show_outcome(console, folder, result)
-    last = _last_tick(folder)
+    # The store has the rollouts of the last rewarded step under this one.
+    last = next((line.get("tick") for line in reversed(metrics) if line.get("phase") == "rl"), None)
     show_stored(console, folder, lambda store, run_id: _samples(store, run_id, last))
 
 
@@ -109,12 +111,6 @@ def _course(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> str:
     if keys[0].startswith("max_"):
         return number(max(values))
     return f"{number(values[0])} -> {number(values[-1])}"
-
-
-def _last_tick(folder: RunFolder) -> int | None:
-    """Under which step the store has the rollouts of the last rewarded step."""
-    ticks = [line.get("tick") for line in folder.read_metrics() if line.get("phase") == "rl"]
-    return ticks[-1] if ticks else None
 
 
 def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:

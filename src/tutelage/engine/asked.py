@@ -74,23 +74,18 @@ def passed_on(passed: Mapping[str, Any], messages: Sequence[Message], options: C
 def _message(message: Message, extra: Collection[str]) -> JSON:
     """A message with this of what came with it, and in parts where not all of them are text."""
     out = message.to_dict() | {name: message.extra[name] for name in extra}
-    match message.extra.get(PARTS):
-        case list(parts) if any(_is_no_text(part) for part in cast("list[Any]", parts)):
-            out["content"] = [_bare(part) for part in cast("list[Any]", parts)]
-        case _:
-            pass
+    found: object = message.extra.get(PARTS)
+    parts = cast("list[Any]", found) if isinstance(found, list) else []
+    objects = [cast("JSON", part) for part in parts if isinstance(part, dict)]
+    if any(part.get("type") not in ("text", "refusal") for part in objects):
+        # A part goes without what is not of chat completions.
+        content: list[Any] = []
+        for part in parts:
+            fields = cast("JSON", part).items() if isinstance(part, dict) else ()
+            known = {name: value for name, value in fields if name in _IN_A_PART}
+            content.append(known if isinstance(part, dict) else part)
+        out["content"] = content
     return out
-
-
-def _is_no_text(part: Any) -> bool:
-    return isinstance(part, dict) and cast("JSON", part).get("type") not in ("text", "refusal")
-
-
-def _bare(part: Any) -> Any:
-    """A part without what is not of chat completions."""
-    if not isinstance(part, dict):
-        return part
-    return {k: v for k, v in cast("JSON", part).items() if k in _IN_A_PART}
 
 
 def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:

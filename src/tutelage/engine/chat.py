@@ -41,9 +41,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
     ChatOptions,
-    Constraint,
     Message,
-    Sampled,
     StopReason,
     ToolSpec,
 )
@@ -118,20 +116,30 @@ class ChatSession:
             with acting_for(self._rollout):
                 sampled = await sample(self._engine, self._codec, request)
         finally:
-            self._leave(lane, request)
+            lane.busy = False
+            if self._closed:  # the session ended before this call
+                self._engine.release(request.session or "")
+        # A JSON document may well spell a call in its strings.
+        may_call = constraint is None or (
+            constraint.tool_choice != "none" and (bool(told) or constraint.json_schema is None)
+        )
         parsed = self._codec.parse(
             sampled.token_ids,
             lambda i: seeds.child("tool", i).id("call")[:21],
-            calls=_may_call(told, constraint),
+            calls=may_call,
             document=constraint is not None and constraint.json_schema is not None,
         )
+        reply, ids = parsed.message, sampled.token_ids
+        if raw is not None:  # what continues a prompt that is no conversation
+            said = [i for i in ids if i not in self._codec.eos_ids]
+            reply = Message("assistant", self._codec.decode(said))
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
             messages=given,
             prompt_ids=prompt,
             sampled=sampled,
-            reply=parsed.message if raw is None else self._text(sampled),
+            reply=reply,
             parse_errors=parsed.errors if raw is None else (),
             thought=parsed.thought if raw is None else "",
             started=started,
@@ -140,19 +148,9 @@ class ChatSession:
         )
         self.calls.append(call)
         if raw is None:
-            history.add(_Said(call, self._ended(sampled), lane.number))
+            ended = sampled.stop_reason is StopReason.STOP and ids[-1] in self._codec.eos_ids
+            history.add(_Said(call, ended, lane.number))
         return call
-
-    def _leave(self, lane: _Lane, request: Request) -> None:
-        """A call has ended, maybe after the session."""
-        lane.busy = False
-        if self._closed:
-            self._engine.release(request.session or "")
-
-    def _text(self, sampled: Sampled) -> Message:
-        """What continues a prompt that is no conversation, to the last white space."""
-        said = [i for i in sampled.token_ids if i not in self._codec.eos_ids]
-        return Message("assistant", self._codec.decode(said))
 
     def _raw(self, prompt: str | tuple[int, ...]) -> tuple[tuple[int, ...], _Lane]:
         """The ids of a prompt that is no conversation, and a lane of its own."""
@@ -213,17 +211,6 @@ class ChatSession:
         name = f"{self._name}/{agent}" + ("" if lane.number == home else f"/{lane.number}")
         self._sessions[name] = None
         return name
-
-    def _ended(self, sampled: Sampled) -> bool:
-        ids = sampled.token_ids
-        return sampled.stop_reason is StopReason.STOP and ids[-1] in self._codec.eos_ids
-
-
-def _may_call(tools: Sequence[ToolSpec], constraint: Constraint | None) -> bool:
-    """Whether what looks like a call is one; a JSON document may well spell one in its strings."""
-    if constraint is None:
-        return True
-    return constraint.tool_choice != "none" and (bool(tools) or constraint.json_schema is None)
 
 
 # ---------------------------------------------------------------- which call is continued

@@ -122,7 +122,14 @@ class EngineDriver:
             with ENGINE_CLOCK.standing_still():
                 ended = self._steps()
         except Exception as error:
-            self._fail(error)
+            # Every waiting rollout gets it, as a failure of infrastructure.
+            for handle in list(self._waiting):
+                self.engine.cancel(handle)
+                failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                self._settle(handle, failure)
+            self.engine.news()
+            self.engine.failures()
             return
         for handle, token, logprob in self.engine.news():
             self._tell(handle, token, logprob)
@@ -171,16 +178,6 @@ class EngineDriver:
             waiting.future.set_exception(result)
         else:
             waiting.future.set_result(result)
-
-    def _fail(self, error: Exception) -> None:
-        """Hand an engine failure to every waiting rollout, as an infrastructure failure."""
-        for handle in list(self._waiting):
-            self.engine.cancel(handle)
-            failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._settle(handle, failure)
-        self.engine.news()
-        self.engine.failures()
 
 
 def _no_slot(slots: int) -> str:

@@ -359,12 +359,18 @@ class NativeEngine:
         self.decoded_tokens += len(slots)
         stopped = (token[:, None] == self._eos).any(1).tolist()
         if self._told:
-            self._tell(slots, token)
+            for slot, drawn in zip(slots, token.tolist(), strict=True):
+                handle = self._slots[slot].handle
+                if slot in self._told and handle is not None:
+                    self._news.append((handle, drawn, self._streams.latest(slot)))
         ended: dict[int, StopReason] = {}
         going: dict[int, int] = {}
         for i, slot in enumerate(slots):
             if slot in self._streams.failed:
-                self._give_up(slot)
+                handle = self._slots[slot].handle
+                if handle is not None:  # its grammar failed
+                    self._failures.append((handle, self._streams.failed.pop(slot)))
+                self._clear(slot)
             elif stopped[i] or (slot in self._stopping and self._says_stop(slot)):
                 ended[slot] = StopReason.STOP
             elif full[i]:
@@ -381,20 +387,6 @@ class NativeEngine:
         """Let slots of one row that drew different tokens read different rows from here on."""
         self._copy(self._rows.part(slots, token.tolist()))
         self._token[self._tensor([self._rows.of[slot] for slot in slots])] = token
-
-    def _tell(self, slots: list[int], token: Tensor) -> None:
-        """Note the tokens of requests that want them as they come."""
-        for slot, drawn in zip(slots, token.tolist(), strict=True):
-            handle = self._slots[slot].handle
-            if slot in self._told and handle is not None:
-                self._news.append((handle, drawn, self._streams.latest(slot)))
-
-    def _give_up(self, slot: int) -> None:
-        """Drop a request whose grammar failed."""
-        handle = self._slots[slot].handle
-        if handle is not None:
-            self._failures.append((handle, self._streams.failed.pop(slot)))
-        self._clear(slot)
 
     def _says_stop(self, slot: int) -> bool:
         request = self._slots[slot].request

@@ -139,7 +139,14 @@ class RemoteChatClient:
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
-        body = self._body(messages, options, passed)
+        if passed is None:
+            body = written(messages, options)
+        else:
+            body = self._defaults | passed_on(passed, messages, options)
+        body["model"] = self._model
+        if self._token_ids:
+            body |= {"return_token_ids": True, "logprobs": True}
+        body |= self._extra
         started, begun = time.time(), time.perf_counter()
         listener = None
         if on_text is not None:
@@ -171,7 +178,13 @@ class RemoteChatClient:
             log.warning(
                 "the server %r gives no reason for the end of its replies; told as stop", self._url
             )
-        self._record(call, told)
+        self.calls.append(call)
+        self._answered[call.id] = told
+        if self._keep is not None:
+            del self.calls[: max(0, len(self.calls) - self._keep)]
+            # The caller reads these after the record is done.
+            while len(self._answered) > max(self._keep, _TOLD if self.passes else 0):
+                self._answered.popitem(last=False)
         return call
 
     def answered(self, call: Call) -> Answered | None:
@@ -195,21 +208,6 @@ class RemoteChatClient:
             await client.aclose()
 
     # ------------------------------------------------------------ sending
-
-    def _body(
-        self,
-        messages: Sequence[Message],
-        options: ChatOptions,
-        passed: Mapping[str, Any] | None,
-    ) -> JSON:
-        if passed is not None:
-            body = self._defaults | passed_on(passed, messages, options)
-        else:
-            body = written(messages, options)
-        body["model"] = self._model
-        if self._token_ids:
-            body |= {"return_token_ids": True, "logprobs": True}
-        return body | self._extra
 
     async def _spoken(
         self, body: JSON, seeds: SeedTree, listener: Listener | None, asked: Set[str]
@@ -235,12 +233,19 @@ class RemoteChatClient:
         self, body: JSON, seeds: SeedTree, listener: Listener | None
     ) -> tuple[HTTPResponse, JSON]:
         """The answer; asks again while that may help."""
+        client, url, body = self._client(), self._url, whole_characters(body)
         for attempt in range(self._attempts):
             last = attempt == self._attempts - 1
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response, data = judged(await self._asked(body, headers, listener), self._url)
+                if listener is None:
+                    answer = await fetch(client, "POST", url, json=body, headers=headers)
+                else:
+                    answer = await stream_completion(client, url, body, headers, listener)
+                response, data = judged(answer, url)
+            except httpx2.InvalidURL as error:
+                raise UnreachableError(f"the server {url!r} is no URL: {error}") from error
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
@@ -269,17 +274,6 @@ class RemoteChatClient:
             await asyncio.sleep(min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _asked(
-        self, body: JSON, headers: dict[str, str], listener: Listener | None
-    ) -> HTTPResponse:
-        client, url, body = self._client(), self._url, whole_characters(body)
-        try:
-            if listener is None:
-                return await fetch(client, "POST", url, json=body, headers=headers)
-            return await stream_completion(client, url, body, headers, listener)
-        except httpx2.InvalidURL as error:
-            raise UnreachableError(f"the server {url!r} is no URL: {error}") from error
-
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:
             headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
@@ -291,15 +285,6 @@ class RemoteChatClient:
                 mounts=DIRECT,
             )
         return self._http
-
-    def _record(self, call: Call, told: Answered) -> None:
-        self.calls.append(call)
-        self._answered[call.id] = told
-        if self._keep is not None:
-            del self.calls[: max(0, len(self.calls) - self._keep)]
-            # Who asked reads these after the record is done.
-            while len(self._answered) > max(self._keep, _TOLD if self.passes else 0):
-                self._answered.popitem(last=False)
 
 
 class RemoteServers:

@@ -51,7 +51,14 @@ def draw(
     if whole and logits_LV.shape[1] >= _LARGE:
         return _draw_by_blocks(logits_LV, uniform_B, temperature_B, line_B, threads)
     if temperature_B is None and top_p_B is None and top_k_B is None:
-        return _draw_plain(logits_LV.float(), uniform_B, line_B)
+        # At temperature 1 from the whole vocabulary each line is worked on once.
+        logp_LV = torch.log_softmax(logits_LV.float(), -1)
+        cdf_LV = logp_LV.exp().cumsum(-1)
+        if line_B is None:
+            line_B = torch.arange(len(logits_LV), device=logits_LV.device)
+        token_B = _invert(cdf_LV.index_select(0, line_B), uniform_B)
+        logp_B = logp_LV[line_B, token_B]
+        return token_B, logp_B, logp_B
     logits_BV = (logits_LV if line_B is None else logits_LV.index_select(0, line_B)).float()
     raw_BV = torch.log_softmax(logits_BV, -1)
     if temperature_B is None:
@@ -68,18 +75,6 @@ def draw(
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
     pick = token_B[:, None]
     return token_B, warm_BV.gather(1, pick).squeeze(1), raw_BV.gather(1, pick).squeeze(1)
-
-
-def _draw_plain(
-    logits_LV: Tensor, uniform_B: Tensor, line_B: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`draw` at temperature 1 from the whole vocabulary: each line is worked on once."""
-    logp_LV = torch.log_softmax(logits_LV, -1)
-    cdf_LV = logp_LV.exp().cumsum(-1)
-    line_B = torch.arange(len(logits_LV), device=logits_LV.device) if line_B is None else line_B
-    token_B = _invert(cdf_LV.index_select(0, line_B), uniform_B)
-    logp_B = logp_LV[line_B, token_B]
-    return token_B, logp_B, logp_B
 
 
 def _draw_by_blocks(

@@ -98,7 +98,11 @@ class ScriptedEngine:
         reply = self._answer(request)
         if inspect.isawaitable(reply):
             reply = await reply
-        ids = await self._ids(reply)
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, ScriptedReply):
+            reply = await _text(reply)
+        ids = (*self._codec.encode(reply), self._end) if isinstance(reply, str) else reply
         limit = min(room, request.sampling.max_tokens)
         sampled = _sampled(ids, limit, self._codec.eos_ids, None, self._logprob, self.version)
         if request.on_token is not None:
@@ -113,13 +117,6 @@ class ScriptedEngine:
     async def participant(self) -> AsyncGenerator[None]:
         """Around a rollout; a script has no schedule, so this does nothing."""
         yield
-
-    async def _ids(self, reply: Reply) -> Sequence[int]:
-        if isinstance(reply, Exception):
-            raise reply
-        if isinstance(reply, ScriptedReply):
-            reply = await _text(reply)
-        return (*self._codec.encode(reply), self._end) if isinstance(reply, str) else reply
 
 
 def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
@@ -193,7 +190,10 @@ class ScriptedClient:
         """The next reply that fits; `seed` has no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
-        prompt, sampling = self._prompt(messages, options.get("prompt")), options["sampling"]
+        raw, sampling = options.get("prompt"), options["sampling"]
+        prompt = tuple(raw.encode()) if isinstance(raw, str) else raw
+        if prompt is None:
+            prompt = self.codec.render(messages)
         if on_prompt is not None:
             on_prompt(len(prompt))
         if sampling.max_thinking_tokens == 0:
@@ -219,13 +219,6 @@ class ScriptedClient:
         )
         self.calls.append(call)
         return call
-
-    def _prompt(
-        self, messages: Sequence[Message], raw: str | tuple[int, ...] | None
-    ) -> tuple[int, ...]:
-        if raw is None:
-            return self.codec.render(messages)
-        return tuple(raw.encode()) if isinstance(raw, str) else raw
 
 
 def _without_thought(reply: ScriptedReply) -> ScriptedReply:

@@ -30,7 +30,11 @@ class EventReader:
     def feed(self, part: bytes) -> list[Event]:
         """The events that have ended with these bytes."""
         if self._cut or b"\r" in part:
-            part = self._ended_by_lf(part)
+            # The same bytes in lines that end with LF.
+            if self._cut:
+                part = part.removeprefix(_MARK).removeprefix(b"\n")
+            self._cut = part.endswith(b"\r")
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, self._rest = (self._rest + part).split(b"\n")
         events: list[Event] = []
         for line in lines:
@@ -47,13 +51,6 @@ class EventReader:
         events = self.feed(b"\n")
         self._end(events)
         return events
-
-    def _ended_by_lf(self, part: bytes) -> bytes:
-        """The same bytes in lines that end with LF."""
-        if self._cut:
-            part = part.removeprefix(_MARK).removeprefix(b"\n")
-        self._cut = part.endswith(b"\r")
-        return part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _more(self, data: bytes, events: list[Event]) -> None:
         if len(self._data) == 1 and (data == DONE or _is_json(self._data[0])):

@@ -319,7 +319,12 @@ def _add(
             return [], [], None
         halves = has_halves(data)
         if halves:
-            chunk = _but_deltas(chunk)
+            # In whole characters, but for the deltas, whose texts go on in the next chunk.
+            choices = chunk.get("choices") or ()
+            chunk = whole_characters(chunk)
+            for choice, left in zip(chunk.get("choices") or (), choices, strict=True):
+                if "delta" in left:
+                    choice["delta"] = left["delta"]
         failed = failure(chunk)
         if kind == b"error" and failed is None:
             return [], [], error_of(chunk)
@@ -333,13 +338,3 @@ def _add(
         words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
         server = _server(str(response.url))
         raise MalformedReplyError(f"{server} {words}: {began!r}") from error
-
-
-def _but_deltas(chunk: JSON) -> JSON:
-    """A chunk in whole characters, but for its deltas, whose texts go on in the next."""
-    choices = chunk.get("choices") or ()
-    whole = whole_characters(chunk)
-    for choice, left in zip(whole.get("choices") or (), choices, strict=True):
-        if "delta" in left:
-            choice["delta"] = left["delta"]
-    return whole

@@ -128,21 +128,18 @@ class LocalServer:
         begun = monotonic()
         while monotonic() - begun < _READY and not self._stopping():
             if self._child.poll() is not None:
+                lines = self._log.read_text(errors="replace").splitlines()
+                errors = [line for line in lines if "Error" in line]
+                last = (errors or lines or ["it printed nothing"])[-1][-300:]
                 raise EngineError(
                     f"vLLM ended with exit code {self._child.returncode}, see {str(self._log)!r}: "
-                    f"{self._last_words()}"
+                    f"{last}"
                 )
             with suppress(httpx2.HTTPError):
                 if httpx2.get(f"{self.url}/health", timeout=5.0, trust_env=False).is_success:
                     return
             sleep(0.5)
         raise EngineError(f"vLLM has not begun to answer, see {str(self._log)!r}")
-
-    def _last_words(self) -> str:
-        """Its last error."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line]
-        return (errors or lines or ["it printed nothing"])[-1][-300:]
 
     def stop(self) -> None:
         """End it and what it started."""

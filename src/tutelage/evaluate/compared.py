@@ -49,13 +49,17 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
             f"its store {lacks} those of {files.run.tasks('test').name}, so its differences have "
             "no interval"
         )
+    success = figures.success or "the grader's exact, else a reward of 1"
+    for scores in measured.values():
+        if any(score.exact is None for score in (*scores.before.values(), *scores.after.values())):
+            success = ""
     return RunFacts(
         **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
         name=run.name,
         folder=str(run.path),
         status=str(files.result.get("status", "unfinished")),
         measured=measured,
-        success=_success(figures, measured),
+        success=success,
         means=means,
         spent=figures.spent or _spent(files, figures, totals),
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
@@ -133,7 +137,10 @@ def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[M
     # A later look at other tasks stands aside.
     grades = [g for g in grades if tested is None or _task_key(g.fields) in tested]
     rule = _rule(told)
-    defined = _defined(rule, grades)
+    # Whether the run has a success is decided once, for all of its scores.
+    graded = [g for g in grades if g.reward is not None and g.failure is None]
+    marked = all(g.part is not None or g.reward in (0.0, 1.0) for g in graded)
+    defined = rule is not None or marked
     values: dict[Measure, TaskScores] = {}
     for name, labels in told.labels.items():
         first, second = (
@@ -149,12 +156,6 @@ def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[M
                 _played(second),
             )
     return values
-
-
-def _defined(rule: Success | None, grades: Sequence[Grade]) -> bool:
-    """Whether the run has a success: decided once, for all of its scores."""
-    graded = [g for g in grades if g.reward is not None and g.failure is None]
-    return rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in graded)
 
 
 def _played(grades: Sequence[Grade]) -> StoredEvaluation | None:
@@ -192,14 +193,6 @@ def _right(grade: Grade, rule: Success | None) -> bool:
         return (grade.reward if grade.part is None else grade.part) >= FULL
     value = grade.reward if rule.part is None else grade.part
     return value is not None and value >= rule.least
-
-
-def _success(told: Figures, measured: Mapping[Measure, TaskScores]) -> str:
-    """What counts as success, in words; empty where nothing does."""
-    scores = (s for m in measured.values() for side in (m.before, m.after) for s in side.values())
-    if any(score.exact is None for score in scores):
-        return ""
-    return told.success or "the grader's exact, else a reward of 1"
 
 
 def _task_key(fields: Mapping[str, Any]) -> str:

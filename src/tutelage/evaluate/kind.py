@@ -145,7 +145,11 @@ class PolicyEvaluation(RunKind):
                 evaluated_agent.agent, self.given.grader, evaluated_agent.resources, {"test": tasks}
             )
             return super().sources(folder) | own
-        return super().sources(folder) | _target_sources(self.target, folder)
+        named = {"target": self.target}
+        if target_kind(self.target) == "run":
+            run = find(self.target)
+            named = {f"target {self.target}": [str(run.policy), *code_of(run)]}
+        return super().sources(folder) | settings_sources(named, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The tasks, the agent and the grader."""
@@ -195,19 +199,20 @@ class PolicyEvaluation(RunKind):
                 f"{resume_command(run.folder.path)} --allow-changes"
             )
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
-        self._result = self._told(evaluation)
-
-    def _told(self, found: Evaluation) -> JSON:
-        """An evaluation as a result has it."""
-        return {
+        self._result = {
             "status": FINISHED,
             "seed": self.asked.seed,
-            "graded": found.kind.graded,
-            **evaluation_keys(f"after_{_measure(self.asked)}", found.record(), found.kind),
-            "test_tasks": found.tasks,
-            "overlap": {"test_in_train": found.in_training, "test_repeated": found.repeated},
-            "rollouts": found.rollouts,
-            "cost": asdict(found.cost),
+            "graded": evaluation.kind.graded,
+            **evaluation_keys(
+                f"after_{_measure(self.asked)}", evaluation.record(), evaluation.kind
+            ),
+            "test_tasks": evaluation.tasks,
+            "overlap": {
+                "test_in_train": evaluation.in_training,
+                "test_repeated": evaluation.repeated,
+            },
+            "rollouts": evaluation.rollouts,
+            "cost": asdict(evaluation.cost),
             "wall_seconds": time.monotonic() - self._began,
         }
 
@@ -263,13 +268,3 @@ def _judged(run: Run) -> dict[str, Rollout]:
     for rollout_id in lost:
         run.store.discard_rollout(name, rollout_id)
     return {rollout.id: rollout for rollout in rollouts if rollout.id not in lost}
-
-
-def _target_sources(target: str, folder: RunFolder) -> dict[str, str]:
-    """Marks of what a target names, for the run in `folder` that evaluates it: an agent's file, a
-    model's weights, or a run's policy with its code. A server has none."""
-    if target_kind(target) != "run":
-        return settings_sources({"target": target}, folder)
-    run = find(target)
-    named = [str(run.policy), *code_of(run)]
-    return settings_sources({f"target {target}": named}, folder)

@@ -157,12 +157,33 @@ def prepare_evaluation(
     run = run_of(target, others=True)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
     own = target if kind == "agent" else _own_agent_of(run)
-    tasks = _tasks(asked, own=own is not None)
-    name = asked.reward or _reward_of(target, kind, run, own)
+    # The tasks of a user's agent need no question.
+    read = Dataset[Any].load if own is None else Dataset[Any].recorded
+    rows: list[Task] = [task for path in asked.test for task in read(path)]
+    tasks: Dataset[Any] = Dataset(
+        rows[: asked.limit], name=", ".join(asked.test), input_required=own is None
+    )
+    name = asked.reward
+    if not name and run is not None:
+        name = run[1].agent.reward_name or EMBEDDED_REWARD
+    elif not name and own is not None:
+        name = AGENT_REWARD
+    elif not name:
+        what = "a server" if kind == "server" else "a model"
+        raise ConfigError(
+            f"{target!r} is {what}, not a run, so it has no reward of its own: name one with "
+            "--reward NAME or --reward FILE.py:function"
+        )
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
     grader, success = None if name == AGENT_REWARD else resolve_reward(name), asked.success
-    _check_success(success)
+    try:
+        Success.of(success)
+    except ValueError as error:
+        raise ConfigError(
+            f"--success {success!r} says no success: {error}; write a part of the reward (right), "
+            "a bound ('>=0.5') or both ('right>=0.5')"
+        ) from error
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
     if run is not None:
@@ -203,26 +224,6 @@ def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> No
         raise ConfigError(f"{option} has no use for {target!r}: {reason}; leave it out")
 
 
-def _tasks(asked: EvaluationConfig, *, own: bool) -> Dataset[Any]:
-    """The tasks of the files; those of a user's agent need no question."""
-    read = Dataset[Any].recorded if own else Dataset[Any].load
-    rows: list[Task] = [task for path in asked.test for task in read(path)]
-    return Dataset(rows[: asked.limit], name=", ".join(asked.test), input_required=not own)
-
-
-def _reward_of(target: str, kind: TargetKind, run: FoundRun | None, own: str | None) -> str:
-    """The reward of a target itself. Raises `ConfigError` where it has none."""
-    if run is not None:
-        return run[1].agent.reward_name or EMBEDDED_REWARD
-    if own is not None:
-        return AGENT_REWARD
-    what = "a server" if kind == "server" else "a model"
-    raise ConfigError(
-        f"{target!r} is {what}, not a run, so it has no reward of its own: name one with "
-        "--reward NAME or --reward FILE.py:function"
-    )
-
-
 def _trained_on(
     folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
 ) -> int | None:
@@ -244,16 +245,6 @@ def _named_tools(tasks: Sequence[Task]) -> list[str]:
     found: list[Any] = [task.fields.get("calls") for task in tasks]
     calls: list[Any] = [call for calls in found if isinstance(calls, list) for call in calls]
     return sorted({str(c["name"]) for c in calls if isinstance(c, Mapping) and "name" in c})
-
-
-def _check_success(text: str | None) -> None:
-    try:
-        Success.of(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--success {text!r} says no success: {error}; write a part of the reward (right), a "
-            "bound ('>=0.5') or both ('right>=0.5')"
-        ) from error
 
 
 def _own_agent_of(run: FoundRun | None) -> str | None:

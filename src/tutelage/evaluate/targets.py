@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tutelage.agents.agent import Agent
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved, RunConfig
@@ -226,8 +225,11 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     server = named if named or local else read_endpoints(environment()).get("task")
     resources = equipped(agent, resources, asked.sampled_at, model if server else None)
     servers, here = answered(resources, {}, server, model if server else None)
-    if local is None:
-        _check_answered(agent, here)
+    if local is None and here:
+        raise ConfigError(
+            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
+            "with --model NAME for a server, or --model FOLDER for a model of this machine"
+        )
     for place in {s.base_url: s for s in servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
             served_models(place)
@@ -345,7 +347,17 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"{target!r} is a server already; to pass requests on to it, name its model: tutelage "
             f"serve MODEL --upstream {target}"
         )
-    run = _served_run(target)
+    try:
+        run = run_of(target)
+    except RunError as error:
+        path = Path(target)
+        if not path.exists() and path.name == target:
+            raise
+        file = "a file, and " if path.is_file() else ""
+        raise ConfigError(
+            f"{target!r} is {file}neither a run nor a model folder, which has a "
+            f"tokenizer_config.json: {error}"
+        ) from error
     evaluated_agent = builtin_agent(target, run, (), AskConfig())
     policy = evaluated_agent.policy
     if max_length is not None and max_length > policy.max_positions:
@@ -357,28 +369,3 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     most = CPU_REPLY_TOKENS if policy.device.type == "cpu" else UNBOUNDED
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most)
-
-
-def _served_run(target: str) -> FoundRun | None:
-    """The run that is to be served, None for a model. Raises `ConfigError` for a path of neither,
-    `RunError` for another name of nothing."""
-    try:
-        return run_of(target)
-    except RunError as error:
-        path = Path(target)
-        if not path.exists() and path.name == target:
-            raise
-        kind = "a file, and " if path.is_file() else ""
-        raise ConfigError(
-            f"{target!r} is {kind}neither a run nor a model folder, which has a "
-            f"tokenizer_config.json: {error}"
-        ) from error
-
-
-def _check_answered(agent: Agent, here: Sequence[str]) -> None:
-    """Raise `ConfigError` for LLMs that nothing answers."""
-    if here:
-        raise ConfigError(
-            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
-            "with --model NAME for a server, or --model FOLDER for a model of this machine"
-        )

@@ -217,7 +217,8 @@ def stated_answer(text: str) -> str | None:
     if boxed is not None:
         return boxed.strip()
     heads = list(_STATED.finditer(tail))
-    if not heads or _denied_claim(tail[: heads[-1].start()]):
+    # `answer is` may be denied by what leads to it: `it is not true that the`.
+    if not heads or _DENIED_CLAIM.search(tail[: heads[-1].start()][-_LOOKED_AT:]):
         return None
     answer = tail[heads[-1].end() :].partition("\n")[0]
     end = _SENTENCE_END.search(answer)
@@ -269,16 +270,6 @@ def is_number_word(text: str) -> bool:
     return bool(_NUMBER_WORD.match(text))
 
 
-def _taken_back(before: str, after: str) -> bool:
-    """Whether the words beside a marked answer, such as a box, deny it."""
-    return bool(_BEFORE.search(before[-_LOOKED_AT:]) or _AFTER.match(after[:_LOOKED_AT]))
-
-
-def _denied_claim(before: str) -> bool:
-    """Whether `answer is` is denied by what leads to it: `it is not true that the`."""
-    return bool(_DENIED_CLAIM.search(before[-_LOOKED_AT:]))
-
-
 def _too_long(value: object) -> bool:
     return isinstance(value, str) and len(value) > MAX_NUMBER_CHARS
 
@@ -311,6 +302,7 @@ def last_box(text: str) -> str | None:
         elif text[at] == "}":
             depth -= 1
             if not depth:
-                denied = _taken_back(text[:start], text[at + 1 :])
+                before, after = text[:start][-_LOOKED_AT:], text[at + 1 :][:_LOOKED_AT]
+                denied = _BEFORE.search(before) or _AFTER.match(after)
                 return None if denied else text[begin + 1 : at]
     return None

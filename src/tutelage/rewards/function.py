@@ -249,8 +249,12 @@ async def compute_reward(
     if function.takes_any:
         arguments = {**known, **arguments}
 
-    place = _place(function)
-    packed = None if place is None else _packed(arguments)
+    place, packed = None, None  # of a worker process; None where it is graded in this one
+    here = function.inline or function.bounded or function.isolation == "none"
+    if not here and not inspect.iscoroutinefunction(function.fn):
+        place = RewardLocation.of(function.fn)
+    if place is not None and place not in _UNLOADABLE:
+        packed = _packed(arguments)
     if place is not None and packed is not None:
         try:
             return await POOL.grade_apart(place, packed, function.name, task.id, timeout)
@@ -262,13 +266,7 @@ async def compute_reward(
                 function.name,
                 error,
             )
-    return await _graded_here(function, arguments, task, timeout)
-
-
-async def _graded_here(
-    function: RewardFunction, arguments: Mapping[str, Any], task: Task, timeout: float | None
-) -> Reward:
-    """In this process: on the event loop, or in a thread, which is left behind when it is late."""
+    # In this process: on the event loop, or in a thread, which is left behind when it is late.
     limit = None if function.bounded or function.inline else timeout
     try:
         value, error = await outcome_of(
@@ -279,15 +277,6 @@ async def _graded_here(
     if error is not None:
         raise failure_of(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
-
-
-def _place(function: RewardFunction) -> RewardLocation | None:
-    """Where a worker process finds the reward; None where it is graded in this one."""
-    here = function.inline or function.bounded or function.isolation == "none"
-    if here or inspect.iscoroutinefunction(function.fn):
-        return None
-    place = RewardLocation.of(function.fn)
-    return None if place in _UNLOADABLE else place
 
 
 def _packed(arguments: Mapping[str, Any]) -> bytes | None:

@@ -152,7 +152,11 @@ def _same_scalar(
         given, truth = _right_side(given), _right_side(truth)
         given_variables, true_variables = variables_of(given), variables_of(truth)
         if true_variables:
-            return _same_expression(given, truth, given_variables, true_variables, symbolic)
+            # Other letters could still cancel, as in y + x - x; that is no final answer.
+            if given_variables != true_variables:
+                return False
+            given, truth = plain_math(given), plain_math(truth)
+            return agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
         true_value = float_value(truth)
         value = float_value(given)
     except ExpressionError:
@@ -261,20 +265,6 @@ def _units_differ(given: str, truth: str) -> bool:
     short, long = sorted((one[1], other[1]), key=len)
     symbols = len(long) <= 3 and not long.startswith(short)  # `s` and `sec`, `h` and `hr`
     return one[2] != other[2] or symbols
-
-
-def _same_expression(
-    given: str,
-    truth: str,
-    given_variables: frozenset[str],
-    true_variables: frozenset[str],
-    symbolic: Callable[[str, str], bool | None],
-) -> bool | None:
-    # Other letters could still cancel, as in y + x - x; that is no final answer.
-    if given_variables != true_variables:
-        return False
-    given, truth = plain_math(given), plain_math(truth)
-    return agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
 
 
 def split_list(text: str) -> list[str] | None:

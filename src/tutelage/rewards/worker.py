@@ -340,20 +340,17 @@ def main(handle: int) -> None:
             return
         try:
             if surroundings is not None:
-                _move_to(*surroundings)
+                folder, environment, path = surroundings
+                os.chdir(folder)
+                os.environ.clear()
+                os.environ.update(environment)
+                sys.path[:] = path
             fn, given = _load(place), pickle.loads(arguments)
         except BaseException as error:
             pipe.send(f"{type(error).__name__}: {error}")
             continue
         pipe.send(None)
         pipe.send(_grade(fn, given, name, task_id))
-
-
-def _move_to(folder: str, environment: dict[str, str], path: list[str]) -> None:
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path[:] = path
 
 
 def _load(place: RewardLocation) -> Any:

@@ -100,8 +100,11 @@ def agent_sources(
             values[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
             values[f"the resource {name}"] = _digest(shown(value))
-    fields = {name: _tasks_mark(tasks) for name, tasks in splits.items() if tasks is not None}
-    return values | {f"the {name} tasks": mark for name, mark in fields.items()}
+    for name, tasks in splits.items():
+        if tasks is not None:
+            rows = [{**task.fields, "id": task.id} for task in tasks]
+            values[f"the {name} tasks"] = _digest(rows)
+    return values
 
 
 def shown(value: object) -> str:
@@ -110,11 +113,6 @@ def shown(value: object) -> str:
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
     return _ADDRESS.sub("", pprint.pformat(value, width=1))
-
-
-def _tasks_mark(tasks: Sequence[Task]) -> str:
-    """A mark of tasks with all that they hold."""
-    return _digest([{**task.fields, "id": task.id} for task in tasks])
 
 
 def _mark(text: str, folder: RunFolder) -> str | None:

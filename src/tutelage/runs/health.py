@@ -349,15 +349,12 @@ def _reward_range(steps: Sequence[Metrics]) -> tuple[float, float] | None:
     return min(s["reward/min"] for s in judged), max(s["reward/max"] for s in judged)
 
 
-def _maximum(least: float, greatest: float) -> float:
-    """The best that a reward can be: 1 where it lies between 0 and 1, else what was seen."""
-    return 1.0 if least >= 0 and greatest <= 1 else greatest
-
-
 def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
     if (values := _reward_range(steps)) is None:
         return False
-    least, top = values[0], _maximum(*values)
+    least, top = values
+    if least >= 0 and top <= 1:
+        top = 1.0
     return mean >= least + NEAR_MAXIMUM * (top - least)
 
 

@@ -70,10 +70,10 @@ class JobInputs:
             if self.train is not None or split == "test":
                 folder.tasks(split).unlink(missing_ok=True)
                 write_tasks(folder.tasks(split), tasks)
-        resources = {
-            name: {"kind": type(value).__name__, "value": _shown(value)}
-            for name, value in self.resources.items()
-        }
+        resources: dict[str, Any] = {}
+        for name, value in self.resources.items():
+            text = value.template if isinstance(value, PromptTemplate) else repr(value)
+            resources[name] = {"kind": type(value).__name__, "value": text}
         fields = {
             "agent": self.agent.name,
             "kind": type(self.agent).__name__,
@@ -87,10 +87,6 @@ class JobInputs:
             "runners": self.manager.n_runners,
         }
         write_json(folder.agent, fields)
-
-
-def _shown(value: Any) -> str:
-    return value.template if isinstance(value, PromptTemplate) else repr(value)
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:

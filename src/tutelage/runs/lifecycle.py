@@ -164,7 +164,10 @@ def check_place(asked: RunKind, folder: RunFolder) -> None:
     """Raise `RunError` where a run is refused for what its folder holds already."""
     if not folder.config.is_file():
         check_vacant(folder.path)
-    elif difference := _difference(asked, folder):
+        return
+    name = name_of(folder)
+    difference = asked.difference(folder) if name == asked.name else f"is of the kind {name!r}"
+    if difference:
         raise _taken(folder, difference)
 
 
@@ -199,12 +202,6 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
         raise RunError(awaits) from error
     work.close()
     raise RunError(awaits)
-
-
-def _difference(asked: RunKind, folder: RunFolder) -> str | None:
-    """How the run in a folder differs from what is asked for; None where they are one."""
-    name = name_of(folder)
-    return asked.difference(folder) if name == asked.name else f"is of the kind {name!r}"
 
 
 async def _go_on(

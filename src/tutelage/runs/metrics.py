@@ -25,7 +25,9 @@ fit."""
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Rewards, turns, tokens, failures and tool use of a step, averaged."""
     total = len(rollouts)
-    out = _reward_metrics(rollouts) | _failure_metrics(rollouts)
+    causes = failures_by_cause(rollouts)
+    out = _reward_metrics(rollouts) | {"rollout/failed": sum(causes.values()) / max(1, total)}
+    out |= {f"rollout/{cause}": count / max(1, total) for cause, count in causes.items()}
     out |= {
         "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
         "rollout/tokens": sum(
@@ -128,13 +130,6 @@ def _correlate(out: dict[str, float], name: str, pairs: Sequence[tuple[float, fl
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     if len(set(xs)) > 1 and len(set(ys)) > 1:
         out[f"rollout/{name}_correlation"] = correlation(xs, ys)
-
-
-def _failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The share that failed, and that of each cause that occurred, such as `rollout/timeout`."""
-    total, causes = max(1, len(rollouts)), failures_by_cause(rollouts)
-    shares = {f"rollout/{cause}": count / total for cause, count in causes.items()}
-    return {"rollout/failed": sum(causes.values()) / total, **shares}
 
 
 def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:

@@ -81,8 +81,12 @@ class Columns(Generic[T]):
                 self._flat[f.name] = part
                 self._all += part._all
             elif f.name not in apart:
-                self._own[f.name] = _field(prefix + f.name, hints[f.name], optional, f.compare)
-                self._all.append(self._own[f.name])
+                kind, nullable = _without_none(hints[f.name])
+                name, (type_, encode, decode) = prefix + f.name, _column(kind)
+                words, nullable = name.replace("_", " "), nullable or optional
+                own = _Field(name, words, type_, nullable, f.compare, encode, decode)
+                self._own[f.name] = own
+                self._all.append(own)
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
         """New columns for a table; those of `keys` belong to its primary key."""
@@ -127,13 +131,6 @@ class Columns(Generic[T]):
     def counted(self, row: Row) -> Row:
         """What of a row decides whether two records are equal."""
         return {f.name: row[f.name] for f in self._all if f.counts}
-
-
-def _field(name: str, hint: Any, optional: bool, counts: bool) -> _Field:
-    kind, nullable = _without_none(hint)
-    type_, encode, decode = _column(kind)
-    words = name.replace("_", " ")
-    return _Field(name, words, type_, nullable or optional, counts, encode, decode)
 
 
 def _column(kind: Any) -> tuple[TypeEngine[Any], Encode, Decode]:

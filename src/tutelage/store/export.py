@@ -10,7 +10,7 @@ from a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from tutelage.errors import StoreError
@@ -20,7 +20,6 @@ from tutelage.tracing.tree import whole_trace
 from tutelage.types import (
     JSON,
     THOUGHTS,
-    Attempt,
     Call,
     Message,
     Mode,
@@ -61,35 +60,27 @@ def export_rows(
     chosen = store.rollouts(run_id, **won)
     if fmt == "jsonl":
         return map(rollout_record, chosen)
-    return _otlp_rows(store, run_id, chosen, content=content)
-
-
-def _otlp_rows(
-    store: Store, run_id: str, rollouts: Iterable[Rollout], *, content: bool = False
-) -> Iterator[JSON]:
-    """The traces of rollouts, with all that was recorded of them, as OTLP-JSON."""
     from tutelage.tracing.content import without_content
     from tutelage.tracing.otlp import encode_json
 
-    for rollout in rollouts:
-        spans = whole_trace(rollout, store.spans(run_id, rollout.id), content=content)
-        yield encode_json(spans if content else [without_content(span) for span in spans])
+    traces = (whole_trace(r, store.spans(run_id, r.id), content=content) for r in chosen)
+    shown = traces if content else (list(map(without_content, spans)) for spans in traces)
+    return map(encode_json, shown)
 
 
 def rollout_record(rollout: Rollout) -> JSON:
     """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
+    attempts: list[JSON] = []
+    for attempt in rollout.attempts:
+        calls = [_call_record(call) for call in attempt.calls]
+        attempts.append({**asdict(replace(attempt, calls=())), "calls": calls})
     return {
         **asdict(replace(rollout, attempts=())),
         "task": {"id": rollout.task.id, "fields": rollout.task.fields},
         "status": rollout.last.status,
         "reward": None if rollout.reward is None else rollout.reward.value,
-        "attempts": [_attempt_record(attempt) for attempt in rollout.attempts],
+        "attempts": attempts,
     }
-
-
-def _attempt_record(attempt: Attempt) -> JSON:
-    calls = [_call_record(call) for call in attempt.calls]
-    return {**asdict(replace(attempt, calls=())), "calls": calls}
 
 
 def _call_record(call: Call) -> JSON:
@@ -166,17 +157,14 @@ def conversations(
     found: list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]] = []
     for call in calls:
         for i, (agent, before, tools) in enumerate(found):
-            if (agent, tools) == (call.agent, call.tools) and _continues(before, call.messages):
+            now, same = call.messages, (agent, tools) == (call.agent, call.tools)
+            if same and len(now) >= len(before) and all(map(_same, before, now)):
                 after = _as_context(call.messages[len(before) :])
                 found[i] = (agent, (*before, *after, call.reply), tools)
                 break
         else:
             found.append((call.agent, (*_as_context(call.messages), call.reply), call.tools))
     return found
-
-
-def _continues(before: Sequence[Message], now: Sequence[Message]) -> bool:
-    return len(now) >= len(before) and all(map(_same, before, now))
 
 
 def _same(sampled: Message, repeated: Message) -> bool:

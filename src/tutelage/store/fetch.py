@@ -8,7 +8,7 @@ the write-ahead log from being folded into the file. `ingest.py` is the way in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
@@ -65,31 +65,17 @@ def load_attempts(
     query = _of(table, run_id, ids, late).order_by(*table.primary_key)
     for row in conn.execute(query).mappings():
         key = (row["rollout_id"], row["position"], row["late"])
-        attempts[row["rollout_id"]].append(_decode_attempt(row, parts[key], toolsets))
-    return attempts
-
-
-def _decode_attempt(
-    row: RowLike,
-    parts: Mapping[str, Sequence[RowLike]],
-    toolsets: Mapping[str, tuple[ToolSpec, ...]],
-) -> Attempt:
-    """The attempt whose row and parts (by table name, each in order) these are.
-
-    `toolsets` has the tools that its calls name, by digest.
-    """
-    reward = None
-    if row["reward"] is not None:
-        reward = Reward(row["reward"], {r["name"]: r["value"] for r in parts["rewards"]})
-    return schema.ATTEMPT.decode(
-        row,
-        reward=reward,
-        calls=tuple(
+        own, reward = parts[key], None
+        if row["reward"] is not None:
+            reward = Reward(row["reward"], {r["name"]: r["value"] for r in own["rewards"]})
+        calls = tuple(
             schema.CALL.decode(r, tools=() if r["toolset"] is None else toolsets[r["toolset"]])
-            for r in parts["calls"]
-        ),
-        tool_results=tuple(schema.TOOL_RESULT.decode(r) for r in parts["tool_results"]),
-    )
+            for r in own["calls"]
+        )
+        results = tuple(schema.TOOL_RESULT.decode(r) for r in own["tool_results"])
+        attempt = schema.ATTEMPT.decode(row, reward=reward, calls=calls, tool_results=results)
+        attempts[row["rollout_id"]].append(attempt)
+    return attempts
 
 
 def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[ToolSpec, ...]]:

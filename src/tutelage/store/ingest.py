@@ -234,12 +234,17 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
 
     Raises `StoreError` for a run that is not there or records that contradict.
     """
-    _check_runs(conn, batch.run_ids)
+    known_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
+    for run_id in sorted(batch.run_ids - set(conn.scalars(known_runs))):
+        raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
     _insert_missing(conn, schema.tasks, {r.head["task"]: r.task for r in batch.rollouts})
     _insert_missing(conn, schema.toolsets, batch.toolsets)
     result = Counter[str]()
     for wave in _waves(batch.rollouts):
-        result += _put_wave(conn, wave)
+        known, changes = _load_known(conn, wave), _Changes()
+        for key, rollout in wave.items():
+            result += _place(changes, rollout, known.get(key))
+        _apply(conn, changes)
     _insert_new(conn, schema.spans, batch.spans)
     _insert_new(conn, schema.training_rows, batch.training_rows)
     return result
@@ -272,23 +277,20 @@ def _waves(rollouts: Iterable[_RolloutRows]) -> list[dict[_Key, _RolloutRows]]:
     return waves
 
 
-def _put_wave(conn: Connection, wave: dict[_Key, _RolloutRows]) -> Counter[str]:
-    known = _load_known(conn, wave)
-    changes = _Changes()
-    result = Counter[str]()
-    for key, rollout in wave.items():
-        result += _place(changes, rollout, known.get(key))
-    _apply(conn, changes)
-    return result
-
-
 def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Counter[str]:
     """Add one rollout's rows to `changes`."""
     if known is None:
         changes.heads.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)
         return Counter(new=1)
-    _check_head(rollout.head, known.head)
+    head = rollout.head
+    for name, value in head.items():
+        if known.head[name] != value:
+            raise StoreError(
+                f"rollout {head['id']!r} of run {head['run_id']!r} is in the store with {name} "
+                f"{known.head[name]!r}, and is put again with {value!r}: when steps are done "
+                "again, discard the old ones first (Store.discard_after)"
+            )
     run_id, rollout_id = rollout.key
     where = f"rollout {rollout_id!r}"
     stamps = [attempt.stamp for attempt in rollout.attempts]
@@ -296,7 +298,12 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
     for i in replaced:
         changes.stale.append({"key_run": run_id, "key_rollout": rollout_id, "key_position": i})
     changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
-    late = _late(rollout, known, filed)
+    # Late attempts that were not filed before are numbered after those that were.
+    late = [
+        rollout.attempts[i].as_late(len(known.late[i]) + 1)
+        for i in filed
+        if rollout.attempts[i].stamp[1] not in known.late[i]
+    ]
     changes.attempts.extend(late)
     if not added and not replaced:
         return Counter(unchanged=1, late=len(late))
@@ -304,31 +311,6 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
         place = {"key_run": run_id, "key_rollout": rollout_id}
         changes.summaries.append(place | rollout.summary)
     return Counter(updated=1, late=len(late))
-
-
-def _late(rollout: _RolloutRows, known: _Known, filed: Sequence[int]) -> list[_AttemptRows]:
-    """The late attempts that were not filed before, numbered after those that were."""
-    return [
-        rollout.attempts[i].as_late(len(known.late[i]) + 1)
-        for i in filed
-        if rollout.attempts[i].stamp[1] not in known.late[i]
-    ]
-
-
-def _check_head(new: Row, old: Row) -> None:
-    for name, value in new.items():
-        if old[name] != value:
-            raise StoreError(
-                f"rollout {new['id']!r} of run {new['run_id']!r} is in the store with {name} "
-                f"{old[name]!r}, and is put again with {value!r}: when steps are done again, "
-                "discard the old ones first (Store.discard_after)"
-            )
-
-
-def _check_runs(conn: Connection, run_ids: set[str]) -> None:
-    items = set(conn.scalars(select(schema.runs.c.id).where(schema.runs.c.id.in_(run_ids))))
-    for run_id in sorted(run_ids - items):
-        raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
 
 
 def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:

@@ -123,7 +123,14 @@ def _open_engine(path: Path, create: bool) -> Engine:
             with engine.begin() as conn:
                 ready = has_tables(conn, str(path))
             # Only now: another program's file must not change by being looked at.
-            _use_wal(engine)
+            with engine.connect() as conn:
+                raw = conn.connection.cursor()  # outside a transaction, where the mode can change
+                mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreError(
+                    f"SQLite gives journal mode {mode!r} here instead of 'wal', as on network "
+                    "disks: put the store on a local disk"
+                )
             if not ready:
                 with engine.connect().execution_options(**{WRITES: True}) as conn, conn.begin():
                     prepare(conn, str(path))
@@ -131,17 +138,6 @@ def _open_engine(path: Path, create: bool) -> Engine:
         engine.dispose()
         raise
     return engine
-
-
-def _use_wal(engine: Engine) -> None:
-    with engine.connect() as conn:
-        raw = conn.connection.cursor()  # outside a transaction, where the mode can be changed
-        mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-    if mode != "wal":
-        raise StoreError(
-            f"SQLite gives journal mode {mode!r} here instead of 'wal', as on network disks: "
-            "put the store on a local disk"
-        )
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:

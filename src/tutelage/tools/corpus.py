@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,11 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(aside)) as database:
             _create(database)
-            count = _insert(database, (p for file in files for p in _read_passages(file)))
+            count = 0
+            for passage in (p for file in files for p in _read_passages(file)):
+                row = (passage.title, passage.text)
+                database.execute("INSERT INTO passages VALUES (?, ?)", row)
+                count += 1
             database.commit()
             database.execute("INSERT INTO passages(passages) VALUES ('optimize')")
             database.commit()
@@ -171,14 +175,6 @@ def _create(database: sqlite3.Connection) -> None:
             "use a Python from python.org, conda or your distribution"
         ) from error
     database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-
-
-def _insert(database: sqlite3.Connection, passages: Iterable[Passage]) -> int:
-    count = 0
-    for passage in passages:
-        database.execute("INSERT INTO passages VALUES (?, ?)", (passage.title, passage.text))
-        count += 1
-    return count
 
 
 def _connect(path: str | Path) -> sqlite3.Connection:

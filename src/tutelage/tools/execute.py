@@ -62,20 +62,16 @@ async def execute_tool_calls(
 
 async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
     started, start = time.time(), time.perf_counter()
-    text, error = await _outcome(call, tools)
-    limit = tools[call.name].max_chars if call.name in tools else DEFAULT_MAX_CHARS
+    tool = tools.get(call.name)
+    if tool is None:
+        text, error, limit = _unknown(call.name, tools), "unknown_tool", DEFAULT_MAX_CHARS
+    else:
+        outcome = await run_tool(tool, call.arguments)
+        text, error, limit = outcome.text, outcome.failure, tool.max_chars
     seconds = time.perf_counter() - start
     return ToolResult(
         call.id, call.name, call.arguments, _cut(text, limit), error, seconds, started
     )
-
-
-async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str | None]:
-    tool = tools.get(call.name)
-    if tool is None:
-        return _unknown(call.name, tools), "unknown_tool"
-    done = await run_tool(tool, call.arguments)
-    return done.text, done.failure
 
 
 async def run_tool(tool: Tool, text: str) -> ToolOutcome:

@@ -181,11 +181,26 @@ class _Connection(Environment):
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     raise
-                raise ConfigError(self._failure(error, words)) from error
+                reason = _told(error)
+                if isinstance(error, TimeoutError):
+                    reason = f"it did not answer within {START_SECONDS:g} seconds"
+                words.seek(0)
+                last = words.read()[-_TAIL:].strip()
+                text = f"; it said: {last}" if last else ""
+                raise ConfigError(
+                    f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{text}"
+                ) from error
 
     async def _live(self, ready: asyncio.Future[list[McpTool]], words: IO[str]) -> None:
         try:
-            async with Client(_transport(self._target, words)) as client:
+            direct_on_loopback(os.environ)
+            transport: Any = self._target
+            if not isinstance(self._target, str | MCPServer):
+                # A child gets almost no variables unless they are passed on.
+                command, *args = self._target
+                server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
+                transport = stdio_client(server, errlog=cast("Any", words))
+            async with Client(transport) as client:
                 tools: list[McpTool] = []
                 cursor: str | None = None
                 while True:
@@ -234,26 +249,6 @@ class _Connection(Environment):
         await asyncio.wait({self._task})
         if not self._task.cancelled():
             self._task.exception()  # looked at, so that asyncio does not complain
-
-    def _failure(self, error: BaseException, words: IO[str]) -> str:
-        reason = _told(error)
-        if isinstance(error, TimeoutError):
-            reason = f"it did not answer within {START_SECONDS:g} seconds"
-        words.seek(0)
-        last = words.read()[-_TAIL:].strip()
-        text = f"; it said: {last}" if last else ""
-        return f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{text}"
-
-
-def _transport(target: _Target, words: IO[str]) -> Any:
-    direct_on_loopback(os.environ)
-    if isinstance(target, str | MCPServer):
-        return target
-    # A child gets almost no variables unless it is given them.
-    stdio_server_parameters = StdioServerParameters(
-        command=target[0], args=[*target[1:]], env=dict(os.environ)
-    )
-    return stdio_client(stdio_server_parameters, errlog=cast("Any", words))
 
 
 def _shown(target: _Target) -> str:
@@ -326,18 +321,12 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
             )
         signature = _signature(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()
-        destructive, silent = _is_destructive(each), each.annotations is None
+        # Without annotations the protocol's default holds: the tool is destructive.
+        hints, silent = each.annotations, each.annotations is None
+        safe = hints is not None and (hints.read_only_hint or hints.destructive_hint is False)
         method = _method(each.name, each.output_schema is not None)
-        tools[name] = Tool(name, about, method, signature, destructive=destructive, assumed=silent)
+        tools[name] = Tool(name, about, method, signature, destructive=not safe, assumed=silent)
     return list(tools.values())
-
-
-def _is_destructive(tool: McpTool) -> bool:
-    """What the server's annotations say; where they say nothing, the protocol's default: it is."""
-    hints = tool.annotations
-    if hints is None:
-        return True
-    return not hints.read_only_hint and hints.destructive_hint is not False
 
 
 def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Sequence
 from typing import Any, cast
 
 from mcp_types import CallToolResult
@@ -43,7 +42,9 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
         inner = cast("JSON", given)["result"]
         value = given if parts and _tells(text, given) else inner
-    listed = value is not given and _lists(parts, value)
+    items = _items(value)  # of a list, and of the lists in it
+    listed = value is not given and isinstance(value, list) and len(parts) == len(items)
+    listed = listed and all(map(_tells, parts, items))
     written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if parts and not listed:
         unlike = not _tells(text, value)
@@ -56,12 +57,6 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
             stacklevel=2,
         )
     return written if typed and isinstance(value, str) else SentText(written)
-
-
-def _lists(parts: Sequence[str], value: object) -> bool:
-    """Whether the texts are the items of a list, and of the lists in it."""
-    items = _items(value)
-    return isinstance(value, list) and len(parts) == len(items) and all(map(_tells, parts, items))
 
 
 def _items(value: object) -> list[object]:

@@ -48,18 +48,15 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
     for reference in names:
         for found in _resolve(reference, options or ToolOptions()):
             if found.name in tools:
+                way = "rename one with @tool('name')"
+                if reference.startswith(MCP_PREFIXES):
+                    way = "a server names its own: leave one of both out, or rename a tool that "
+                    way += "is yours"
                 raise ConfigError(
-                    f"two tools are named {found.name!r}, the second from {reference!r}; "
-                    f"{_way_out(reference)}"
+                    f"two tools are named {found.name!r}, the second from {reference!r}; {way}"
                 )
             tools[found.name] = found
     return tools
-
-
-def _way_out(reference: str) -> str:
-    if reference.startswith(MCP_PREFIXES):
-        return "a server names its own: leave one of both out, or rename a tool that is yours"
-    return "rename one with @tool('name')"
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
@@ -72,7 +69,14 @@ def close_tools(tools: Mapping[str, Tool]) -> None:
 
 def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
     if reference.startswith(MCP_PREFIXES):
-        return _mcp(reference)
+        try:
+            from tutelage.tools.mcp import tools_of
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"{reference!r} needs a package that is missing ({error}): install it with "
+                "`pip install 'tutelage[mcp]'`"
+            ) from error
+        return tools_of(reference)
     if reference in BUILTIN_TOOLS:
         return [BUILTIN_TOOLS[reference]]
     if reference in ENVIRONMENTS:
@@ -115,14 +119,3 @@ def _all_of(file: str) -> list[Tool]:
     if not own:
         raise ConfigError(f"tools {file!r}: it defines no @tool; name a function: {file}:NAME")
     return own
-
-
-def _mcp(reference: str) -> list[Tool]:
-    try:
-        from tutelage.tools.mcp import tools_of
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{reference!r} needs a package that is missing ({error}): install it with "
-            "`pip install 'tutelage[mcp]'`"
-        ) from error
-    return tools_of(reference)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
@@ -88,7 +88,9 @@ def signature_of(
         )
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-        schema = _json_schema(model)
+        made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
+        schema = cast("JSON", _untitled(made))
+        schema.setdefault("properties", {})
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
         reason = str(error).split("\n")[0]
         raise ToolDefinitionError(
@@ -234,13 +236,6 @@ class _QuietSchema(GenerateJsonSchema):
         # A default that JSON cannot hold is left out of the schema; the function still has it.
         if kind != "non-serializable-default":
             super().emit_warning(kind, detail)
-
-
-def _json_schema(model: type[BaseModel]) -> JSON:
-    made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
-    schema = cast("JSON", _untitled(made))
-    schema.setdefault("properties", {})
-    return schema
 
 
 def _untitled(schema: Any) -> Any:

@@ -186,22 +186,17 @@ def _words(schema: object, root: JSON, depth: int) -> list[str]:
         if name == "string" and "format" in here:
             words = f"a string that is a {here['format']}"
         elif name == "object" and here.get("required"):
-            words = f"an object with {', '.join(_named(here, root))}"
+            members: list[str] = []
+            for member in here["required"]:
+                each = resolved(here.get("properties", {}).get(member, {}), root)
+                constant = f"={_shown(each['const'])}" if "const" in each else ""
+                members.append(f"{member}{constant}")
+            words = f"an object with {', '.join(members)}"
         elif name == "array":
             own = _types(resolved(here.get("items", {}), root))
             words += f" of {_TYPES[own[0]][1]}" if own and own[0] in _TYPES else ""
         told.append(words)
     return told or [_ANY]
-
-
-def _named(schema: JSON, root: JSON) -> list[str]:
-    """The members that an object must have, with their constants."""
-    known = cast("JSON", schema.get("properties", {}))
-    fields = {name: resolved(known.get(name, {}), root) for name in schema["required"]}
-    return [
-        f"{name}={_shown(each['const'])}" if "const" in each else name
-        for name, each in fields.items()
-    ]
 
 
 def _at(path: str, part: object) -> str:

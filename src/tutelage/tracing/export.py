@@ -263,7 +263,11 @@ class _LiveTraces:
         late: dict[str, list[SpanRecord]] = {}
         for item in items:
             if isinstance(item, Rollout):
-                out += self._whole(item)
+                waited = self._waiting.pop(item.id, [])
+                self._sent[item.id] = item
+                while len(self._sent) > _MAX_REMEMBERED:
+                    self._sent.popitem(last=False)
+                out += whole_trace(item, waited, content=self._content)
             elif item.rollout_id in self._sent:
                 late.setdefault(item.rollout_id, []).append(item)
             elif item.rollout_id:
@@ -271,7 +275,15 @@ class _LiveTraces:
             else:
                 out.append(item)
         for rollout_id, spans in late.items():
-            out += self._new(self._sent[rollout_id], spans)
+            # Calls and agents were sent with the rollout.
+            rollout = self._sent[rollout_id]
+            sent = {span.span_id for span in rollout_spans(rollout)}
+            out += [
+                span
+                for span in whole_trace(rollout, spans, content=self._content)
+                if span.span_id not in sent
+                and span.attributes.get(names.OPERATION) != names.INVOKE_AGENT
+            ]
         while sum(map(len, self._waiting.values())) > _MAX_WAITING:
             out += self._waiting.popitem(last=False)[1]
         return self._allowed(out)
@@ -281,23 +293,6 @@ class _LiveTraces:
         out = [span for spans in self._waiting.values() for span in spans]
         self._waiting.clear()
         return self._allowed(out)
-
-    def _whole(self, rollout: Rollout) -> list[SpanRecord]:
-        spans = self._waiting.pop(rollout.id, [])
-        self._sent[rollout.id] = rollout
-        while len(self._sent) > _MAX_REMEMBERED:
-            self._sent.popitem(last=False)
-        return whole_trace(rollout, spans, content=self._content)
-
-    def _new(self, rollout: Rollout, spans: Sequence[SpanRecord]) -> list[SpanRecord]:
-        """Without the calls and agents that were sent with the rollout."""
-        sent = {span.span_id for span in rollout_spans(rollout)}
-        return [
-            span
-            for span in whole_trace(rollout, spans, content=self._content)
-            if span.span_id not in sent
-            and span.attributes.get(names.OPERATION) != names.INVOKE_AGENT
-        ]
 
     def _allowed(self, spans: list[SpanRecord]) -> list[SpanRecord]:
         return spans if self._content else [without_content(span) for span in spans]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +122,10 @@ class _Builder:
         end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
         asked = text = None
         if self._content:
-            asked = _messages(_task_messages(rollout))
+            sent: Sequence[Message] = ()
+            with suppress(KeyError, TypeError, ValueError):  # the task may be in no chat form
+                sent = rollout.task.messages()
+            asked = _messages(sent)
             if attempt.answer is not None:
                 text = _messages([Message("assistant", attempt.answer)], attempt.stop)
         attributes = {
@@ -195,7 +199,10 @@ class _Builder:
         )
 
     def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
-        sampled, sampling, model = call.sampled, call.sampling, _model(call)
+        sampled, sampling = call.sampled, call.sampling
+        model = OTHER_MODEL
+        if call.policy is not None:
+            model = MODEL if call.policy == "main" else call.policy
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
         attributes = {
             names.OPERATION: names.CHAT,
@@ -247,19 +254,6 @@ class _Builder:
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )
-
-
-def _model(call: Call) -> str:
-    if call.policy is None:
-        return OTHER_MODEL
-    return MODEL if call.policy == "main" else call.policy
-
-
-def _task_messages(rollout: Rollout) -> Sequence[Message]:
-    try:
-        return rollout.task.messages()
-    except (KeyError, TypeError, ValueError):
-        return ()  # the task is in no chat form; its agent knew what to make of it
 
 
 def _messages(messages: Sequence[Message], finish: str | None = None) -> str:

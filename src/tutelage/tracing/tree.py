@@ -80,8 +80,14 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
         if above is None or _below(nodes, moved, node, parent):
             above = nodes[root.span_id]
         above.children.append(node)
+
+    def place(child: SpanNode) -> tuple[int, str]:
+        """Of spans that begin at once, those of our record are in the order of their making."""
+        span = child.span
+        return span.start_ns, "" if span.scope == "tutelage" else span.span_id
+
     for node in nodes.values():
-        node.children.sort(key=lambda child: (child.span.start_ns, _order(child.span)))
+        node.children.sort(key=place)
     return nodes[root.span_id]
 
 
@@ -202,11 +208,6 @@ def _below(nodes: dict[str, SpanNode], moved: dict[str, str], node: SpanNode, pa
         above = nodes[parent].span.parent_id or ""
         parent = moved.get(above, above)
     return parent in seen
-
-
-def _order(span: SpanRecord) -> str:
-    """Among spans that begin at once: those of our record in the order of their making."""
-    return "" if span.scope == "tutelage" else span.span_id
 
 
 def _rooted(tree: SpanNode) -> Iterator[SpanRecord]:

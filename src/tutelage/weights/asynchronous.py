@@ -63,7 +63,13 @@ class GroupQueue:
         """Groups that are admitted, and neither trained nor dropped, with the tick of admission."""
         self._complete = self._recorded()
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._replayed = _recorded_steps(ctx.run.events, phase)
+        self._replayed: dict[int, JSON] = {}
+        """The last event of each step; one that was written again makes those after it void."""
+        for event in ctx.run.events:
+            if event["event"] == EVENT and event["phase"] == phase:
+                step = event["step"]
+                self._replayed = {n: known for n, known in self._replayed.items() if n < step}
+                self._replayed[step] = event
         self._live = False
         self._tasks: dict[int, list[Task]] = {}
 
@@ -71,7 +77,11 @@ class GroupQueue:
         """The groups of a step: those that the record has for it, else the first complete ones."""
         start, ctx = time.perf_counter(), self._ctx
         self._admit(step)
-        taken, dropped = self._known(step) or self._fresh(step)
+        event = None if self._live else self._replayed.get(step)
+        if event is not None and self._complete.keys() >= {*event["groups"], *event["dropped"]}:
+            taken, dropped = event["groups"], event["dropped"]
+        else:  # no record of this step, or the store has lost a rollout of it
+            taken, dropped = self._fresh(step)
         groups = [self._complete.pop(number) for number in taken]
         stale = [self._complete.pop(number) for number in dropped]
         for number in (*taken, *dropped):
@@ -113,7 +123,12 @@ class GroupQueue:
         """Play until the groups of a step are complete, and record which they are."""
         ctx, version = self._ctx, self._ctx.setting.policy.version
         size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
-        self._go_live()
+        if not self._live:
+            # From here on nothing is replayed. Rollouts of later versions than there are now are
+            # of a training that is lost, and are played again.
+            self._live = True
+            for number in [n for n, group in self._complete.items() if comes_after(group, version)]:
+                self._discard(self._complete.pop(number))
         while True:
             ready = sorted(number for number in self._complete if number in self._open)
             behind = {n: versions_behind(self._complete[n], version) for n in ready}
@@ -141,7 +156,13 @@ class GroupQueue:
         temperature = ctx.setting.config.rollout.temperature
         workers = ctx.placement.workers(PlaySettings(ctx.run.id, Mode.TRAIN, temperature))
         for number in sorted(missing):
-            work = self._play(workers, number, self._specs(number))
+            step, place = divmod(number, self._size)
+            if step not in self._tasks:
+                self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
+                self._tasks[step] = draw_tasks(ctx, step, self._size, 0)
+            group = [(place, self._tasks[step][place])]
+            specs = specs_of(ctx, self._phase, step, group, self._label)
+            work = self._play(workers, number, specs)
             task = ctx.loop.get_loop().create_task(work, context=copy_context())
             self._running[number] = task
 
@@ -166,15 +187,6 @@ class GroupQueue:
         )
         for task in done:
             task.result()
-
-    def _specs(self, number: int) -> list[RolloutSpec]:
-        """The rollouts of a group."""
-        step, place = divmod(number, self._size)
-        if step not in self._tasks:
-            self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
-            self._tasks[step] = draw_tasks(self._ctx, step, self._size, 0)
-        task = self._tasks[step][place]
-        return specs_of(self._ctx, self._phase, step, [(place, task)], self._label)
 
     # ------------------------------------------------------------ what is on record
 
@@ -205,26 +217,6 @@ class GroupQueue:
         step, place = rollout.group.rsplit("/", 2)[1:]
         return int(step) * self._size + int(place)
 
-    def _known(self, step: int) -> tuple[list[int], list[int]] | None:
-        """What the record says of a step; None from the first step on of which it says nothing,
-        or of which the store has lost a rollout."""
-        event = self._replayed.get(step)
-        if event is not None and not self._live:
-            taken, dropped = event["groups"], event["dropped"]
-            if self._complete.keys() >= {*taken, *dropped}:
-                return taken, dropped
-        return None
-
-    def _go_live(self) -> None:
-        """From here on nothing is replayed. What later versions sampled than there are now is of a
-        training that is lost, and is played again."""
-        if self._live:
-            return
-        self._live = True
-        version = self._ctx.setting.policy.version
-        for number in [n for n, group in self._complete.items() if comes_after(group, version)]:
-            self._discard(self._complete.pop(number))
-
     def _discard(self, rollouts: Iterable[Rollout]) -> None:
         self._ctx.run.writer.flush()
         for rollout in rollouts:
@@ -250,16 +242,6 @@ class GroupQueue:
                 "(async_training.staleness_threshold), so not trained; the store has them, and "
                 "staleness/dropped counts them in each step"
             )
-
-
-def _recorded_steps(events: Iterable[JSON], phase: str) -> dict[int, JSON]:
-    """The last event of each step; one that was written again has made those after it void."""
-    steps: dict[int, JSON] = {}
-    for event in events:
-        if event["event"] == EVENT and event["phase"] == phase:
-            steps = {n: known for n, known in steps.items() if n < event["step"]}
-            steps[event["step"]] = event
-    return steps
 
 
 def _without_reward(rollout: Rollout) -> bool:

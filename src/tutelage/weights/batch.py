@@ -137,9 +137,11 @@ class Batch:
         size = size or len(rollouts)
         groups = [[r] for r in rollouts]
         if size < len(rollouts):
-            together = _by_group(rollouts, self.rollouts)
-            if max(map(len, together)) <= size:
-                groups = together
+            together: dict[str, list[int]] = {}
+            for number in rollouts:
+                together.setdefault(self.rollouts[number].group, []).append(number)
+            if max(map(len, together.values())) <= size:
+                groups = list(together.values())
             seeds.python().shuffle(groups)
         parts: list[set[int]] = []
         placed = 0
@@ -166,14 +168,6 @@ class Batch:
         return lambda tensor_BT: tensor_BT[numbers, :width].to(device)
 
 
-def _by_group(numbers: Sequence[int], rollouts: Sequence[_Played]) -> list[list[int]]:
-    """Numbers of rollouts, those of one group together, in the order of the first of each."""
-    groups: dict[str, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(rollouts[number].group, []).append(number)
-    return list(groups.values())
-
-
 def make_rows(
     rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY, version: int = 0
 ) -> Batch:
@@ -185,7 +179,12 @@ def make_rows(
     """
     judged = [r for r in rollouts if r.reward is not None]
     if len(rollouts) - len(judged) > FAILURE_BUDGET * len(rollouts):
-        raise FailureBudgetError(_lost(rollouts))
+        failures = [r.last.failure for r in rollouts if r.last.failure is not None]
+        first = failures[0].message if failures else "unknown"
+        raise FailureBudgetError(
+            f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
+            f"there is nothing to learn from. The first: {first}"
+        )
     rows: list[Row] = []
     owners: list[int] = []
     rowless: list[int] = []
@@ -193,7 +192,8 @@ def make_rows(
         made = build_rows(rollout.last.calls, policy)
         rows += made
         owners += [number] * len(made)
-        if not made and _takes_part(rollout, policy):
+        spoke = {c.policy for c in rollout.last.calls if c.policy is not None}
+        if not made and (not spoke or policy in spoke):
             rowless.append(number)
     if not rows:
         raise FailureBudgetError(
@@ -253,12 +253,6 @@ def _tool_errors(rollout: Rollout, config: RunConfig) -> float:
     failed = sum(result.error is not None for result in rollout.last.tool_results)
     share = min(1.0, failed * config.reward_model.tool_error_penalty)
     return -share * max(rollout.reward.value, 0.0)
-
-
-def _takes_part(rollout: Rollout, policy: str) -> bool:
-    """Whether a rollout without a row is one of this policy's anyway."""
-    spoke = {c.policy for c in rollout.last.calls if c.policy is not None}
-    return not spoke or policy in spoke
 
 
 def with_advantages(
@@ -351,16 +345,6 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
     return (
         f"no call trains the policy, the agents seen are {seen}: mark_agent_as_trainable takes one "
         "of these, or a name given by rollout.agent(NAME), and a frozen LLM is never trained; "
-    )
-
-
-def _lost(rollouts: Sequence[Rollout]) -> str:
-    """What to say when most rollouts were lost."""
-    failures = [r.last.failure for r in rollouts if r.last.failure is not None]
-    first = failures[0].message if failures else "unknown"
-    return (
-        f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
-        f"there is nothing to learn from. The first: {first}"
     )
 
 

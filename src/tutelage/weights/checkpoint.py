@@ -115,9 +115,20 @@ def save(
         _flush(folder.checkpoints)
     except (OSError, RuntimeError, ModelError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise disk_error(final, _disk_reason(error)) from error
+        reason = error.__cause__ if isinstance(error, ModelError) else error
+        if not isinstance(reason, OSError):  # torch reports a full disk by a RuntimeError
+            text = str(error).partition("\n")[0]
+            reason = OSError(
+                f"the disk refused to write (full, over a file-size limit, or failing): {text}"
+            )
+        raise disk_error(final, reason) from error
     best: dict[str, Any] | None = state.results.get(BEST)
-    _prune(folder, keep, None if best is None else _name(best["step"]))
+    trained, there = of_training(folder), complete(folder)
+    between = [path for path in there if path not in trained]
+    kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
+    for old in there:
+        if old not in kept and (best is None or old.name != _name(best["step"])):
+            shutil.rmtree(old, ignore_errors=True)
     return final
 
 
@@ -224,29 +235,11 @@ def of_training(folder: RunFolder) -> list[Path]:
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 
-def _prune(folder: RunFolder, keep: int | None, best: str | None) -> None:
-    trained, there = of_training(folder), complete(folder)
-    between = [path for path in there if path not in trained]
-    kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
-    for old in there:
-        if old not in kept and old.name != best:
-            shutil.rmtree(old, ignore_errors=True)
-
-
 def drop_between(folder: RunFolder) -> None:
     """Remove the checkpoints that were saved after training, where training can go on from one."""
     for path in complete(folder) if of_training(folder) else ():
         if _BETWEEN in path.name:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _disk_reason(error: Exception) -> OSError:
-    """The error as one of the disk: torch reports a full one by its zip writer's RuntimeError."""
-    cause = error.__cause__ if isinstance(error, ModelError) else error
-    if isinstance(cause, OSError):
-        return cause
-    text = str(error).partition("\n")[0]
-    return OSError(f"the disk refused to write (full, over a file-size limit, or failing): {text}")
 
 
 def _flush(path: Path) -> None:

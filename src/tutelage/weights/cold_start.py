@@ -10,7 +10,6 @@ has the shared parts of all phases; `sft.py` takes the step from here.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 
@@ -21,7 +20,7 @@ from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
-from tutelage.types import Mode, Task
+from tutelage.types import Mode
 from tutelage.weights.context import TrainingContext
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure, quick_eval
@@ -134,14 +133,13 @@ def demonstration_rows(
         tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
     else:
         tasks = rng.sample(list(shown), size)
-    return [_row(setting, task, rng, guess_share) for task in tasks]
-
-
-def _row(setting: TrainingInputs, task: Task, rng: random.Random, guess_share: float) -> Row:
-    guess = rng.random() < guess_share
-    messages = [*task.messages(), *demonstrations(task, guess, rng)]
-    told = [tool.spec for tool in setting.tools.values()]
-    return Row(*setting.policy.codec.demonstration(messages, told))
+    specs = [tool.spec for tool in setting.tools.values()]
+    drawn: list[Row] = []
+    for task in tasks:
+        guess = rng.random() < guess_share
+        messages = [*task.messages(), *demonstrations(task, guess, rng)]
+        drawn.append(Row(*setting.policy.codec.demonstration(messages, specs)))
+    return drawn
 
 
 def learning_rate(

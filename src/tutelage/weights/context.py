@@ -228,7 +228,24 @@ class TrainingContext:
                 own_agent=job_inputs is not None,
             )
             if job_inputs is not None:
-                found = self._play_live(specs, job_inputs, play, on_done)
+                # A Python agent plays on its manager, and each rollout is stored as it ends.
+                listeners = [f for f in (on_done, job_inputs.on_rollout) if f is not None]
+                count = numbered(self.state.rollouts)
+                grader = grader_of(job_inputs, self.setting.reward)
+
+                def done(rollout: Rollout) -> None:
+                    if next(count) == 0:
+                        stop_if_text(rollout, grader)
+                    for listener in listeners:
+                        listener(rollout)
+
+                def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+                    self.run.writer.submit_spans(self.run.id, spans)
+                    self.run.writer.submit([rollout])
+
+                traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.id)
+                workers = self.placement.workers(play, keep, traces)
+                found = job_inputs.manager.play(workers, specs, done)
             else:
                 playing = self._unless_stuck(self.placement.workers(play), specs, on_done)
                 found = self.loop.run(playing, context=copy_context())
@@ -264,33 +281,17 @@ class TrainingContext:
         if len(known) == len(ids) and all(i in known for i in ids) and good:
             return [known[i] for i in ids]
         if self.recorded or known:
-            self._forget_from(first.step, key)
+            # What the store has of this tick and later goes, but for complete sets already used.
+            self.run.writer.flush()
+            kept = [
+                r
+                for r in self.run.store.rollouts(self.run.id, step=first.step)
+                if (r.step, r.mode.value, r.label) not in {key, *self.recorded}
+            ]
+            self.run.store.discard_after(self.run.id, first.step - 1)
+            self.run.writer.submit(kept)
+            self.recorded.clear()
         return None
-
-    def _play_live(
-        self,
-        specs: Sequence[RolloutSpec],
-        given: JobInputs,
-        play: PlaySettings,
-        on_done: Callable[[Rollout], None] | None,
-    ) -> list[Rollout]:
-        """Run rollouts of a Python agent on its manager, storing each as it ends."""
-        items = [f for f in (on_done, given.on_rollout) if f is not None]
-        number, grader = numbered(self.state.rollouts), grader_of(given, self.setting.reward)
-
-        def done(rollout: Rollout) -> None:
-            if next(number) == 0:
-                stop_if_text(rollout, grader)
-            for listener in items:
-                listener(rollout)
-
-        def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            self.run.writer.submit_spans(self.run.id, spans)
-            self.run.writer.submit([rollout])
-
-        traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.id)
-        workers = self.placement.workers(play, keep, traces)
-        return given.manager.play(workers, specs, done)
 
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""
@@ -333,23 +334,19 @@ class TrainingContext:
                 first[failure.cause.value] = failure.message
                 if failure.cause in _GRADING:
                     self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
-        self._warn_of_agent(rollouts)
-        self.state.tokens += sum(
-            len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
-        )
-
-    def _warn_of_agent(self, rollouts: Sequence[Rollout]) -> None:
-        """Say once what is odd about what rollouts earned, and which prompts none of them used."""
         warnings: list[str] = self.state.results.setdefault("warnings", [])
         setting, given = self.setting, self.setting.given
         limits = (setting.context, setting.policy.max_positions)
-        found = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)
-        new = [w for mark, w in found.items() if w and not any(mark in old for old in warnings)]
+        odd = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)
+        new = [w for mark, w in odd.items() if w and not any(mark in old for old in warnings)]
         if given is not None and self.state.rollouts == len(rollouts):
             new += unused_template_warnings(rollouts, given.resources)
         for warning in new:
             warnings.append(warning)
             self.warn(warning)
+        self.state.tokens += sum(
+            len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
+        )
 
     def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
         """A reward that fails is a defect of the task, and training on the rest would hide it."""
@@ -379,18 +376,6 @@ class TrainingContext:
                 work.cancel()
                 await asyncio.wait({work})
                 return None
-
-    def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
-        """Drop what the store has of this tick and later but for complete sets already used."""
-        self.run.writer.flush()
-        kept = [
-            r
-            for r in self.run.store.rollouts(self.run.id, step=tick)
-            if (r.step, r.mode.value, r.label) not in {key, *self.recorded}
-        ]
-        self.run.store.discard_after(self.run.id, tick - 1)
-        self.run.writer.submit(kept)
-        self.recorded.clear()
 
 
 def _ungraded(rollout: Rollout) -> bool:

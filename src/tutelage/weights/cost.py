@@ -16,7 +16,6 @@ import torch
 from tutelage.errors import counted
 from tutelage.policy.machine import in_parallel
 from tutelage.policy.row import Row
-from tutelage.rewards import RewardFunction
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
 from tutelage.weights.config.presets import UNKNOWN, WORK
@@ -30,7 +29,15 @@ def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """How many rollouts a training by rewards will play, how many tokens they may have, and what
     grades them."""
     plan = {"plan": _rollouts(setting, phases), "tokens": _tokens(setting)}
-    return plan | {"reward": _graded_by(grader_of(setting.given, setting.reward))}
+    grader = grader_of(setting.given, setting.reward)
+    if grader is None:
+        return plan | {"reward": "what the agent returns"}
+    graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
+    if grader.sees_attempt:
+        graded = f"{grader.name}, which grades the reply"
+        if grader.fields_read:
+            graded += f" by the task's {', '.join(map(repr, sorted(grader.fields_read)))}"
+    return plan | {"reward": graded}
 
 
 def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
@@ -60,15 +67,6 @@ def _tokens(setting: TrainingInputs) -> str:
     if asked is not None and asked > own:
         bound = f" (all that the model has: rollout.max_len={asked} has no effect)"
     return f"{most}, context {setting.context:,}{bound}"
-
-
-def _graded_by(grader: RewardFunction | None) -> str:
-    if grader is None:
-        return "what the agent returns"
-    if not grader.sees_attempt:
-        return f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
-    fields = ", ".join(map(repr, sorted(grader.fields_read or ())))
-    return f"{grader.name}, which grades the reply" + f" by the task's {fields}" * bool(fields)
 
 
 # ---------------------------------------------------------------- time

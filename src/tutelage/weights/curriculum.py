@@ -29,11 +29,6 @@ MEMORY = 0.5
 """Weight of what was known of a task when it is seen again."""
 
 
-def _weight(p: float, floor: float) -> float:
-    """How often a task of success rate `p` is drawn, relative to the best one."""
-    return floor + (1.0 - floor) * 4.0 * p * (1.0 - p)
-
-
 def draw(
     total: int, count: int, known: Mapping[str, float], floor: float, seeds: SeedTree
 ) -> list[int]:
@@ -41,11 +36,12 @@ def draw(
     out: list[int] = []
     for round_number in range(math.ceil(count / total)):
         rng = seeds.child(round_number).python()
-        # The greatest u^(1/w), taken as the least -log(u) / w.
-        keys = [
-            (-math.log(1.0 - rng.random()) / _weight(known.get(str(i), 0.5), floor), i)
-            for i in range(total)
-        ]
+        keys: list[tuple[float, int]] = []
+        for i in range(total):
+            rate = known.get(str(i), 0.5)
+            weight = floor + (1.0 - floor) * 4.0 * rate * (1.0 - rate)  # of the best one: 1
+            # The greatest u^(1/w), taken as the least -log(u) / w.
+            keys.append((-math.log(1.0 - rng.random()) / weight, i))
         out += [i for _, i in sorted(keys)[: count - len(out)]]
     return out
 

@@ -81,24 +81,17 @@ def _as_rank(
 ) -> JSON:
     """The result of a run on this rank."""
     try:
-        return _in_its_place(asked, folder, lead, group)
+        own = {} if asked.given is None else asked.given.sources
+        check_same(group, facts_of(asked.resolved) | own)
+        in_step(group, lambda: check_store(asked.resolved.config))
+        check_shared(group, folder)
+        if group.rank:
+            _follow(asked, folder.name, group)
+        return group.agree(lead)
     except FirstRankLostError as lost:
         begun = folder.config.is_file()
         lost.add_note(resume_hint(folder.path) if begun else "The same command begins again.")
         raise
-
-
-def _in_its_place(
-    asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
-) -> JSON:
-    """Lead the run, or follow."""
-    own = {} if asked.given is None else asked.given.sources
-    check_same(group, facts_of(asked.resolved) | own)
-    in_step(group, lambda: check_store(asked.resolved.config))
-    check_shared(group, folder)
-    if group.rank:
-        _follow(asked, folder.name, group)
-    return group.agree(lead)
 
 
 # ---------------------------------------------------------------- what has to be the same
@@ -235,7 +228,13 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                 status=RolloutStatus.RUNNING,
             )
             try:
-                _work(asked, Run(folder, name, store, writer, Progress(), StopSignal(_nothing)))
+                run = Run(folder, name, store, writer, Progress(), StopSignal(_nothing))
+                asked.open(run)
+                for phase_name, phase in asked.phases():
+                    if phase_name not in asked.done:
+                        asked.enter(phase_name)
+                        phase(run)
+                        asked.leave(phase_name)
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except FirstRankLostError:
@@ -246,15 +245,6 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                 raise SystemExit(0) from error
             finally:
                 asked.close()
-
-
-def _work(asked: WeightTraining, run: Run) -> None:
-    asked.open(run)
-    for name, phase in asked.phases():
-        if name not in asked.done:
-            asked.enter(name)
-            phase(run)
-            asked.leave(name)
 
 
 def _met_alone(group: ProcessGroup) -> bool:

@@ -47,43 +47,34 @@ def accumulate(
     elif devices == {"cpu"} and _reduced_is_float32():
         setting = _reduced_on_cpu()
     with setting:
-        return _accumulate(parameters, items, loss, threads)
+        if threads <= 1 or len(items) <= 1:
+            reports: list[Out] = []
+            for item in items:
+                value, report = loss(item)
+                value.backward()
+                reports.append(report)
+            return reports
+
+        turns = _Turns(parameters)
+
+        def work(number: int, item: Item) -> Out:
+            with turns.taken(number):
+                value, report = loss(item)
+                value.backward()
+            return report
+
+        with turns.watched():
+            working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+            try:
+                return [work.result() for work in working]
+            finally:
+                wait(working)
 
 
 def _computes_on(parameter: Any) -> str:
     """The type of the device; of one that is sharded and offloaded, that of its ranks."""
     mesh = getattr(parameter, "device_mesh", None)
     return parameter.device.type if mesh is None else mesh.device_type
-
-
-def _accumulate(
-    parameters: Sequence[Tensor],
-    items: Sequence[Item],
-    loss: Callable[[Item], tuple[Tensor, Out]],
-    threads: int,
-) -> list[Out]:
-    if threads <= 1 or len(items) <= 1:
-        reports: list[Out] = []
-        for item in items:
-            value, report = loss(item)
-            value.backward()
-            reports.append(report)
-        return reports
-
-    turns = _Turns(parameters)
-
-    def work(number: int, item: Item) -> Out:
-        with turns.taken(number):
-            value, report = loss(item)
-            value.backward()
-        return report
-
-    with turns.watched():
-        working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
-        try:
-            return [work.result() for work in working]
-        finally:
-            wait(working)
 
 
 class _Turns:

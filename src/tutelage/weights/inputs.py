@@ -49,7 +49,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Mode, Sampling, Task, ToolSpec
+from tutelage.types import Constraint, Mode, Sampling, Task
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
@@ -211,9 +211,16 @@ def prepare_rl(
             "model.lora makes adapters for a model that the run loads, and this one was passed "
             "as an object; name its folder instead, or give an object made by with_lora"
         )
-    policy = _handed(given, policy_folder)
-    if policy is None:
-        policy = _policy(config, tasks, tools, policy_folder, tool_specs, demonstrated.rows)
+    policy, path = _handed(given, policy_folder), config.model.path
+    if policy is None and policy_folder is not None:
+        policy = load_policy(str(policy_folder))
+    elif policy is None and path is not None:
+        known = load_policy(path, template=config.agent.template, tools=tool_specs)
+        policy = _adapted(known, config)
+    elif policy is None:
+        texts = _texts(demonstrated.rows[:2000])
+        corpus = chain(texts, _corpus(tasks.train, tools, SeedTree(config.seed)))
+        policy = _embedded(config, corpus, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
     if config.needs_calls and given is None:
         policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
     tools, policy, choice = _placed(config, tools, policy)
@@ -351,23 +358,6 @@ def _given_tasks(config: RunConfig, given: JobInputs) -> Tasks:
 def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction:
     """The reward that grades what an agent does not grade itself."""
     return reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD)
-
-
-def _policy(
-    config: RunConfig,
-    tasks: Tasks,
-    tools: Mapping[str, Tool],
-    folder: Path | None,
-    told: Sequence[ToolSpec],
-    demonstrated: Sequence[Demonstration],
-) -> Policy:
-    if folder is not None:
-        return load_policy(str(folder))
-    if config.model.path is not None:
-        known = load_policy(config.model.path, template=config.agent.template, tools=told)
-        return _adapted(known, config)
-    corpus = chain(_texts(demonstrated[:2000]), _corpus(tasks.train, tools, SeedTree(config.seed)))
-    return _embedded(config, corpus, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
 
 
 def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:

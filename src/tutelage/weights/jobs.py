@@ -68,12 +68,6 @@ def resume(
     return together(asked, folder, lead)
 
 
-def _check_place(resolved: Resolved) -> None:
-    """Raise what a run would be refused for by what lies where it is to be."""
-    if resolved.config.output is not None:
-        lifecycle.check_place(training(resolved), RunFolder(Path(resolved.config.output)))
-
-
 def dry_run(
     resolved: Resolved, note: Callable[[str], None] = lambda _: None
 ) -> Rollout | SFTPreview:
@@ -81,7 +75,8 @@ def dry_run(
     is written. What a rank would hold in memory goes to `note`."""
     trainer = resolved.config.trainer
     check_loggers(trainer.logger)
-    _check_place(resolved)
+    if resolved.config.output is not None:
+        lifecycle.check_place(training(resolved), RunFolder(Path(resolved.config.output)))
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
     check_workers(resolved.config)

@@ -88,13 +88,24 @@ class WeightTraining(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its estimator, model and reward."""
-        grader, success = _grader(files), files.section("reward").get("success")
+        named = files.section("agent").get("reward_name")
+        grader = str(files.agent.get("reward") or named or EMBEDDED_REWARD)
+        success = files.section("reward").get("success")
         remote = bool(files.agent.get("remote")) or grader == _JUDGE
+        model = files.section("model")
+        path = model.get("path")
+        base = str(path) if path else f"embedded {model.get('size', '')}".strip()
+        if not path and files.agent and not files.section("sft").get("max_steps"):
+            base = "passed in Python"
+        made = path in (None, SHIPPED)
+        mark = folder_hash(files.run.checkpoints / "initial" if made else Path(str(path)))
+        steps = files.count("sft_steps") or files.count("rl_steps")
+        steps = steps or files.count("cold_start_steps")
         return Figures(
             trained="weights",
             algorithm=_algorithm(files),
-            base=_base(files),
-            base_mark=_base_mark(files),
+            base=base,
+            base_mark=mark or (f"model:{path}" if path else None),
             tested_mark=folder_hash(files.run.policy),
             agent=str(files.agent.get("file") or files.agent.get("agent") or Figures.BUILT_IN),
             agent_mark=files.agent_mark(),
@@ -102,7 +113,7 @@ class WeightTraining(RunKind):
             labels={name: Labels(f"before/{name}", f"after/{name}", name) for name in MEASURES},
             success=str(success) if success else None,
             dollars=None if remote else 0.0,
-            updates=_updates(files),
+            updates="" if steps is None else f"{steps} steps",
             best=files.run.policy,
         )
 
@@ -153,7 +164,7 @@ class WeightTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
         check_loggers(self.resolved.config.trainer.logger)
-        from tutelage.weights.memory import check_stored
+        from tutelage.weights import memory
         from tutelage.weights.placement import check_workers, start_workers
         from tutelage.weights.training import prepare_training
         from tutelage.weights.vllm_sampler import servers_of
@@ -161,11 +172,12 @@ class WeightTraining(RunKind):
         check_workers(self.resolved.config)
         new = not folder.config.is_file()
         if new:
-            check_stored(self.resolved.config)
+            memory.check_stored(self.resolved.config)
         prepare_training(self, folder, progress)
         if new:
             self._check_room(folder)
-            self._check_memory()
+            gpu = self.setting.choice.device.type == "cuda"
+            memory.check(memory.models_of(self.setting), memory.here(gpu=gpu), gpu=gpu)
         self.pool = start_workers(self.setting)
         self.servers = servers_of(self.setting, folder, progress)
 
@@ -182,12 +194,6 @@ class WeightTraining(RunKind):
         whole = sum(4 * policy.count() for policy in policies)
         keep = self.resolved.config.trainer.max_actor_ckpt_to_keep
         check_room(folder, trained, whole, 2 + (keep or 1))
-
-    def _check_memory(self) -> None:
-        from tutelage.weights import memory
-
-        gpu = self.setting.choice.device.type == "cuda"
-        memory.check(memory.models_of(self.setting), memory.here(gpu=gpu), gpu=gpu)
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
@@ -329,30 +335,3 @@ def _algorithm(files: RunFiles) -> str:
         return str(files.result.get("algorithm") or "unknown")
     rewarded = section.get("name") == "rl" and files.settings.get("recipe") != "sft"
     return str(section.get("adv_estimator")) if rewarded else "sft"
-
-
-def _updates(files: RunFiles) -> str:
-    steps = files.count("sft_steps") or files.count("rl_steps") or files.count("cold_start_steps")
-    return "" if steps is None else f"{steps} steps"
-
-
-def _grader(files: RunFiles) -> str:
-    """The reward's name, which is `agent` where the agent grades itself."""
-    named = files.section("agent").get("reward_name")
-    return str(files.agent.get("reward") or named or EMBEDDED_REWARD)
-
-
-def _base(files: RunFiles) -> str:
-    """The model in words."""
-    model = files.section("model")
-    if model.get("path"):
-        return str(model["path"])
-    handed = files.agent and not files.section("sft").get("max_steps")
-    return "passed in Python" if handed else f"embedded {model.get('size', '')}".strip()
-
-
-def _base_mark(files: RunFiles) -> str | None:
-    path = files.section("model").get("path")
-    made = path in (None, SHIPPED)
-    text = folder_hash(files.run.checkpoints / "initial" if made else Path(str(path)))
-    return text or (f"model:{path}" if path else None)

@@ -10,7 +10,7 @@ Legend: B rows, T tokens, K trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,14 @@ def rows_loss(
     def average(x_BT: Tensor) -> Tensor:
         return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=denominator)
 
+    options = options_of(actor.policy_loss, LOSSES.find(actor.policy_loss.loss_mode).options)
+    if before_BT is None:
+        correction = (config.rollout.correction, config.rollout.correction_cap)
+        options["weights_BT"] = importance_weights(old - sampled, mask, *correction)
+    elif batch.weights_BT is not None:
+        options["weights_BT"] = cut(batch.weights_BT)
+    if selection_BT is not None:
+        options["selection_BT"] = cut(selection_BT)
     policy, metrics = policy_loss(
         actor.policy_loss.loss_mode,
         logp,
@@ -82,7 +90,7 @@ def rows_loss(
         aggregation=way,
         rollouts_B=owners,
         denominator=denominator,
-        **_options(batch, config, cut, old - sampled, selection_BT),
+        **options,
     )
     value = policy
     kl = entropy = policy.new_zeros(())
@@ -95,6 +103,10 @@ def rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
     gap_K = (scores.logp_K - sampled[where]).detach()
+    own_K = gap_K  # of rows of the trainer's own version
+    if batch.stale:
+        fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
+        own_K = gap_K[fresh_B[scores.rows_K]]
     return value, MicroBatchReport(
         rows=numbers,
         scores=scores.detached(),
@@ -102,44 +114,9 @@ def rows_loss(
         policy=policy.detach(),
         kl=kl.detach(),
         entropy=entropy.detach(),
-        mismatch_max=_largest_error(gap_K, scores.rows_K, batch, numbers),
+        mismatch_max=own_K.abs().max() if own_K.numel() else None,
         mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
     )
-
-
-def _largest_error(
-    gap_K: Tensor, rows_K: Tensor, batch: Batch, numbers: list[int]
-) -> Tensor | None:
-    """The largest gap between sampler and trainer, on rows of the trainer's own version; None
-    without any."""
-    if batch.stale:
-        fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
-        gap_K = gap_K[fresh_B[rows_K]]
-    return gap_K.abs().max() if gap_K.numel() else None
-
-
-def _options(
-    batch: Batch,
-    config: RunConfig,
-    cut: Callable[[Tensor], Tensor],
-    log_ratio_BT: Tensor,
-    selection_BT: Tensor | None,
-) -> dict[str, Any]:
-    """What the loss is given beside the batch: its own options, weights, and selected tokens.
-
-    `log_ratio_BT` is between trainer and sampler before the update.
-    """
-    loss = config.actor.policy_loss
-    options = options_of(loss, LOSSES.find(loss.loss_mode).options)
-    if batch.trainer_logp_BT is None:
-        correction = (config.rollout.correction, config.rollout.correction_cap)
-        mask = cut(batch.mask_BT)
-        options["weights_BT"] = importance_weights(log_ratio_BT, mask, *correction)
-    elif batch.weights_BT is not None:
-        options["weights_BT"] = cut(batch.weights_BT)
-    if selection_BT is not None:
-        options["selection_BT"] = cut(selection_BT)
-    return options
 
 
 def options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:

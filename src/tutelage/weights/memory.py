@@ -10,7 +10,7 @@ beside the engine's copy on the first rank's device, and in the main memory of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,9 +114,11 @@ def words(models: Models, machine: Machine, *, gpu: bool) -> str:
     several = machine.nodes * machine.ranks > 1
     each = "the first rank" if several else "this process"
     total = _gb(sum(parts.values()))
-    return (
-        f"{each} holds {total} beside activations and libraries ({listed}); {_there(machine, gpu)}"
-    )
+    ranks = f", for {machine.ranks} ranks" if machine.ranks > 1 else ""
+    there = f"there are {_gb(machine.memory)}{ranks}"
+    if gpu:
+        there = f"a GPU has {_gb(machine.gpu_memory)}"
+    return f"{each} holds {total} beside activations and libraries ({listed}); {there}"
 
 
 def here(*, gpu: bool) -> Machine:
@@ -157,10 +159,27 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
 
 
 def smallest_setting(models: Models, machine: Machine, *, gpu: bool) -> str:
-    """What to write instead: the first of `_ways` that leaves `MARGIN` for activations."""
-    ways = _ways(models, machine, gpu)
-    fitting = (way for way, asked, there in ways if _fits(asked, there, gpu, MARGIN))
-    return next(fitting, "a smaller model")
+    """Return what to write instead: the smallest other setting that leaves `MARGIN` for
+    activations."""
+    most = max(1, machine.cuda_devices) if gpu else 1
+    numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
+    numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
+    base = models.policy - (models.trained if models.merged else 0)
+    rank16, merged = int(ADAPTED * base), models.merged or models.linear or base
+    few = replace(models, policy=base + rank16, trained=rank16, merged=merged)
+    thin, rank = replace(few, copies=min(1, few.copies)), "model.lora.rank=16"
+    blocks = f"{rank} model.enable_gradient_checkpointing=true"
+    for smaller, adapters in ((models, ""), (few, rank), (thin, blocks)):
+        for nodes, ranks in numbers:
+            there = replace(machine, nodes=nodes, ranks=ranks)
+            if not _fits(smaller, there, gpu, MARGIN):
+                continue
+            more = f" --nnodes={nodes}" if nodes > 1 else ""
+            command = f"torchrun{more} --nproc-per-node={ranks} -m tutelage ..."
+            way = "one process" if nodes * ranks == 1 else command
+            same = adapters and (nodes, ranks) == (machine.nodes, machine.ranks)
+            return adapters if same else f"{adapters} and {way}" if adapters else way
+    return "a smaller model"
 
 
 def check_stored(config: RunConfig) -> None:
@@ -209,33 +228,6 @@ def _fits(models: Models, machine: Machine, gpu: bool, margin: float = 0) -> boo
     if not gpu:
         size, there = size * machine.ranks, machine.memory
     return not there or size <= (1 - margin) * there
-
-
-def _ways(models: Models, machine: Machine, gpu: bool) -> Iterator[tuple[str, Models, Machine]]:
-    """Other settings, the smallest first: what to write, and what it is."""
-    most = max(1, machine.cuda_devices) if gpu else 1
-    numbers: Sequence[tuple[int, int]] = [(1, n) for n in range(1, most + 1)]
-    numbers = [*numbers, *((n, most) for n in NODES)] if gpu else numbers
-    base = models.policy - (models.trained if models.merged else 0)
-    rank16, merged = int(ADAPTED * base), models.merged or models.linear or base
-    few = replace(models, policy=base + rank16, trained=rank16, merged=merged)
-    thin, rank = replace(few, copies=min(1, few.copies)), "model.lora.rank=16"
-    blocks = f"{rank} model.enable_gradient_checkpointing=true"
-    for asked, adapters in ((models, ""), (few, rank), (thin, blocks)):
-        for nodes, ranks in numbers:
-            there = replace(machine, nodes=nodes, ranks=ranks)
-            more = f" --nnodes={nodes}" if nodes > 1 else ""
-            command = f"torchrun{more} --nproc-per-node={ranks} -m tutelage ..."
-            way = "one process" if nodes * ranks == 1 else command
-            same = adapters and (nodes, ranks) == (machine.nodes, machine.ranks)
-            yield adapters if same else f"{adapters} and {way}" if adapters else way, asked, there
-
-
-def _there(machine: Machine, gpu: bool) -> str:
-    if gpu:
-        return f"a GPU has {_gb(machine.gpu_memory)}"
-    several = f", for {machine.ranks} ranks" if machine.ranks > 1 else ""
-    return f"there are {_gb(machine.memory)}{several}"
 
 
 def _gb(size: int) -> str:

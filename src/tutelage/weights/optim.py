@@ -70,8 +70,10 @@ def make_optimizer(
     """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
     parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
     with one learning rate. Tensors whose name begins with `apart` have an AdamW of their own."""
-    tensors = [t for n, t in named if t.ndim == 2 and _in_block(n)]
-    matrices = tensors if kind == "muon" else []
+    matrices: list[Tensor] = []
+    if kind == "muon":  # embedding and head are outside of the transformer's blocks
+        blocks = ("layers.", ".h.", "blocks.")
+        matrices = [t for n, t in named if t.ndim == 2 and any(part in n for part in blocks)]
     alone = [t for n, t in named if apart is not None and n.startswith(apart)]
     chosen = {id(t) for t in (*matrices, *alone)}
     rest = [t for _, t in named if id(t) not in chosen]
@@ -137,8 +139,3 @@ def _formats_of(part: torch.optim.Optimizer) -> contextlib.AbstractContextManage
 def _has_bfloat16() -> bool:
     """Whether oneDNN has products of bfloat16 for this processor: AVX-512, AMX and their like."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _in_block(name: str) -> bool:
-    """Whether a parameter belongs to a transformer block, as opposed to embedding or head."""
-    return "layers." in name or ".h." in name or "blocks." in name

@@ -34,18 +34,15 @@ def check_models_exist(config: RunConfig) -> None:
     named["critic.model.path"] = config.critic.model.path if has_critic(config) else None
     named["ref.path"] = config.ref.path if config.needs_reference else None
     for key, path in named.items():
-        if path is not None:
-            _check_model(key, path)
-
-
-def _check_model(key: str, path: str) -> None:
-    place = Path(path).expanduser()
-    if (place / "policy" / "config.json").is_file():
-        raise ConfigError(
-            f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
-        )
-    if message := missing_folder(path):
-        raise ConfigError(f"{key}: {message}")
+        if path is None:
+            continue
+        place = Path(path).expanduser()
+        if (place / "policy" / "config.json").is_file():
+            raise ConfigError(
+                f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
+            )
+        if message := missing_folder(path):
+            raise ConfigError(f"{key}: {message}")
 
 
 def find_checkpoint(path: Path) -> Path:

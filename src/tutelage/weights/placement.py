@@ -24,7 +24,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import OnSpans, Runner
 from tutelage.rollouts.workers import RolloutWorkers
-from tutelage.runs.job_inputs import JobInputs, grader_of
+from tutelage.runs.job_inputs import grader_of
 from tutelage.types import JSON, Mode
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
@@ -131,41 +131,34 @@ class LocalPlacement:
         on_traces: OnTraces | None = None,
     ) -> Runner:
         """See `Placement`."""
-        setting = self._setting
-        if play.own_agent and setting.given is not None:
-            return self._own(play, setting.given, on_spans, on_traces)
+        setting, given = self._setting, self._setting.given
+        if play.own_agent and given is not None:
+            roles = given.roles
+            policies = (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
+            sources = {
+                resource: (
+                    None
+                    if resource in roles.remote
+                    else self._engine(name, play.invariant, "free"),
+                    self._policy_of(name),
+                )
+                for resource, name in policies
+            }
+            return given.manager.runner(
+                setting.sources(sources, play.temperature),
+                setting.limits(play.run_id, play.mode),
+                max_tokens=setting.config.turn_tokens,
+                token_budget=setting.config.rollout.response_length,
+                reward=grader_of(given, setting.reward),
+                on_spans=on_spans,
+                on_traces=on_traces,
+            )
         engine = self._engine(POLICY, play.invariant, setting.config.rollout.schedule)
         return Runner(
             setting.agent(play.temperature, with_tools=play.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
             setting.limits(play.run_id, play.mode),
             reward=setting.reward,
-        )
-
-    def _own(
-        self,
-        play: PlaySettings,
-        given: JobInputs,
-        on_spans: OnSpans | None,
-        on_traces: OnTraces | None,
-    ) -> Runner:
-        """The runner of a user's agent, on its manager."""
-        setting, roles = self._setting, given.roles
-        sources = {
-            resource: (
-                None if resource in roles.remote else self._engine(name, play.invariant, "free"),
-                self._policy_of(name),
-            )
-            for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
-        }
-        return given.manager.runner(
-            setting.sources(sources, play.temperature),
-            setting.limits(play.run_id, play.mode),
-            max_tokens=setting.config.turn_tokens,
-            token_budget=setting.config.rollout.response_length,
-            reward=grader_of(given, setting.reward),
-            on_spans=on_spans,
-            on_traces=on_traces,
         )
 
     def free(self) -> None:

@@ -51,7 +51,8 @@ class StepRecorder:
             start = here.stop
             room = self._tokens < self._limit
             self._tokens += row.trained
-            advantage, differing = _credit(advantages[here])
+            own = advantages[here]
+            same = bool((own == own[0]).all())
             rows.append(
                 TrainingRow(
                     step=tick,
@@ -59,8 +60,8 @@ class StepRecorder:
                     position=position,
                     rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
                     tokens=row.trained,
-                    advantage=advantage,
-                    advantages=differing if room else None,
+                    advantage=float(own[0] if same else own.mean(dtype=np.float64)),
+                    advantages=own.astype("<f4").tobytes() if room and not same else None,
                     logprobs=_packed(logprobs, here, "<f4") if room else None,
                     entropies=_packed(entropies, here, "<f2") if room else None,
                     importance_weights=_packed(weights, here, "<f2") if room else None,
@@ -72,13 +73,6 @@ class StepRecorder:
 def _flat(values_BT: Tensor, batch: Batch) -> Floats:
     """The numbers of trained tokens, row after row."""
     return values_BT[batch.mask_BT].float().cpu().numpy()
-
-
-def _credit(advantages_K: Floats) -> tuple[float, bytes | None]:
-    """A row's advantage, and those of its tokens where they differ."""
-    if (advantages_K == advantages_K[0]).all():
-        return float(advantages_K[0]), None
-    return float(advantages_K.mean(dtype=np.float64)), advantages_K.astype("<f4").tobytes()
 
 
 def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:

@@ -10,12 +10,10 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
@@ -62,14 +60,22 @@ class ReferencePolicy:
 
     def measure(self, policy: Policy, batch: Batch, numerics: Numerics) -> Batch:
         """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
-        rows, config = batch.rows, self._config
-        ref_logp_BT = logp_of(self.policy, rows, config, numerics.dtype, self._group)
-        kl_BT = None
+        rows, config, dtype = batch.rows, self._config, numerics.dtype
+        ref_logp_BT = logp_of(self.policy, rows, config, dtype, self._group)
+        warm, kl_BT = config.rollout.temperature, None
+
+        def exact_kl(some: list[Row]) -> TokenTensors:
+            reference_KV = self.policy.network.distribution(some, warm, dtype)
+            scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+            kl_K = scores.full_kl_K
+            assert kl_K is not None, "the network was given the reference's distribution"
+            return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
+
         if config.algorithm.use_kl_in_reward:
             kind = config.algorithm.kl_penalty
             if kind.startswith("full"):
-                models = (policy, self.policy)
-                kl_BT = _full_kl(*models, rows, config, numerics.dtype, self._group)
+                budget, shared = config.actor.max_tokens_per_micro_batch, policy.network.large
+                kl_BT = by_token(rows, budget, exact_kl, shared=shared, group=self._group)
             else:
                 kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
@@ -95,28 +101,6 @@ class ReferencePolicy:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the coefficient, bit for bit."""
         self._control.coef = float(state_dict["coef"])
-
-
-def _full_kl(
-    policy: Policy,
-    reference: Policy,
-    rows: Sequence[Row],
-    config: RunConfig,
-    dtype: torch.dtype,
-    group: ProcessGroup,
-) -> Tensor:
-    """The exact KL of the policy from the reference at each trained token, [B, T]."""
-    warm = config.rollout.temperature
-
-    def ask(some: list[Row]) -> TokenTensors:
-        reference_KV = reference.network.distribution(some, warm, dtype)
-        scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
-        kl_K = scores.full_kl_K
-        assert kl_K is not None, "the network was given the reference's distribution"
-        return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
-
-    budget = config.actor.max_tokens_per_micro_batch
-    return by_token(rows, budget, ask, shared=policy.network.large, group=group)
 
 
 def _pull(batch: Batch, price_BT: Tensor) -> dict[str, float]:

@@ -219,8 +219,13 @@ def run_control(ctx: TrainingContext) -> None:
     """The phase, from where the checkpoint left it."""
     state, steps = ctx.state, ctx.state.results["rl_steps"]
     if "begun" not in state.phase_data:
-        state.results[ESTIMATOR] = _estimator_of(ctx.setting.config, graded=ctx.kind.graded)
         setting = ctx.setting
+        estimator = setting.config.trainer.control
+        if estimator == "auto":
+            # The best of one is that one: without groups only a success can be imitated.
+            grouped = setting.config.agent.num_chains > 1
+            estimator = "best_of_n" if ctx.kind.graded and grouped else "raft"
+        state.results[ESTIMATOR] = estimator
         if setting.given is not None and setting.given.policies:
             policies = {POLICY: setting.policy, **setting.others}
             ctx.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
@@ -239,14 +244,6 @@ def return_weights(ctx: TrainingContext) -> None:
     if "trained" in ctx.kept:
         trained = ctx.kept.pop("trained")
         _load(ctx, trained[POLICY], trained)
-
-
-def _estimator_of(config: RunConfig, *, graded: bool) -> str:
-    """The estimator that a control trains with, `graded` where rewards were not all 0 or 1."""
-    if config.trainer.control != "auto":
-        return config.trainer.control
-    # The best of one is that one: without groups only a success can be imitated.
-    return "best_of_n" if graded and config.agent.num_chains > 1 else "raft"
 
 
 def _load(

@@ -61,7 +61,9 @@ def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) 
         missing = size - sum(informative(group) for group in every)
         if missing <= 0:
             break
-    chosen = _choose(every, size)
+    # Groups that can teach come before the others; all stay in the order played.
+    ranked = sorted(range(len(every)), key=lambda i: (not informative(every[i]), i))
+    chosen = [every[i] for i in sorted(ranked[:size])]
     metrics: dict[str, float] = {}
     if rule.enable:
         flat = sum(not informative(group) for group in every[:size])
@@ -69,7 +71,15 @@ def play_groups(ctx: TrainingContext, phase: str, step: int, config: RunConfig) 
     _remember(ctx, placed, every)
     baselines = None
     if ESTIMATORS.find(config.algorithm.adv_estimator).baselines:
-        baselines, greedy = _baselines(ctx, phase, step, dict(placed), chosen)
+        # One greedy rollout for each group; one that was lost gives no baseline.
+        tasks, tick = dict(placed), ctx.state.tick
+        specs: list[RolloutSpec] = []
+        for name in (group[0].group for group in chosen):
+            place = int(name.rsplit("/", 1)[1])
+            seeds = ctx.setting.seeds.child(phase, step, place, "greedy")
+            specs.append(RolloutSpec(tasks[place], Mode.TRAIN, name, chains, seeds, tick, BASELINE))
+        greedy = ctx.play(specs, 0.0)
+        baselines = {r.group: r.reward.value for r in greedy if r.reward is not None}
         if baselines:
             metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
@@ -96,14 +106,6 @@ def informative(group: Sequence[Rollout]) -> bool:
     """Whether a group can teach: two rollouts or more that count, and not all rewarded alike."""
     rewards = [r.reward.value for r in group if r.reward is not None]
     return len(rewards) >= 2 and min(rewards) < max(rewards)
-
-
-def _choose(every: Sequence[list[Rollout]], size: int) -> list[list[Rollout]]:
-    """`size` groups in the order played, those that can teach before the others."""
-    if len(every) <= size:
-        return list(every)
-    ranked = sorted(range(len(every)), key=lambda i: (not informative(every[i]), i))
-    return [every[i] for i in sorted(ranked[:size])]
 
 
 def draw_tasks(ctx: TrainingContext, step: int, count: int, fill: int) -> list[Task]:
@@ -160,26 +162,6 @@ def stop_if_never_graded(ctx: TrainingContext, rollouts: Sequence[Rollout]) -> N
 
 def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group]
-
-
-def _baselines(
-    ctx: TrainingContext,
-    phase: str,
-    step: int,
-    tasks: dict[int, Task],
-    groups: Sequence[Sequence[Rollout]],
-) -> tuple[dict[str, float], list[Rollout]]:
-    """The reward of one greedy rollout for each group; one that was lost gives none."""
-    setting = ctx.setting
-    size = setting.config.agent.num_chains
-    specs: list[RolloutSpec] = []
-    for group in groups:
-        place = int(group[0].group.rsplit("/", 1)[1])
-        seeds = setting.seeds.child(phase, step, place, "greedy")
-        name, tick = group[0].group, ctx.state.tick
-        specs.append(RolloutSpec(tasks[place], Mode.TRAIN, name, size, seeds, tick, BASELINE))
-    greedy = ctx.play(specs, 0.0)
-    return {r.group: r.reward.value for r in greedy if r.reward is not None}, greedy
 
 
 def _remember(

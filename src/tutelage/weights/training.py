@@ -27,7 +27,6 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import Clock
 from tutelage.runs.stored_evaluation import evaluation_keys
-from tutelage.store import Store
 from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint, memory
 from tutelage.weights.checkpoint import BEST, DROPPED, TrainingState
@@ -73,11 +72,22 @@ Work = tuple[str, Callable[[TrainingContext], None]]
 
 
 def prepare_training(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None:
-    """Read what a run needs: tasks, tools, reward and policy."""
+    """Read what a run needs: tasks, tools, reward and policy. With `resume_path` a new run goes on
+    from a checkpoint of another one, which stays as it is."""
     if folder.config.is_file():
         _go_on(asked, folder, progress)
-    else:
-        _begin_anew(asked, folder)
+        return
+    config = asked.resolved.config
+    asked.state, trainer = checkpoint.TrainingState(), config.trainer
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
+        place = find_checkpoint(Path(trainer.resume_from_path))
+        asked.state, asked.tensors = checkpoint.load(place)
+        asked.state.metrics_lines = 0
+        asked.state.results.pop(BEST, None)  # its checkpoint stays in the other run
+    asked.setting = asked.make_setting()
+    if asked.tensors:
+        _check_something_is_left(str(trainer.resume_from_path), asked.setting, asked.state)
+    check_models(asked.setting.policy, config)
 
 
 def _initial(folder: RunFolder) -> Path:
@@ -91,22 +101,6 @@ def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     if setting.config.model.path in (None, SHIPPED):
         setting.policy.save(_initial(folder), replace=True)
         checkpoint.seal(_initial(folder))
-
-
-def _begin_anew(asked: WeightTraining, folder: RunFolder) -> None:
-    """Read what a new run needs. With `resume_path` it goes on from a checkpoint of another run,
-    which stays as it is."""
-    config = asked.resolved.config
-    asked.state, trainer = checkpoint.TrainingState(), config.trainer
-    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        place = find_checkpoint(Path(trainer.resume_from_path))
-        asked.state, asked.tensors = checkpoint.load(place)
-        asked.state.metrics_lines = 0
-        asked.state.results.pop(BEST, None)  # its checkpoint stays in the other run
-    asked.setting = asked.make_setting()
-    if asked.tensors:
-        _check_something_is_left(str(trainer.resume_from_path), asked.setting, asked.state)
-    check_models(asked.setting.policy, config)
 
 
 def _check_something_is_left(path: str, setting: TrainingInputs, state: TrainingState) -> None:
@@ -130,7 +124,13 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
     """Read what a run has that was begun, from its last complete checkpoint."""
     first, kept = _initial(folder), checkpoint.complete(folder)
     if first.is_dir():
-        _check_start(first)
+        try:
+            checkpoint.check_seal(first)
+        except RunError as error:
+            raise RunError(
+                f"the policy in {str(first)!r}, with which the run began, cannot be read: {error}; "
+                "put a copy back, or start with another --output"
+            ) from error
     elif kept and asked.resolved.config.model.path in (None, SHIPPED):
         raise RunError(
             f"{str(first)!r} is missing, which has the policy that the run began with; put it "
@@ -147,7 +147,12 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
         asked.state, asked.tensors = values
     if more:
         asked.record(folder)
-    _check_phases(asked.state)
+    known = {"", COLD, SFT, BEFORE, SHOWN, RL, AFTER, CONTROL, AFTER_CONTROL}
+    if unknown := {asked.state.phase, *asked.state.results.get("done", ())} - known:
+        raise RunError(
+            f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
+            f"(known: {', '.join(sorted(known - {''}))}); begin again with another --output"
+        )
     if kept or folder.conditions.is_file():
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
     else:
@@ -203,27 +208,6 @@ def _say_schedule(setting: TrainingInputs, state: TrainingState, progress: Progr
         )
 
 
-def _check_start(first: Path) -> None:
-    """Raise `RunError` where the policy that a run began with is damaged."""
-    try:
-        checkpoint.check_seal(first)
-    except RunError as error:
-        raise RunError(
-            f"the policy in {str(first)!r}, with which the run began, cannot be read: {error}; put "
-            "a copy back, or start with another --output"
-        ) from error
-
-
-def _check_phases(state: TrainingState) -> None:
-    """Raise `RunError` for a state that names a phase that there is not."""
-    known = {"", COLD, SFT, BEFORE, SHOWN, RL, AFTER, CONTROL, AFTER_CONTROL}
-    if unknown := {state.phase, *state.results.get("done", ())} - known:
-        raise RunError(
-            f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
-            f"(known: {', '.join(sorted(known - {''}))}); begin again with another --output"
-        )
-
-
 def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> None:
     """Say what is not as it was on the machine that the run was begun on."""
     remarks: list[str] = []
@@ -253,7 +237,10 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
     """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
     setting, state, tensors = share_start(asked)
     clock = Clock(state.seconds.get("total", 0.0))
-    recorded = _recorded_after(run.store, run.id, state.tick)
+    recorded: dict[Any, dict[str, Rollout]] = {}
+    for rollout in run.store.rollouts(run.id, after=state.tick):
+        key = (rollout.step, rollout.mode.value, rollout.label)
+        recorded.setdefault(key, {})[rollout.id] = rollout
     ctx = TrainingContext(
         run, setting, state, asked.loop, clock, recorded, pool=asked.pool, servers=asked.servers
     )
@@ -280,14 +267,6 @@ def _start(path: str | None) -> str:
         f"does it again): right in {made['clean_success']:.0%} after clean demonstrations, then "
         f"shown logs of which {made['guess_share']:.0%} guess. RL makes it call its tools again."
     ).replace("%", " %")
-
-
-def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
-    """The store's rollouts after a tick, by (tick, mode, label) and id."""
-    out: dict[Any, dict[str, Rollout]] = {}
-    for rollout in store.rollouts(run_id, after=tick):
-        out.setdefault((rollout.step, rollout.mode.value, rollout.label), {})[rollout.id] = rollout
-    return out
 
 
 def _facts(asked: WeightTraining, ctx: TrainingContext) -> dict[str, str]:
@@ -324,22 +303,15 @@ def _shown(setting: TrainingInputs) -> dict[str, str]:
 
 
 def phases_of(setting: TrainingInputs) -> list[Work]:
-    """What a configuration asks for, in order."""
-    return _supervised(setting) if setting.sft_dataset is not None else _rewarded(setting)
-
-
-def _supervised(setting: TrainingInputs) -> list[Work]:
-    """Training on the user's demonstrations."""
-    if not setting.tasks.test:
-        return [(SFT, run_sft)]
-    before = setting.config.trainer.val_before_train
-    first = [(BEFORE, partial(measure_before_or_after, name="before"))] if before else []
-    return [*first, (SFT, run_sft), (AFTER, partial(measure_before_or_after, name="after"))]
-
-
-def _rewarded(setting: TrainingInputs) -> list[Work]:
-    """A cold start where there is something to show, then learning from rewards. Where there are
+    """Return what a configuration asks for, in order: training on the user's demonstrations, else a
+    cold start where there is something to show, then learning from rewards. Where there are
     `data.demonstrations`, tasks are measured before and after these."""
+    if setting.sft_dataset is not None:
+        if not setting.tasks.test:
+            return [(SFT, run_sft)]
+        before = setting.config.trainer.val_before_train
+        first = [(BEFORE, partial(measure_before_or_after, name="before"))] if before else []
+        return [*first, (SFT, run_sft), (AFTER, partial(measure_before_or_after, name="after"))]
     config, shown = setting.config, setting.shown is not None
     out: list[Work] = []
     supervised = config.algorithm.name == "sft"
@@ -370,16 +342,12 @@ def record_phase(ctx: TrainingContext, name: str) -> None:
     if name == AFTER_CONTROL:
         return_weights(ctx)
     if name in (AFTER, SFT) and ctx.setting.group.rank == 0:
-        _save_policies(ctx.setting, ctx.run.folder)
-
-
-def _save_policies(setting: TrainingInputs, folder: RunFolder) -> None:
-    policy, source = setting.policy, setting.config.model.path
-    policy.save(folder.policy, replace=True)
-    if source is not None:
-        save_adapter(policy, folder.path / "adapter", base=source)
-    for name, other in setting.others.items():
-        other.save(folder.path / "policies" / name, replace=True)
+        folder, setting = ctx.run.folder, ctx.setting
+        setting.policy.save(folder.policy, replace=True)
+        if (source := setting.config.model.path) is not None:
+            save_adapter(setting.policy, folder.path / "adapter", base=source)
+        for other_name, other in setting.others.items():
+            other.save(folder.path / "policies" / other_name, replace=True)
 
 
 # ---------------------------------------------------------------- the end

@@ -23,28 +23,24 @@ def try_extensions(config: RunConfig) -> None:
     with torch.random.fork_rng(devices=[]):  # what they draw here is nobody's
         for name in {config.algorithm.adv_estimator, config.trainer.control}:
             if is_file_reference(name):
-                _try_estimator(name, config)
+                members, rule = config.agent.num_chains, config.algorithm
+                rewards_BT = torch.zeros(2 * members, TOKENS)
+                rewards_BT[::2, -1] = 1.0
+                estimate_advantages(
+                    name,
+                    rewards_BT,
+                    torch.ones_like(rewards_BT, dtype=torch.bool),
+                    groups_B=[row // members for row in range(2 * members)],
+                    rollouts_B=range(2 * members),
+                    values_BT=torch.zeros_like(rewards_BT),
+                    baselines_B=torch.zeros(2 * members),
+                    gamma=rule.gamma,
+                    lam=rule.lam,
+                    norm_by_std=rule.norm_adv_by_std_in_grpo,
+                    single_member=rule.single_member,
+                )
         if is_file_reference(config.actor.policy_loss.loss_mode):
             _try_loss(config)
-
-
-def _try_estimator(name: str, config: RunConfig) -> None:
-    members, rule = config.agent.num_chains, config.algorithm
-    rewards_BT = torch.zeros(2 * members, TOKENS)
-    rewards_BT[::2, -1] = 1.0
-    estimate_advantages(
-        name,
-        rewards_BT,
-        torch.ones_like(rewards_BT, dtype=torch.bool),
-        groups_B=[row // members for row in range(2 * members)],
-        rollouts_B=range(2 * members),
-        values_BT=torch.zeros_like(rewards_BT),
-        baselines_B=torch.zeros(2 * members),
-        gamma=rule.gamma,
-        lam=rule.lam,
-        norm_by_std=rule.norm_adv_by_std_in_grpo,
-        single_member=rule.single_member,
-    )
 
 
 def _try_loss(config: RunConfig) -> None:

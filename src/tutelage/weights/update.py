@@ -63,7 +63,16 @@ def update_policy(
     if batch.trainer_logp_BT is None and not single_pass_logprobs(config, numerics):
         known_BT = trainer_logp(policy, batch, config, numerics, group)
         batch = replace(batch, trainer_logp_BT=known_BT)
-    batch = replace(batch, weights_BT=_weights(batch, config))
+    weights_BT, known_BT = None, batch.trainer_logp_BT
+    if known_BT is not None and known_BT is not batch.old_logp_BT:
+        weights_BT = importance_weights(
+            known_BT - batch.old_logp_BT,
+            batch.mask_BT,
+            config.rollout.correction,
+            config.rollout.correction_cap,
+            rollouts_B=batch.rollouts_B,
+        )
+    batch = replace(batch, weights_BT=weights_BT)
     reports: list[list[MicroBatchReport]] = []
     norms: list[float] = []
     per_epoch = 0
@@ -171,20 +180,6 @@ def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
     return recomputed and config.updates_per_batch == 1 and not whole
 
 
-def _weights(batch: Batch, config: RunConfig) -> Tensor | None:
-    """Importance weights between sampler and trainer, where the trainer's numbers are known."""
-    known_BT = batch.trainer_logp_BT
-    if known_BT is None or known_BT is batch.old_logp_BT:
-        return None
-    return importance_weights(
-        known_BT - batch.old_logp_BT,
-        batch.mask_BT,
-        config.rollout.correction,
-        config.rollout.correction_cap,
-        rollouts_B=batch.rollouts_B,
-    )
-
-
 def _gradient(
     policy: Policy,
     batch: Batch,
@@ -203,7 +198,9 @@ def _gradient(
     way = actor.loss_agg_mode or rule.aggregation
     denominator = aggregation_denominator(batch.mask_BT[part], way, rollouts_B=owners, scale=scale)
     live = part
-    if actor.skip_zero_variance and not _every_row_counts(config):
+    # Rows without any advantage may have a gradient anyway.
+    always = actor.entropy_coeff > 0 or actor.use_kl_loss or rule.zero_advantages
+    if actor.skip_zero_variance and not always:
         some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
         live = [b for b in part if batch.rollouts_B[b] in some]
     rows = batch.rows
@@ -243,13 +240,6 @@ def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list
         for i in chosen:
             moved[homes[owners[i]]].append(i)
     return [chosen for chosen in moved if chosen]
-
-
-def _every_row_counts(config: RunConfig) -> bool:
-    """Whether rows without any advantage have a gradient anyway."""
-    actor = config.actor
-    counts = LOSSES.find(actor.policy_loss.loss_mode).zero_advantages
-    return actor.entropy_coeff > 0 or actor.use_kl_loss or counts
 
 
 def _selection(batch: Batch, part: list[int], config: RunConfig, seeds: SeedTree) -> Tensor | None:

@@ -23,7 +23,6 @@ from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from tutelage.engine.vllm import VLLMEngine
-    from tutelage.engine.vllm_launch import LocalServer
     from tutelage.engine.weight_transfer import WeightTransfer
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
@@ -38,8 +37,11 @@ class Servers:
         """Raises `ConfigError` or `EngineError` where a server cannot be used; then all that was
         written is the log of a server of the run's own."""
         from tutelage.engine.vllm import VLLMEngine
+        from tutelage.engine.vllm_launch import LocalServer, ServerOptions
+        from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
 
-        rollout = setting.config.rollout
+        rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
+        lora = rollout.weight_transfer == "lora"
         # A temporary name, so that nothing of the user's is there, and the next run clears it.
         model = files.temporary_path(folder.path / MODEL)
         with ExitStack() as closing:
@@ -47,14 +49,35 @@ class Servers:
                 closing.callback(shutil.rmtree, place, ignore_errors=True)
             urls = rollout.servers
             if not urls:
-                local = _local(setting, folder, model, progress)
+                server_options = ServerOptions(
+                    _base(setting, model),
+                    str(setting.choice.numerics.dtype).removeprefix("torch."),
+                    setting.context,
+                    adapters=setting.config.model.lora.rank if lora else 0,
+                    tensor_parallel=1 if on_cpu else rollout.tensor_model_parallel_size,
+                    memory=rollout.gpu_memory_utilization,
+                    sequences=rollout.slots,
+                    on_cpu=on_cpu,
+                )
+                local = LocalServer(
+                    rollout.vllm_python or sys.executable,
+                    server_options,
+                    folder.path / SERVER_LOG,
+                    progress.note,
+                    lambda: setting.given is not None and setting.given.manager.stopping,
+                )
                 closing.callback(local.stop)
                 local.wait()
                 urls = (local.url,)
+            transfer: WeightTransfer = FileTransfer(
+                folder.path / WEIGHTS, setting.choice.numerics.dtype
+            )
+            if lora:
+                transfer = LoraTransfer(folder.path / WEIGHTS, _base(setting, model))
             self.engine: VLLMEngine = VLLMEngine(
                 urls,
                 setting.policy,
-                _transfer(setting, folder, model),
+                transfer,
                 run=folder.path,
                 dtype=setting.choice.numerics.dtype,
                 max_length=setting.context,
@@ -81,15 +104,6 @@ def servers_of(setting: TrainingInputs, folder: RunFolder, progress: Progress) -
     return Servers(setting, folder, progress) if sampled_there else None
 
 
-def _transfer(setting: TrainingInputs, folder: RunFolder, model: Path) -> WeightTransfer:
-    from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
-
-    place = folder.path / WEIGHTS
-    if setting.config.rollout.weight_transfer == "lora":
-        return LoraTransfer(place, _base(setting, model))
-    return FileTransfer(place, setting.choice.numerics.dtype)
-
-
 def _base(setting: TrainingInputs, place: Path) -> str:
     """A folder with the model: the one that is named, else a copy at `place` of what was made or
     passed."""
@@ -98,30 +112,3 @@ def _base(setting: TrainingInputs, place: Path) -> str:
         return local_folder(path)
     setting.policy.save(place, replace=True)
     return str(place)
-
-
-def _local(
-    setting: TrainingInputs, folder: RunFolder, model: Path, progress: Progress
-) -> LocalServer:
-    """A server of the run's own, which is loading its model."""
-    from tutelage.engine.vllm_launch import LocalServer, ServerOptions
-
-    rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
-    lora = rollout.weight_transfer == "lora"
-    options = ServerOptions(
-        _base(setting, model),
-        str(setting.choice.numerics.dtype).removeprefix("torch."),
-        setting.context,
-        adapters=setting.config.model.lora.rank if lora else 0,
-        tensor_parallel=1 if on_cpu else rollout.tensor_model_parallel_size,
-        memory=rollout.gpu_memory_utilization,
-        sequences=rollout.slots,
-        on_cpu=on_cpu,
-    )
-    return LocalServer(
-        rollout.vllm_python or sys.executable,
-        options,
-        folder.path / SERVER_LOG,
-        progress.note,
-        lambda: setting.given is not None and setting.given.manager.stopping,
-    )

@@ -86,10 +86,12 @@ _DIAGNOSTICS = (
 def draw_charts(source: ReportSource) -> dict[str, Any]:
     """The charts of a page: the learning curves, RL beside the control, and the diagnostics."""
     curves = (_cold_start_chart(source), _reward_chart(source))
+    small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
+    small.insert(5, _tool_errors_chart(source))
     return {
         "control_chart": _control_chart(source),
         "curves": [chart for chart in curves if chart is not None],
-        "diagnostics": _diagnostics(source),
+        "diagnostics": [chart for chart in small if chart is not None],
     }
 
 
@@ -151,7 +153,11 @@ def _cold_start_chart(source: ReportSource) -> Chart | None:
     if not (loss or success):
         return None
     shaded = _mixed_steps(source)
-    what = success_title(source.result, f"success{_skill_level(source)}, greedy", "val")
+    # The clean part is measured on easier tasks than those of the hard level.
+    data = None if source.settings is None else source.settings.data
+    easier = data is not None and data.level == "hard" and not data.train_files
+    level = " at the default level" if easier else ""
+    what = success_title(source.result, f"success{level}, greedy", "val")
     wanted = (
         (Series(success, "before", "dashes"), what, 1.7),
         (Series(loss, "train"), "loss", 1.0),
@@ -168,13 +174,6 @@ def _cold_start_chart(source: ReportSource) -> Chart | None:
     svg = draw(panels, size=_WIDE, x_label="cold-start step")
     legend = [(series.role, series.style, label) for series, label, _ in wanted if series.points]
     return Chart("Cold start", note, svg, legend)
-
-
-def _skill_level(source: ReportSource) -> str:
-    """Whose success the clean part is measured by: it shows easier tasks than the hard level's."""
-    data = None if source.settings is None else source.settings.data
-    easier = data is not None and data.level == "hard" and not data.train_files
-    return " at the default level" if easier else ""
 
 
 def _sft_chart(source: ReportSource) -> Chart | None:
@@ -207,16 +206,21 @@ def _control_chart(source: ReportSource) -> Chart | None:
     timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
     if not have_time:
-        timed = {p: _over_share(points) for p, points in curves.items()}
+        for name, points in curves.items():
+            first, span = points[0][0], points[-1][0] - points[0][0]
+            timed[name] = tuple((100 * (x - first) / (span or 1), y) for x, y in points)
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
     measured_on = f"Sampled {quantity} on {split_name(source.result, 'val')} tasks"
     what = measured_on if measured else "Mean reward on training tasks"
     if window > 1:
         what += f", mean of {window} steps"
     styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")
+    estimator = cut(shown_name(control_estimator(source.result) or "another"), 40)
+    config = source.settings
+    own = "its own estimator" if config is None else shown_name(config.algorithm.adv_estimator)
     return _chart(
         "The same start, two ways to learn",
-        f"{what}: {_two_ways(source)}.",
+        f"{what}: with {own}, and with {estimator} for the control.",
         [
             (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
             (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
@@ -224,21 +228,6 @@ def _control_chart(source: ReportSource) -> Chart | None:
         x_label="minutes since the first step" if have_time else "% of the steps",
         percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
     )
-
-
-def _two_ways(source: ReportSource) -> str:
-    """What RL and the control learned with."""
-    estimator = control_estimator(source.result) or "another"
-    config = source.settings
-    own = "its own estimator" if config is None else shown_name(config.algorithm.adv_estimator)
-    return f"with {own}, and with {cut(shown_name(estimator), 40)} for the control"
-
-
-def _diagnostics(source: ReportSource) -> list[Chart]:
-    """Small charts of the RL steps, those that the run has metrics for."""
-    charts = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
-    charts.insert(5, _tool_errors_chart(source))
-    return [chart for chart in charts if chart is not None]
 
 
 def _chart(
@@ -273,11 +262,6 @@ def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
     return tuple(((times[x] - start) / 60, y) for x, y in points if x in times)
 
 
-def _over_share(points: Points) -> Points:
-    first, last = points[0][0], points[-1][0]
-    return tuple((100 * (x - first) / ((last - first) or 1), y) for x, y in points)
-
-
 def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None:
     points = source.curve("rl", wanted.metric)
     if not points:
@@ -292,7 +276,9 @@ def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
     """Share of all tool calls of a step that failed."""
-    tools = _tools(source)
+    named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
+    counts = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
+    tools = [name.removeprefix("tools/").removesuffix("/calls") for name in counts]
     calls, failed = defaultdict[float, float](float), defaultdict[float, float](float)
     for tool in tools:
         share = dict(source.curve("rl", f"tools/{tool}/errors"))
@@ -318,13 +304,6 @@ def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
             end = few if f"rollout/with_{part}" in names else "."
             note = f"One named part of the reward, mean over the step{end}"
             yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
-
-
-def _tools(source: ReportSource) -> list[str]:
-    """The tools of `tools/<name>/calls` (per rollout) and `tools/<name>/errors` (share of them)."""
-    named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
-    calls = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
-    return [name.removeprefix("tools/").removesuffix("/calls") for name in calls]
 
 
 def _small(title: str, note: str, panel: Panel, value: str) -> Chart:

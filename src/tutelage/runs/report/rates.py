@@ -62,14 +62,21 @@ class _RateTable:
 def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
     """The headline cards and the tables of a page; families by this kind of evaluation, in each
     quantity."""
+    sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
+    families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []
+    for what in report_quantities(source):
+        rows: list[tuple[str, int, Cell | None, Cell | None]] = []
+        for name in dict.fromkeys([*sides[1], *sides[0]]):
+            before, after = (side.get(name) for side in sides)
+            known = after or before
+            number = 0 if known is None else known.rollouts or 0
+            rows.append((cut(name, 40), number, _cell(what, before), _cell(what, after)))
+        if rows:
+            families.append((what.name.capitalize(), rows))
     return {
         "changes": list(_changes(source)),
         "tables": list(_tables(source)),
-        "families": [
-            (what.name.capitalize(), rows)
-            for what in report_quantities(source)
-            if (rows := list(_families(source, kind, what)))
-        ],
+        "families": families,
     }
 
 
@@ -135,15 +142,3 @@ def _tables(source: ReportSource) -> Iterator[_RateTable]:
         if shown := [row for row in pairs if any(row[3])]:
             missing = [name for _, name, _, cells in pairs if not any(cells)]
             yield _RateTable(what.name.capitalize(), shown, missing)
-
-
-def _families(
-    source: ReportSource, kind: str, what: Quantity
-) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
-    """Family, its rollouts, and its rate or mean before and after."""
-    sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
-    for name in dict.fromkeys([*sides[1], *sides[0]]):
-        before, after = (side.get(name) for side in sides)
-        known = after or before
-        number = 0 if known is None else known.rollouts or 0
-        yield cut(name, 40), number, _cell(what, before), _cell(what, after)

@@ -111,7 +111,9 @@ def read_source(folder: RunFolder) -> ReportSource:
     rule = None if source.settings is None else Success.of(source.settings.reward.success)
     known = None
     if "graded" in source.result:
-        known = RewardKind(is_graded(source.result), _defines_success(source.result))
+        graded = is_graded(source.result)
+        rates = (value for key, value in source.result.items() if key.startswith("success_"))
+        known = RewardKind(graded, not graded or any(isinstance(rate, float) for rate in rates))
     _read_store(folder, source, rule, known)
     source.conditions = read_object(folder.conditions, source.remarks)
     source.metrics = list(_read_lines(folder.metrics, source.remarks))
@@ -162,7 +164,15 @@ def _read_store(
     try:
         with open_run(folder) as (store, run_id):
             _read_evaluations(store, run_id, into, rule, known)
-            _read_failures(store, run_id, into)
+            into.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
+            causes: Counter[str] = Counter()
+            examples: dict[str, str] = {}
+            for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):
+                cause = "cancelled" if failed.cause is None else CAUSES[failed.cause]
+                causes[cause] += failed.number
+                examples.setdefault(cause, cut(failed.example, 300))
+            ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
+            into.failed = [(causes[cause], cause, examples[cause]) for cause in ordered]
     except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
         into.remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
 
@@ -189,21 +199,3 @@ def _read_evaluations(
             into.families[label] = {
                 n: evaluation_of_record(e.record()) for n, e in by_family.items()
             }
-
-
-def _read_failures(store: Store, run_id: str, into: ReportSource) -> None:
-    into.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
-    causes: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):
-        cause = "cancelled" if failed.cause is None else CAUSES[failed.cause]
-        causes[cause] += failed.number
-        examples.setdefault(cause, cut(failed.example, 300))
-    ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
-    into.failed = [(causes[cause], cause, examples[cause]) for cause in ordered]
-
-
-def _defines_success(result: Mapping[str, Any]) -> bool:
-    """Whether the run has a success beside its mean reward."""
-    rates = (value for key, value in result.items() if key.startswith("success_"))
-    return not is_graded(result) or any(isinstance(value, float) for value in rates)

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from tutelage.errors import RewardError
 from tutelage.rewards.answers import answer_text
 from tutelage.runs.report.formatting import cut
 from tutelage.runs.resume_hint import asked_again
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
-from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
+from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus
 
 _TEXT_LIMIT = 1200
 """Characters of one text that an episode keeps."""
@@ -85,11 +85,18 @@ def read_transcript(
     what the user says is a success."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
-    solved = _solved(rollout, rule, kind)
+    solved = None
+    if kind.has_success:
+        with suppress(RewardError):
+            solved = succeeded(rollout, rule)
+    question = rollout.task.input if rollout.task.has_input else rollout.task.title
+    if not isinstance(question, str):
+        texts = [m.get("content") for m in question if m.get("role") != "system"]
+        question = "\n".join(t if isinstance(t, str) else str(t or "") for t in texts)
     return Transcript(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
-        question=cut(_question(rollout), _TEXT_LIMIT),
+        question=cut(question, _TEXT_LIMIT),
         asked=asked_again(rollout.task),
         expected=cut(answer_text(fields.get("answer")), _TEXT_LIMIT // 4),
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
@@ -102,14 +109,6 @@ def read_transcript(
         tokens=sum(len(call.sampled.token_ids) for call in last.calls),
         tool_calls=len(last.tool_results),
     )
-
-
-def _solved(rollout: Rollout, rule: Success | None, kind: RewardKind) -> bool | None:
-    """Whether it succeeded; None where that is not defined."""
-    try:
-        return succeeded(rollout, rule) if kind.has_success else None
-    except RewardError:
-        return None
 
 
 def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
@@ -128,18 +127,6 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
     if solved is None:
         return "graded"
     return "partly right" if attempt.reward.value > 0 else "wrong answer"
-
-
-def _question(rollout: Rollout) -> str:
-    given = rollout.task.input if rollout.task.has_input else rollout.task.title
-    if isinstance(given, str):
-        return given
-    return "\n".join(_content(m) for m in given if m.get("role") != "system")
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else str(content or "")
 
 
 def _steps(attempt: Attempt) -> tuple[_Step, ...]:
@@ -161,7 +148,12 @@ def _steps(attempt: Attempt) -> tuple[_Step, ...]:
                 for c in call.reply.tool_calls
                 if c.id in results
             ]
-        steps += [_observation(message, results) for message in observed]
+        for message in observed:
+            result = results.get(message.tool_call_id or "")
+            failed = result is not None and result.error is not None
+            kind = "error" if failed or message.name == "unreadable" else "result"
+            text = cut(message.content or "", _TEXT_LIMIT)
+            steps.append(_Step(kind, text, cut(message.name or message.role, 60)))
     return tuple(steps)
 
 
@@ -188,13 +180,6 @@ def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
     if following is None or following.messages[: known - 1] != call.messages:
         return None
     return [m for m in following.messages[known:] if m.role != "assistant"]
-
-
-def _observation(message: Message, results: Mapping[str, ToolResult]) -> _Step:
-    result = results.get(message.tool_call_id or "")
-    failed = message.name == "unreadable" or (result is not None and result.error is not None)
-    text = cut(message.content or "", _TEXT_LIMIT)
-    return _Step("error" if failed else "result", text, cut(message.name or message.role, 60))
 
 
 # ---------------------------------------------------------------- which ones to show

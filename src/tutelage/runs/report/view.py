@@ -60,7 +60,18 @@ def make_view(source: ReportSource) -> dict[str, Any]:
     recorded."""
     kind, pair_kind = _kind(source), _pair_kind(source)
     status = source.text("status") or "not ended"
-    finished, endings = status in _FINISHED, _endings(source)
+    finished, evaluations = status in _FINISHED, source.evaluations
+    ends = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
+    ends |= {"after/no_tools": "no tools, greedy"}
+    endings: dict[str, Sequence[Transcript]] = {
+        name: evaluations[label] for label, name in ends.items() if label in evaluations
+    }
+    story = (
+        ("Supervised" if source.phase("sft") else "Cold start", _cold_start(source)),
+        ("Learning", _learning(source)),
+        ("Measuring", _measuring(source)),
+    )
+    rows = [] if source.config is None else source.config.to_table()
     pairs = choose(*_sides(source, pair_kind))
     told: object = source.result.get("warnings")
     warnings = cast("list[Any]", told) if isinstance(told, list) else []
@@ -69,7 +80,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "what": "run report",
         "pill": ("good" if finished else "open", status),
         "headline": _headline(source),
-        "story": [(title, sentence) for title, sentence in _story(source) if sentence],
+        "story": [(title, sentence) for title, sentence in story if sentence],
         "facts": list(_facts(source)),
         "warnings": [cut(str(text), 600) for text in warnings],
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_good_news(source)],
@@ -85,7 +96,16 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "failed": source.failed,
         "trained_rollouts": source.trained_rollouts,
         "phases": _phases(source),
-        "settings": _settings(source),
+        "settings": [
+            (
+                row.key,
+                cut(json.dumps(row.value, ensure_ascii=False), _VALUE_LIMIT),
+                cut(row.origin, _VALUE_LIMIT),
+                cut(row.note, _VALUE_LIMIT),
+                not row.origin.startswith("default"),
+            )
+            for row in rows
+        ],
         "conditions": list(_flat(source.conditions)),
         "commands": list(_commands(source, finished, [p.after.rollout_id for p in pairs])),
     }
@@ -143,14 +163,6 @@ def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Seque
     return transcripts.get(f"before/{kind}", ()), transcripts.get(f"after/{kind}", ())
 
 
-def _endings(source: ReportSource) -> dict[str, Sequence[Transcript]]:
-    kind = _kind(source)
-    names = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
-    names |= {"after/no_tools": "no tools, greedy"}
-    transcripts = source.evaluations
-    return {name: transcripts[label] for label, name in names.items() if label in transcripts}
-
-
 def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
     """How long each phase took: its name, formatted, its share of the whole, its colour."""
     times: object = source.result.get("phases")
@@ -158,35 +170,15 @@ def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
     read = {name: finite(value) for name, value in values.items()}
     known = {name: s for name, s in read.items() if s is not None and s >= 0}
     total = sum(known.values()) or 1.0
-    return [
-        (_phase_name(name), duration(seconds), seconds / total, _hue(name, position))
-        for position, (name, seconds) in enumerate(known.items())
-    ]
-
-
-def _phase_name(name: str) -> str:
-    return _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
-
-
-def _hue(phase: str, position: int) -> str:
-    """The colour of a phase elsewhere on the page; other phases alternate in grey."""
+    # The colour of a phase elsewhere on the page; other phases alternate in grey.
     roles = {"cold": "before", "control": "control", "rl": "after"}
-    return roles.get(phase.split("_")[0].split("/")[0], ("muted", "faint")[position % 2])
-
-
-def _settings(source: ReportSource) -> list[tuple[str, str, str, str, bool]]:
-    """Key, value, origin and note of each key, and whether it was set."""
-    rows = [] if source.config is None else source.config.to_table()
-    return [
-        (
-            row.key,
-            cut(json.dumps(row.value, ensure_ascii=False), _VALUE_LIMIT),
-            cut(row.origin, _VALUE_LIMIT),
-            cut(row.note, _VALUE_LIMIT),
-            not row.origin.startswith("default"),
-        )
-        for row in rows
-    ]
+    phases: list[tuple[str, str, float, str]] = []
+    for position, (name, seconds) in enumerate(known.items()):
+        shown = _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
+        role = name.split("_")[0].split("/")[0]
+        colour = roles.get(role, ("muted", "faint")[position % 2])
+        phases.append((shown, duration(seconds), seconds / total, colour))
+    return phases
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
@@ -209,7 +201,9 @@ def _commands(
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
     if not finished:
         yield "Go on where it stopped", f"tutelage resume {run}"
-    if (question := _question(source)) is not None:
+    labels = ("after/greedy", "after/sampled", "before/greedy")
+    tried = (one.asked for label in labels for one in source.evaluations.get(label, ()))
+    if (question := next(filter(None, tried), None)) is not None:
         yield "Ask the policy, and watch its turns", f"tutelage ask {run} {question}"
     if rollouts:
         yield (
@@ -229,13 +223,6 @@ def _commands(
     if source.text("policy") is not None or (path / "policy").is_dir():
         line = f"AutoModelForCausalLM.from_pretrained({f'{run}/policy'!r})"
         yield "Load the policy in Python, an ordinary Hugging Face folder", line
-
-
-def _question(source: ReportSource) -> str | None:
-    """A short held-out question, as it is asked again."""
-    labels = ("after/greedy", "after/sampled", "before/greedy")
-    asked = (episode.asked for label in labels for episode in source.evaluations.get(label, ()))
-    return next(filter(None, asked), None)
 
 
 # ---------------------------------------------------------------- in sentences
@@ -262,13 +249,6 @@ def _headline(source: ReportSource) -> str:
         judged = f"{withheld.judged} of {withheld.rollouts}"
         return f"No result: only {judged} {tasks} rollouts were judged"
     return f"A run without {'a before and after' if source.result else 'an outcome yet'}"
-
-
-def _story(source: ReportSource) -> Iterator[tuple[str, str]]:
-    """What was done, as titles and sentences: the cold start, the learning, the measuring."""
-    yield "Supervised" if source.phase("sft") else "Cold start", _cold_start(source)
-    yield "Learning", _learning(source)
-    yield "Measuring", _measuring(source)
 
 
 def _guess_share(source: ReportSource) -> float | None:

@@ -85,7 +85,11 @@ def unused_keys(
     `own_agent` says that a user's agent plays, and not a built-in one.
     """
     on_cpu = machine.device_of(config) == "cpu"
-    others = list(_reads_of_others(config))
+    # What another estimator or loss would read, and this one does not.
+    others = [
+        *_unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS),
+        *_unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES),
+    ]
     values: dict[str, str] = {}
     for key in set_keys:
         reasons = UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
@@ -95,12 +99,6 @@ def unused_keys(
         if reasons:
             values[key] = reasons[0]
     return values
-
-
-def _reads_of_others(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """(key, reason) of what another estimator or loss would read, and this one does not."""
-    yield from _unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS)
-    yield from _unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES)
 
 
 def _unread(

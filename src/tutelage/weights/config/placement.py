@@ -21,25 +21,16 @@ def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[st
             "built yet",
             "Use agent.placement=local, or trainer.nnodes=1, or start the ranks with torchrun.",
         )
-    if workers:
-        yield from _workers(config, machine)
-    if ranks or workers:
-        yield from _address(config)
-
-
-def _workers(config: RunConfig, machine: Machine) -> Iterator[tuple[str, str, str]]:
-    if machine.device_of(config) == "cuda":
+    if workers and machine.device_of(config) == "cuda":
         yield (
             "agent.placement",
             "its workers sample on CPUs, and this run is on a GPU",
             "Use agent.placement=local, or trainer.device=cpu.",
         )
-
-
-def _address(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     address = config.ray_kwargs.ray_init.address
     host, _, port = (address or "").rpartition(":")
-    if address not in (None, "auto") and ("/" in host or not host or not port.isdecimal()):
+    valid = address in (None, "auto") or ("/" not in host and host and port.isdecimal())
+    if (ranks or workers) and not valid:
         yield (
             "ray_kwargs.ray_init.address",
             "it is not HOST:PORT of a Ray head node",

@@ -82,7 +82,11 @@ def resolve(
     instead of a built-in one. Raises `ConfigError` with every finding
     and `MissingExtraError` when overrides are given and their parser is not installed.
     """
-    recipe_setting = _recipe(recipe)
+    if recipe not in RECIPES:
+        near = difflib.get_close_matches(recipe, RECIPES, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
+        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+    recipe_setting = _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
     parsed = parse_overrides(overrides)
     names = registered_names()
     pairs = _command(parsed, flags)
@@ -110,7 +114,10 @@ def resolve(
     _settle_staleness(settings, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
-    origin = _origins(settings, deleted)
+    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
+    origin |= {
+        key: f"default, by ~{o.spelling}" for key, o in deleted.items() if key not in settings
+    }
     raise_issues(find_problems(config, machine, own_agent=own_agent), origin)
     set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
@@ -120,14 +127,6 @@ def resolve(
         notes=_notes(config, machine),
         warnings=(*warnings, *_find_warnings(config), *thread_warnings(config, machine)),
     )
-
-
-def _recipe(recipe: str) -> _Set:
-    if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
-        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
-    return _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
 
 
 def _command(parsed: Sequence[Override], flags: Mapping[str, Any]) -> list[_Given]:
@@ -162,13 +161,6 @@ def _method_layer(given: Iterable[_Given]) -> Layer:
     name = names[-1] if names else ""
     origin = f"algorithm {name}"
     return {key: _Set(key, v, origin, key) for key, v in METHOD_DEFAULTS.get(name, {}).items()}
-
-
-def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]:
-    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
-    return origin | {
-        key: f"default, by ~{deleted[key].spelling}" for key in deleted if key not in settings
-    }
 
 
 def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
@@ -261,18 +253,16 @@ def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer
             )
         elif override.value is not None:
             now = below[key].value if key in below else defaults()[key]
-            problems += _mismatch(key, override, now, origin)
+            try:
+                same = _typed(key, override.value) == now
+            except ConfigIssue as problem:
+                problems.append(problem.located(origin))
+                continue
+            if not same:
+                reason = f"to be deleted with this value, but it is {plain(now)!r}"
+                way = f"Write ~{override.spelling}."
+                problems.append(ConfigIssue(key, override.value, reason, way, origin))
     raise_issues(problems)
-
-
-def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[ConfigIssue]:
-    try:
-        if _typed(key, override.value) == now:
-            return []
-    except ConfigIssue as problem:
-        return [problem.located(origin)]
-    reason = f"to be deleted with this value, but it is {plain(now)!r}"
-    return [ConfigIssue(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
 
 
 def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machine) -> list[str]:

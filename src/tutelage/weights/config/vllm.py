@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tutelage.config.facts import Machine
@@ -17,14 +17,9 @@ Finding = tuple[str, str, str]
 
 def vllm_findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     """Key, reason, way out."""
-    if config.rollout.name == "vllm":
-        yield from _addresses(config.rollout.servers)
-        yield from _places(config, machine)
-        yield from _transports(config)
-
-
-def _addresses(servers: Sequence[str]) -> Iterator[Finding]:
-    urls = [url.rstrip("/") for url in servers]
+    if config.rollout.name != "vllm":
+        return
+    urls = [url.rstrip("/") for url in config.rollout.servers]
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -34,11 +29,7 @@ def _addresses(servers: Sequence[str]) -> Iterator[Finding]:
             yield "rollout.servers", f"{url!r} has a path, and paths are added here", way
     if len(set(urls)) < len(urls):
         yield "rollout.servers", "it names a server twice", "Name each one once."
-
-
-def _places(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """Where servers, trainer and workers are."""
-    if not config.rollout.servers and machine.device_of(config) == "cuda":
+    if not urls and machine.device_of(config) == "cuda":
         yield (
             "rollout.name",
             "a server of the run's own would share the GPU with the training, which was not tried",
@@ -50,6 +41,7 @@ def _places(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             "workers that sample at vLLM servers are not built yet",
             "Use agent.placement=local, or rollout.name=native.",
         )
+    yield from _transports(config)
 
 
 def _transports(config: RunConfig) -> Iterator[Finding]:
