@@ -116,12 +116,6 @@ def test_a_wrong_input_makes_a_wrong_output() -> None:
     assert kept.knows(worker, works(1, inputs={0: wrong})[0])
 
 
-@pytest.mark.parametrize("fields", [{"correlation": 1.1}, {"errors": -0.1}, {"tokens": math.inf}])
-def test_a_simulation_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(fields))):
-        SimulatedPool([Worker("a")], **fields)
-
-
 # ------------------------------------------------------------ replayed
 
 

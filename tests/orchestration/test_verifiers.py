@@ -128,14 +128,8 @@ def test_a_check_need_not_be_async_and_returns_a_verification() -> None:
         def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
             return Verification(len(answer.output) < 4, "counted")
 
-    class Says:
-        def check(self, work: Subtask, answer: WorkerAnswer) -> Any:
-            return True
-
     assert check(Verifiers(Short()), "abc").passed
     assert not check(Verifiers(Short()), "abcd").passed
-    with pytest.raises(ConfigError, match=r"returned is True; give a Verification\("):
-        check(Verifiers(Says()), "abc")
 
 
 def test_a_type_then_its_kind_then_the_default() -> None:
@@ -146,14 +140,6 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     assert check(found, "s", Subtask(0, "sum", "text")).passed
     assert check(found, "t", Subtask(0, "other", "text")).passed
     assert check(found, "d", Subtask(0, "other", "audio")).passed
-
-
-@pytest.mark.parametrize("given", [len, "present", {}, None])
-def test_what_has_no_check_is_no_verifier(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a verifier is .*check\(self, work, answer"):
-        Verifiers(given)
-    with pytest.raises(ConfigError, match="a verifier is"):
-        Verifiers(verifier_of("present"), {"sum": given})
 
 
 def test_defaults_by_pool() -> None:

@@ -131,9 +131,6 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
         say(console, ("\nOne workflow", "bold"))
         prose(console, found.wanted.instruction)
         say(console, visible(to_text(found.wanted.plan)))
-    if found.planned is not None:
-        say(console, (f"the planner of {request.against}", "dim"))
-        say(console, visible(to_text(found.planned)))
     say(console, "\nDry run: nothing was trained or written.")
 
 

@@ -32,7 +32,6 @@ from tutelage.orchestration.evaluation.metrics import (
     evaluate,
     prediction_rows,
 )
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.pages import write_report
@@ -125,8 +124,6 @@ class PlannerTraining(RunKind):
                 request.outcomes, request.models, request.test_outcomes, seeds
             )
         if not folder.config.is_file():
-            if self.sets is not None:
-                self.sets.check_against(request.against)
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
@@ -155,16 +152,6 @@ class PlannerTraining(RunKind):
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
-            earned = 0.0
-            if phase2.reward == "seed":
-                example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
-                earned = compute_reward(example, phase2.reward, weights=phase2.weights)
-            if earned < 0:
-                run.progress.note(
-                    f"Warning: a success for 0.045 USD in 1.2 s earns {earned:.2f} under these "
-                    "weights, and doing nothing 0: set normalize: true, which measures cost and "
-                    "latency as shares, or change the weights"
-                )
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -293,7 +280,6 @@ def _measure(
     folder, progress, model = run.folder, run.progress, fitting.model
     remembered = fitting.remembered
     seeds = SeedTree(request.seed).child("planner", "bootstrap")
-    chosen = ("prior_weight", "consensus", "length_bonus", "edge_threshold", "beam")
     result: dict[str, Any] = {
         "epochs": fitting.at.best_epoch,
         "val_loss": fitting.at.best_loss,
@@ -301,16 +287,11 @@ def _measure(
         "parameters": sum(p.numel() for p in model.parameters()),
         "tools": len(model.catalog),
         "train_workflows": len(remembered),
-        "search": {name: getattr(model.settings, name) for name in chosen},
     }
     if sets.test:
         progress.evaluation("test workflows", 0, len(sets.test))
-        before = None
-        if request.against is not None:
-            before = saving.load_planner(request.against)
-            result["against"] = request.against
         result["leaks"] = list(sets.leaks)
-        result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)
+        result["test"], planned = evaluate(model, remembered, sets.test, seeds)
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)

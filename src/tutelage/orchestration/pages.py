@@ -8,13 +8,12 @@ the look and the escaping of other runs' reports. What the folder lacks is left 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 from tutelage.bounded import json_lines
 from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
-from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.page import render_page
 from tutelage.statistics.intervals import has_interval
@@ -30,14 +29,11 @@ def write_report(folder: RunFolder) -> None:
     routing = routing_tables(result.get("phase2", {}))
     facts: list[tuple[str, str]] = []
     if phase1:
-        against, search = phase1.get("against"), phase1["search"]
         learned = f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"
         sizes = f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"
         facts = [
-            *([] if against is None else [("Compared with", against)]),
             ("Learned from", learned),
             ("Network", sizes),
-            ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),
         ]
     page = render_page(
         "orchestration/report.html.j2",
@@ -57,9 +53,6 @@ def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
         return _routed(phase2) or "A planner was trained"
     planner = test["scores"]["planner"]
     message = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
-    before = test["gains"].get("before")
-    if before is not None:
-        message += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
     near = test["gains"].get("nearest")
     if near is None:
         return message
@@ -75,19 +68,14 @@ def _routed(phase2: Mapping[str, Any]) -> str:
         return ""
     rows = {row["name"]: row for row in found["rows"]}
     mine = rows[found["router"]]
-    ends = ""
-    if has_interval(mine["reward_low"], mine["reward_high"]):
-        ends = f"95 % interval {mine['reward_low']:.2f} to {mine['reward_high']:.2f}, "
+    low, high = mine["reward_low"], mine["reward_high"]
+    ends = f"95 % interval {low:.2f} to {high:.2f}, " if has_interval(low, high) else ""
     reward = f"{mine['reward']:.2f} a workflow ({ends}{mine['workflows']} judged)"
     gap, greedy = found["differences"]["greedy utility"], rows["greedy utility"]["reward"]
     if not has_interval(gap["low"], gap["high"]):
         return f"Routing earns {reward}, the greedy router {greedy:.2f}: too little for a verdict"
     message = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
     return f"Routing earns {reward}: {message} the greedy router's {greedy:.2f}"
-
-
-def _points(gain: Mapping[str, float]) -> str:
-    return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
 
 
 def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
@@ -97,13 +85,6 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
     pairs: list[tuple[str, str, str]] = []
     for _, line in islice(json_lines(path.read_bytes()), _EXAMPLES):
         row = json.loads(line)
-        made = _plan(row["task_nodes"], row["targets"]["dependencies"])
-        wanted = row.get("wanted")
-        gold = "" if wanted is None else _plan(wanted["task_nodes"], wanted["dependencies"])
-        pairs.append((row["instruction"], made, "" if gold == made else gold))
+        made, wanted = row["plan"], row["wanted"]
+        pairs.append((row["instruction"], made, "" if wanted == made else wanted))
     return pairs
-
-
-def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:
-    made = tuple(Node(n["task"], after=tuple(p)) for n, p in zip(nodes, parents, strict=True))
-    return to_text(Plan("", made))

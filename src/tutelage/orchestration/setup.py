@@ -24,8 +24,6 @@ from tutelage.orchestration.data.synthetic import (
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
-from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.runs.loggers import check_loggers
@@ -50,17 +48,6 @@ class PlannerDatasets:
     """What a user is told about them."""
     leaks: tuple[str, ...] = ()
     """Test workflows whose instruction is one of training, by their names or rows."""
-
-    def check_against(self, older: str | None) -> None:
-        """Raise for an older planner that cannot be scored, before anything is trained."""
-        if older is None:
-            return
-        if not self.test:
-            raise DataError(
-                f"--against {older!r} needs workflows to compare on, and there are too few to hold "
-                "some back; give --test FILE"
-            )
-        load_planner(older)
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
@@ -126,11 +113,11 @@ def _files(
     if uses:
         names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
         missing = f"{len(uses)} tools in {uses.total()} subtasks: {names}"
-        if (request.missing_tools or ("refuse" if known else "add")) == "refuse":
+        if known is not None:
             raise DataError(
                 f"the catalog {named or request.train!r} describes not all tools that the plans "
-                f"use. Missing are {missing}. Describe them in the catalog, or take them by their "
-                "names alone: --missing-tools add"
+                f"use. Missing are {missing}. Describe them in the catalog, or give none: then the "
+                "tools are those of the plans, by their names alone"
             )
         catalog = Catalog((*catalog.tools, *map(CatalogTool, uses)), catalog.links)
         fields["missing tools"] = f"{missing}; added by their names alone"
@@ -173,8 +160,6 @@ class Preview:
     wanted: Workflow | None = None
     """The first test workflow, or the first held-out one where there is no test; None without
     phase 1."""
-    planned: Plan | None = None
-    """What the older planner of `--against` makes of its instruction."""
 
 
 def preview(request: PlannerConfig) -> Preview:
@@ -202,10 +187,4 @@ def preview(request: PlannerConfig) -> Preview:
     if request.phase == "2":
         return Preview(keys, facts)
     sets = read_sets(request, settings.phase1_supervised)
-    sets.check_against(request.against)
-    wanted, planned = (sets.test or sets.held_out)[0], None
-    if request.against is not None:
-        model = load_planner(request.against)
-        model.use_catalog(sets.catalog)
-        planned = model.plan(wanted.instruction, 0.0)
-    return Preview(keys, {**sets.facts, **facts}, wanted, planned)
+    return Preview(keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0])
