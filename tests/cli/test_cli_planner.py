@@ -96,9 +96,6 @@ def test_a_run_leaves_what_the_document_says(run: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "finished"
     assert result["phase1"]["test"]["scores"]["planner"]["validity"] == 1.0
-    rows = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
-    assert len(rows) == 30
-    assert rows[0]["id"] == "0"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {"train_loss", "val_loss", "workflow_validity"} <= set(lines[0])
     assert "<table" in (run / "report.html").read_text()
@@ -196,9 +193,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
             lifecycle.start(PlannerTraining(request), folder, Cutting())
     lifecycle.resume(PlannerTraining, folder, Progress())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
-    assert (folder.path / "predictions.jsonl").read_bytes() == (
-        whole.path / "predictions.jsonl"
-    ).read_bytes()
+    assert (folder.path / "phase1.json").read_bytes() == (whole.path / "phase1.json").read_bytes()
     one, two = (
         torch.load(f.checkpoints / "phase1_best.pth", weights_only=True)["model_state_dict"]
         for f in (whole, folder)

@@ -28,7 +28,7 @@ from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfi
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import also_trained, content_of, count_overlap, listed
+from tutelage.tasks.overlap import also_trained, content_of, count_overlap
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Workflows of the embedded set: as many as the document's configuration names, and a test."""
@@ -87,8 +87,6 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         fields["overlap"] = "; ".join(notes)
     known = also_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
-    if leaks:
-        fields["leaks"] = f"{listed(leaks)}; result.json has all names"
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
@@ -149,21 +147,12 @@ def instruction_mark(workflow: Workflow) -> str:
 # ------------------------------------------------------------------ a run that is not done
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A run that was not done."""
-
-    settings: Mapping[str, Any]
-    """The keys of the phases that would run, in full, with their values."""
-    facts: Mapping[str, str]
-    """The data."""
-    wanted: Workflow | None = None
-    """The first test workflow, or the first held-out one where there is no test; None without
-    phase 1."""
-
-
-def preview(request: PlannerConfig) -> Preview:
-    """Return what a run would work on. Raises what the run would raise before it trains."""
+def preview(
+    request: PlannerConfig,
+) -> tuple[Mapping[str, Any], Mapping[str, str], Workflow | None]:
+    """Return what a run would work on: the keys of its phases, in full, with their values; the
+    data; and the first test workflow, or the first held-out one, None without phase 1. Raises what
+    the run would raise before it trains."""
     settings = request.checked()
     check_loggers(settings.logger)
     keys = dict(flatten({"training": settings.model_dump()}))
@@ -185,6 +174,6 @@ def preview(request: PlannerConfig) -> Preview:
                 f"{len(val)} validation, {len(own if held is None else held)} test"
             )
     if request.phase == "2":
-        return Preview(keys, facts)
+        return keys, facts, None
     sets = read_sets(request, settings.phase1_supervised)
-    return Preview(keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0])
+    return keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0]

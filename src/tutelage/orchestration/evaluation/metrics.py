@@ -10,13 +10,13 @@ small to tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag, to_text
-from tutelage.orchestration.planner.model import PlannerModel, PlanPrediction
+from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
+from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.text import SparseRows, features
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
@@ -89,11 +89,6 @@ def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
     return 2 * (has & needs).total() / both if both else 1.0
 
 
-def without_edges(plan: Plan) -> Plan:
-    """Return the same nodes with nothing between them."""
-    return Plan(plan.instruction, tuple(Node(node.tool) for node in plan.nodes))
-
-
 def copied_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
@@ -103,21 +98,19 @@ def copied_plans(
 
 def evaluate(
     model: PlannerModel, train: Sequence[Workflow], test: Sequence[Workflow], seeds: SeedTree
-) -> tuple[dict[str, Any], list[PlanPrediction]]:
+) -> tuple[dict[str, Any], list[Plan]]:
     """Return the results of a planner on a test set as plain data, and its plans.
 
     `train` are the workflows that the copying baseline knows; without any it is left out.
     """
     planned = model.plan_all([w.instruction for w in test])
-    raw = [p.raw_valid for p in planned]
-    scores = {"planner": PlanScores.of([p.plan for p in planned], test, raw)}
+    plans = [p.plan for p in planned]
+    scores = {"planner": PlanScores.of(plans, test, [p.raw_valid for p in planned])}
     if train:
         known = SparseRows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         scores["nearest"] = PlanScores.of(copied_plans(train, test, nearest), test)
-    bare = [without_edges(p.plan) for p in planned]
-    scores["no edges"] = PlanScores.of(bare, test)
     gains = {
         name: scores["planner"].gain(others, seeds.child(name)).items()
         for name, others in scores.items()
@@ -127,15 +120,4 @@ def evaluate(
         "workflows": len(test),
         "scores": {name: each.summary() for name, each in scores.items()},
         "gains": {name: {m: asdict(gap) for m, gap in gaps} for name, gaps in gains.items()},
-    }, planned
-
-
-def prediction_rows(
-    planned: Sequence[PlanPrediction], gold: Sequence[Workflow], model: PlannerModel
-) -> list[Mapping[str, Any]]:
-    """Return predicted plans as rows: the document's fields, and both plans as text."""
-    rows: list[Mapping[str, Any]] = []
-    for plan, wanted in zip(planned, gold, strict=True):
-        row = Workflow(plan.plan, plan.workers, name=wanted.name).to_row(model.catalog)
-        rows.append(row | {"plan": to_text(plan.plan), "wanted": to_text(wanted.plan)})
-    return rows
+    }, plans

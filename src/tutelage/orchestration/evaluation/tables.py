@@ -61,9 +61,8 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def routing_tables(phase2: Mapping[str, Any]) -> list[Table]:
-    """Return the table of the routers of phase 2; none before they were measured."""
-    found = phase2.get("evaluation")
+def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
+    """Return the table of an evaluation of routers; none before they were measured."""
     if not found:
         return []
     rows: list[list[str]] = []

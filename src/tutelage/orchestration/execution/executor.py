@@ -312,10 +312,6 @@ class _PlanRun:
         state.references = place.check(planned, self.budget, begun=begun)
         self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
         self._origin = asyncio.get_running_loop().time() - state.elapsed
-        for step in state.steps.values():
-            error = step.answer and step.answer.error
-            if error and error.kind == "refused" and (call := self.call_of(step)):
-                self.refusals[call] = error.message
         state.reason = state.unplanned = ""
         state.begun, state.resumed = True, len(state.nodes)
         state.pool, state.mock = place.pool.name, place.pool.mock

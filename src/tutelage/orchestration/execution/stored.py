@@ -191,8 +191,8 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     """The spans beside those of the calls, each parent before its children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
-    own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
-    shared: dict[str, Any] = {names.PROVIDER: "tutelage", **own}
+    shared: dict[str, Any] = {names.PROVIDER: "tutelage", names.ROLLOUT_ID: identity.rollout_id,
+                              names.ATTEMPT_ID: identity.attempt_id}  # fmt: skip
     failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,

@@ -49,7 +49,8 @@ TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "net
 """The same worker may answer when it is asked again. After the others another one must."""
 
 
-_Amount = Annotated[Number, Field(ge=0)]
+Amount = Annotated[Number, Field(ge=0)]
+"""USD, or seconds: a finite number of at least 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ class Latency:
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    seconds: _Amount
+    seconds: Amount
     """Median until it has answered, without `per_token`."""
-    spread: _Amount = 0.0
+    spread: Amount = 0.0
     """Standard deviation of the logarithm; 0: always the median."""
-    per_token: _Amount = 0.0
+    per_token: Amount = 0.0
     """Further seconds for each token of the answer."""
 
 
@@ -79,15 +80,15 @@ class Worker:
     name: str
     capabilities: Names = (ANY,)
     """The types or kinds of subtask that it can do; `*` and other shell patterns are allowed."""
-    price_in: _Amount = 0.0
+    price_in: Amount = 0.0
     """USD for a million prompt tokens."""
-    price_out: _Amount = 0.0
+    price_out: Amount = 0.0
     """USD for a million tokens of the answer."""
     latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
         default_factory=lambda: Latency(0.0)
     )
     """In a file a number of seconds will do."""
-    skills: Mapping[str, Annotated[_Amount, Field(le=1)]] = field(default_factory=dict[str, float])
+    skills: Mapping[str, Annotated[Amount, Field(le=1)]] = field(default_factory=dict[str, float])
     """Share of right answers by type or kind, 0 to 1; `*` for all others."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`."""
@@ -189,8 +190,6 @@ class WorkerAnswer:
     """What a pool knows that has the truth (simulated); real servers leave None."""
     estimated: bool = False
     """Whether the cost is a bound, because nobody said what was used."""
-    score: float | None = None
-    """A graded truth behind `correct`, 0 to 1, where the pool has one."""
     arguments: str | None = None
     """What a tool that ran was given, as JSON; None where a model answered."""
     nothing: bool = False
@@ -237,20 +236,12 @@ class WorkerPool(Protocol):
     `Subtask` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
     """
 
-    @property
-    def name(self) -> str:
-        """`simulated`, `openai`, `tools`: what logs are stamped with."""
-        ...
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """Who stands in it, in the order of the actions of a router."""
-        ...
-
-    @property
-    def mock(self) -> bool:
-        """Whether no real model answers."""
-        ...
+    name: str
+    """`simulated`, `openai`, `tools`: what logs are stamped with."""
+    workers: tuple[Worker, ...]
+    """Who stands in it, in the order of the actions of a router."""
+    mock: bool
+    """Whether no real model answers."""
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Ask one worker once."""

@@ -16,7 +16,6 @@ groups.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -154,7 +153,7 @@ def train_phase2(
     Outcomes are those of `table` (see `read_outcomes`), else simulated for the default workers.
     `test_outcomes` are held out: no fit sees them; without them a part of the table is held out
     until the router is measured. `checkpoint` has the planner of phase 1, which then travels in
-    phase 2's own. `resume` goes on from `output`. A reward
+    phase 2's own. `resume` goes on from `output`, with the same arguments. A reward
     under which doing nothing earns more than a success is said to `warn` before training begins.
     Raises `DataError` for a table that is too small, `RunError` for checkpoints that do not fit.
     """
@@ -179,13 +178,7 @@ def train_phase2(
             "nothing 0: set normalize: true, which measures cost and latency as shares, or change "
             "the weights"
         )
-    # Changes with anything that the course of training depends on.
-    digest = hashlib.blake2b(digest_size=16)
-    fields = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
-    digest.update(json.dumps(fields).encode())
-    for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    run = _Phase2Training(folder, world, settings, seeds, phase1, digest.hexdigest(), log)
+    run = _Phase2Training(folder, world, settings, seeds, phase1, log)
     if resume:
         run.restore()
     else:  # what training starts from is the first candidate for the best
@@ -205,11 +198,10 @@ class _Phase2Training:
         settings: Phase2Settings,
         seeds: SeedTree,
         phase1: Mapping[str, Any] | None,
-        fingerprint: str,
         log: Log | None,
     ) -> None:
         self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
-        self.phase1, self.fingerprint, self.log = phase1, fingerprint, log
+        self.phase1, self.log = phase1, log
         self.model = ModelSelector(seeds.child("model").value(31))
         self.result = Phase2Result(folder / BEST, world, self.model)
         groups = self.model.parameter_groups(settings.learning_rate)
@@ -262,7 +254,6 @@ class _Phase2Training:
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
             "val_loss": -result.val_reward,
-            "fingerprint": self.fingerprint,
         }
         if better:
             saving.write(self.folder / BEST, state | self._router(world.train.predictor))
@@ -290,14 +281,8 @@ class _Phase2Training:
         }
 
     def restore(self) -> None:
-        """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
-        path = self.folder / LAST
-        state = read_checkpoint(path)
-        if state["fingerprint"] != self.fingerprint:
-            raise RunError(
-                f"{str(path)!r} is of a run with other outcomes, settings or seed; resume with "
-                "those, or start again in another folder"
-            )
+        """Take over `checkpoint_last.pth`."""
+        state = read_checkpoint(self.folder / LAST)
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         for name, value in json.loads(state["progress"]).items():

@@ -45,17 +45,14 @@ class SimulatedPool:
         *,
         correlation: float = 0.6,
         errors: float = 0.03,
-        garbage: float = 0.0,
         tokens: float = 150.0,
     ) -> None:
         """`correlation` is the share of the variance that all workers have in common at one
-        subtask, `errors` the chance that one request finds a busy or absent server, `garbage` the
-        share of its skill that a worker keeps when one of its inputs is wrong, `tokens` the median
-        length of an answer.
+        subtask, `errors` the chance that one request finds a busy or absent server, `tokens` the
+        median length of an answer.
         """
         self.workers = check_workers(workers)
-        self._correlation, self._errors, self._garbage = correlation, errors, garbage
-        self._median = tokens
+        self._correlation, self._errors, self._median = correlation, errors, tokens
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Draw the answer and take as long as it would."""
@@ -86,11 +83,10 @@ class SimulatedPool:
             tokens_out=tokens_out,
             mock=True,
             correct=correct,
-            score=float(correct),
         )
         if wanted > work.max_tokens:
             cut = WorkerError("truncated", f"simulated: {wanted} tokens, {work.max_tokens} allowed")
-            answer = replace(answer, error=cut, correct=False, score=0.0)
+            answer = replace(answer, error=cut, correct=False)
         return answer
 
     def knows(self, worker: Worker, work: Subtask) -> bool:
@@ -98,14 +94,13 @@ class SimulatedPool:
 
         A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
         """
-        skill = worker.skill(*work.labels)
         if any(text.endswith(f": {_WRONG}]") for text in work.inputs.values()):
-            skill *= self._garbage
+            return False
         shared = work.seeds.child("difficulty").python().gauss(0.0, 1.0)
         own = work.seeds.child("worker", worker.name).python().gauss(0.0, 1.0)
         common = self._correlation
         drawn = math.sqrt(common) * shared + math.sqrt(1.0 - common) * own
-        return _NORMAL.cdf(drawn) < skill
+        return _NORMAL.cdf(drawn) < worker.skill(*work.labels)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
